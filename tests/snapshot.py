@@ -1,0 +1,166 @@
+"""Everything a summary must leave as it was, as one comparable value.
+
+`snapshot` reads: the model's whole graph of attributes (by identity and by content), every tensor's bytes, gradient and
+flags, hooks, modes, classes, the states of the random generators, and torch's global switches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import random
+from dataclasses import fields, is_dataclass
+from inspect import getattr_static
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo  # it sets up torch's loggers: here, not between two snapshots
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils import _python_dispatch
+
+State = dict[str, Any]
+
+METHODS = ("__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__setattr__", "forward", "train", "apply")
+
+
+def snapshot(model: nn.Module, *others: Any) -> State:
+    """The state of ``model``, of ``others`` (inputs) and of the process, as path -> comparable value.
+
+    The values hold the objects themselves where identity counts, so that no address can be used again meanwhile.
+    """
+    state: State = _process()
+    _Walk(state).read("model", model)
+    for number, other in enumerate(others):
+        _Walk(state).read(f"input {number}", other)
+    for name, module in model.named_modules(remove_duplicate=False):
+        kind = type(module)
+        state[f"class of {name!r}"] = [Same(kind), *(Same(getattr_static(kind, a)) for a in ("forward", "__call__"))]
+    if not any(module._state_dict_hooks or module._state_dict_pre_hooks for module in model.modules()):
+        for key, tensor in model.state_dict(keep_vars=True).items():
+            state[f"state_dict {key!r}"] = elements(tensor) if isinstance(tensor, Tensor) else repr(tensor)
+    return state
+
+
+class Same:
+    """Equal to another only if both hold the very same object."""
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.thing is other.thing
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self.thing).__name__} at {id(self.thing):x}>"
+
+
+class _Walk:
+    """Reads a graph of objects into a flat state; an object met again is only named."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.met: dict[int, str] = {}
+
+    def read(self, path: str, value: Any) -> None:
+        self.state[path] = value if isinstance(value, (int, float, str, bool, type(None))) else Same(value)
+        if id(value) in self.met or isinstance(value, (int, float, str, bool, type(None), type)):
+            return
+        self.met[id(value)] = path
+        if isinstance(value, Tensor):
+            self.state[f"{path}: tensor"] = contents(value)
+            self.entries(f"{path}: dict", vars(value))
+            self.read(f"{path}.grad", value.grad if value.is_leaf else None)
+        elif isinstance(value, torch.jit.ScriptModule):
+            self.state[f"{path}: mode"] = value.training
+        elif isinstance(value, nn.Module):
+            self.entries(path, vars(value))
+        elif isinstance(value, dict):
+            self.entries(path, value)
+        elif isinstance(value, (list, tuple)):
+            self.entries(path, dict(enumerate(value)))
+        elif isinstance(value, (set, frozenset)):
+            self.state[f"{path}: set"] = sorted(map(repr, value))
+        elif is_dataclass(value):
+            self.entries(path, {f.name: getattr(value, f.name) for f in fields(value)})
+        elif type(value).__module__.startswith("zoo"):
+            self.entries(path, vars(value))
+
+    def entries(self, path: str, named: Any) -> None:
+        """The keys, in their order, and each value."""
+        self.state[f"{path}: keys"] = [k if isinstance(k, (str, int)) else Same(k) for k in named]
+        for key, value in list(named.items()):
+            self.read(f"{path}.{key}", value)
+
+
+def contents(tensor: Tensor) -> tuple[Any, ...]:
+    """What a tensor is: its class, flags and place, and its elements to the last byte."""
+    place = None
+    if not isinstance(tensor, UninitializedTensorMixin) and tensor.layout == torch.strided and not tensor.is_nested:
+        place = (tensor.stride(), tensor.storage_offset(), 0 if tensor.is_meta else tensor.data_ptr())
+    return (Same(type(tensor)), tensor.requires_grad, tensor.is_leaf, place, elements(tensor))
+
+
+def elements(tensor: Tensor) -> tuple[Any, ...]:
+    """The dtype, the device, the shape, and the bytes."""
+    kind = (str(tensor.dtype), str(tensor.device))
+    if isinstance(tensor, UninitializedTensorMixin):
+        return kind
+    tensor = tensor.detach()
+    if tensor.is_nested:
+        return (*kind, *map(elements, tensor.unbind()))
+    kind = (*kind, tuple(tensor.shape))
+    if tensor.layout == torch.sparse_coo:
+        return (*kind, elements(tensor._indices()), elements(tensor._values()))
+    if tensor.is_meta:
+        return kind
+    if hasattr(tensor, "to_local"):
+        return (*kind, elements(tensor.to_local()))
+    storage = tensor.untyped_storage()
+    return (*kind, ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b"")
+
+
+def _process() -> State:
+    """The generators, and the switches of torch that a pass may touch."""
+    loggers = {name: logger for name, logger in logging.root.manager.loggerDict.items() if name.startswith("torch")}
+    hooks = [name for name in vars(torch_module) if name.startswith("_global_") and name.endswith("_hooks")]
+    return {
+        "python's generator": random.getstate(),
+        "numpy's generator": repr(np.random.get_state()),
+        "torch's generator": torch.get_rng_state().numpy().tobytes(),
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "default dtype": torch.get_default_dtype(),
+        "default device": str(torch.empty(0).device),
+        "dispatch modes": len(_python_dispatch._get_current_dispatch_mode_stack()),
+        "function modes": torch._C._len_torch_function_stack(),
+        "fast path": torch.backends.mha.get_fastpath_enabled(),
+        "global hooks": {name: list(getattr(torch_module, name)) for name in hooks},
+        "nn.Module": {name: Same(vars(nn.Module).get(name)) for name in METHODS},
+        "torch.Tensor": {name: Same(value) for name, value in vars(Tensor).items() if name != "__doc__"},
+        "loggers": {
+            name: (logger.level, logger.disabled, logger.propagate, list(logger.filters), list(logger.handlers))
+            for name, logger in loggers.items()
+            if isinstance(logger, logging.Logger)
+        },
+    }
+
+
+def changes(before: State, after: State) -> list[str]:
+    """The paths whose values differ, each with both values."""
+    paths = [*before, *(path for path in after if path not in before)]
+    missing = object()
+    return [
+        f"{path}: {_short(before.get(path))} -> {_short(after.get(path))}"
+        for path in paths
+        if before.get(path, missing) != after.get(path, missing)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 120 else text[:117] + "..."

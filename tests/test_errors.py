@@ -1,0 +1,258 @@
+"""Errors say where, on what, why and what to try; and they are the exceptions that old handlers catch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import ForwardError, InputError, SummaryError, summary, summary_string
+
+
+def cnn() -> nn.Module:
+    """3 x 32 x 32 images to 10 classes."""
+    body = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(8))
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(64, 10))
+
+
+def failure(model: nn.Module, size: Any = None, **options: Any) -> ForwardError:
+    with pytest.raises(ForwardError) as caught:
+        summary(model, size, **{"verbose": 0, **options})
+    return caught.value
+
+
+class Planned(RuntimeError):
+    pass
+
+
+class Fails(nn.Module):
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        raise Planned("out of luck")
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.blocks = nn.ModuleList([nn.ReLU(), nn.Sequential(nn.Tanh(), Fails())])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(self.first(x))
+        return x
+
+
+@pytest.mark.parametrize("run", ["auto", "fake", "real"])
+def test_forward_error_says_all(run: str) -> None:
+    model = Outer()
+    model.blocks[1][0] = nn.Identity()
+    model.first = nn.Linear(4, 4)
+    error = failure(model, (4,), run=run, batch_size=3)
+    assert error.path == "blocks.1.1"
+    assert error.class_name == "Fails"
+    assert "[3, 4]" in error.input_shapes
+    assert "out of luck" in error.original
+    assert isinstance(error.__cause__, Planned)
+    assert [row.split(" ")[0] for row in error.reached] == ["first", "blocks.0", "first", "blocks.1.0"]
+    for part in ("blocks.1.1", "Fails", "[3, 4]", "out of luck", "blocks.1.0"):
+        assert part in str(error)
+
+
+def test_the_innermost_module_is_named() -> None:
+    error = failure(Outer(), (4,))
+    assert (error.path, error.class_name) == ("first", "Linear")
+    assert "[2, 6]" in error.input_shapes
+
+
+def test_the_root_is_named_where_it_fails_itself() -> None:
+    error = failure(Fails(), (4,))
+    assert (error.path, error.class_name, error.reached) == ("", "Fails", ())
+    assert "the model itself (Fails)" in str(error)
+
+
+def test_catching_what_a_layer_raises_is_no_failure() -> None:
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fails, self.fc = Fails(), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return self.fails(x)
+            except Planned:
+                return self.fc(x)
+
+    s = summary(Careful(), (4,), verbose=0)
+    assert [(row.path, row.called) for row in s.rows] == [("", True), ("fc", True), ("fails", False)]
+
+
+def test_simple_cnn_as_it_was_printed() -> None:
+    """Nothing pools, so the first linear layer meets 50,176 features and expects 3,136 (FACTS, 1 E)."""
+
+    class SimpleCNN(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
+            self.fc1, self.fc2 = nn.Linear(64 * 7 * 7, 128), nn.Linear(128, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = nn.ReLU()(self.conv2(nn.ReLU()(self.conv1(x))))
+            return self.fc2(nn.ReLU()(self.fc1(x.view(x.size(0), -1))))
+
+    error = failure(SimpleCNN(), (1, 28, 28), batch_size=5)
+    assert (error.path, error.class_name) == ("fc1", "Linear")
+    assert "[5, 50176]" in error.input_shapes
+    assert "3136" in str(error)
+
+
+# --- hints --------------------------------------------------------------------------------------------------
+
+
+def test_hint_wrong_dtype_for_an_embedding() -> None:
+    error = failure(nn.Sequential(nn.Embedding(10, 4)), (3,), dtypes=[torch.float32])
+    assert "dtype" in error.hint and "long" in error.hint
+
+
+def test_hint_wrong_float_dtype() -> None:
+    error = failure(nn.Sequential(nn.Linear(4, 2)), (4,), dtypes=[torch.float64])
+    assert "dtype" in error.hint and "float32" in error.hint
+
+
+def test_hint_integers_into_a_linear_layer() -> None:
+    error = failure(nn.Sequential(nn.Linear(4, 2)), (4,), dtypes=[torch.long])
+    assert "dtype" in error.hint and "float32" in error.hint
+
+
+def test_hint_missing_batch_axis() -> None:
+    assert "batch" in failure(cnn(), input_data=torch.rand(3, 32, 32)).hint
+
+
+def test_hint_channels_last() -> None:
+    for call in ({"size": (32, 32, 3)}, {"input_data": torch.rand(2, 32, 32, 3)}):
+        hint = failure(cnn(), **call).hint
+        assert "channels" in hint and "first" in hint
+
+
+def test_hint_extra_batch_axis_by_habit() -> None:
+    for size in [(1, 3, 32, 32), (64, 3, 32, 32)]:
+        assert "batch" in failure(cnn(), size).hint
+    video = nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4))
+    assert "batch" in failure(video, (1, 3, 8, 8, 8)).hint
+
+
+def test_hint_extra_batch_axis_met_behind_a_flatten() -> None:
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    assert "batch" in failure(mlp, (8, 1, 28, 28)).hint
+
+
+def test_hint_wrong_number_of_inputs() -> None:
+    assert "list" in failure(cnn(), [(3, 32, 32), (5,)]).hint
+
+
+def test_hint_wrong_size() -> None:
+    hint = failure(cnn(), (3, 64, 64)).hint
+    assert "64" in hint and "256" in hint and "batch" not in hint
+
+
+# --- bad arguments ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"input_size": "large"}, "(3, 224, 224)"),
+        ({"input_size": (3, -1, 8)}, "size"),
+        ({"input_size": (3, 2.5)}, "size"),
+        ({"input_size": []}, "size"),
+        ({"input_size": [(3,), "x"]}, "size"),
+        ({"input_size": 3.5}, "size"),
+        ({"input_size": (4,), "batch_size": 0}, "-1"),
+        ({"input_size": (4,), "batch_size": -2}, "-1"),
+        ({"input_size": (4,), "batch_size": 2.0}, "-1"),
+        ({"input_size": (4,), "batch_size": None}, "-1"),
+        ({"input_size": (4,), "batch_size": True}, "-1"),
+        ({"input_size": (4,), "device": "gpu"}, "cuda"),
+        ({"input_size": (4,), "device": 1.5}, "cuda"),
+        ({"input_size": (4,), "dtypes": ["floaty"]}, "torch.float32"),
+        ({"input_size": (4,), "dtypes": [torch.float32, torch.float32]}, "1 input"),
+        ({"input_size": (4,), "dtypes": 3}, "torch.float32"),
+        ({"input_size": (4,), "input_data": torch.rand(2, 4)}, "one of"),
+        ({"input_size": (4,), "col_names": ("size",)}, "output_size"),
+        ({"input_size": (4,), "col_names": "widths"}, "output_size"),
+        ({"input_size": (4,), "style": "fancy"}, "'tree'"),
+        ({"input_size": (4,), "mode": "test"}, "'eval'"),
+        ({"input_size": (4,), "run": "quick"}, "'fake'"),
+        ({"input_size": (4,), "depth": -1}, "0"),
+        ({"input_size": (4,), "depth": 1.5}, "0"),
+        ({"input_size": (4,), "depth": "all"}, "0"),
+    ],
+    ids=str,
+)
+def test_input_error_names_the_accepted(arguments: dict[str, Any], named: str) -> None:
+    class NeverRun(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError("a bad argument must be told before the model runs")
+
+    with pytest.raises(InputError) as caught:
+        summary(NeverRun(), **arguments)
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [nn.Linear, None, "resnet18", lambda x: x, torch.rand(2)], ids=str)
+def test_a_non_module_is_refused(model: Any) -> None:
+    with pytest.raises(InputError, match=r"torch\.nn\.Module"):
+        summary(model, (4,))
+    with pytest.raises(InputError, match=r"torch\.nn\.Module"):
+        summary_string(model, (4,))
+
+
+def test_render_refuses_what_summary_refuses() -> None:
+    s = summary(nn.Linear(4, 2), (4,), verbose=0)
+    for options, named in [({"style": "x"}, "tree"), ({"col_names": ["x"]}, "num_params"), ({"depth": -3}, "0")]:
+        with pytest.raises(InputError, match=named):
+            s.render(**options)
+
+
+def test_old_handlers_catch_them() -> None:
+    assert issubclass(InputError, ValueError) and issubclass(ForwardError, RuntimeError)
+    assert issubclass(InputError, SummaryError) and issubclass(ForwardError, SummaryError)
+    with pytest.raises(ValueError):
+        summary(nn.Linear(4, 2), (4,), batch_size=0)
+    with pytest.raises(RuntimeError):
+        summary(nn.Linear(4, 2), (5,))
+
+
+# --- quiet --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["auto", "fake", "real"])
+def test_nothing_but_the_exception_reaches_the_user(run: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """No log line of torch's about a fake operator that failed, and no half a table."""
+    failure(cnn(), (32, 32, 3), run=run, verbose=1)
+    captured = capfd.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
+def test_a_fake_pass_that_gives_way_is_quiet(
+    capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    class Decides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) if x.sum().item() >= 0 else x
+
+    s = summary(Decides(), (4,), verbose=0)
+    captured = capfd.readouterr()
+    assert s.run.kind == "real"
+    assert captured.out == "" and captured.err == ""
+    assert not recwarn.list
+
+
+def test_the_error_of_a_pass_keeps_no_tensor_alive_in_its_fields() -> None:
+    error = failure(cnn(), (3, 64, 64))
+    assert all(type(value) in (str, tuple) for value in vars(error).values())

@@ -1,0 +1,173 @@
+"""The examples: published parameter counts, and the figures of the systems this project started from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from torchsummary_plus import ForwardError, summary
+
+from examples import llama
+from examples.cnn3d import CNN3d
+from examples.davenet import Audio, Image
+from examples.gpt2 import GPT2, LARGE, MEDIUM, XL
+from examples.mobilenet_v2 import MobileNetV2
+from examples.modelsize_net import ModelsizeNet
+from examples.resnet import resnet18, resnet50
+from examples.simple_cnn import PooledCNN, SimpleCNN
+from examples.vgg import VGG, vgg16, vgg19, vgg19_features
+from examples.vit import ViT, vit_b_16
+
+MEGABYTE = 1_000_000
+
+PUBLISHED: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    # torchvision's published counts
+    "VGG-11": (lambda: VGG(11), 132_863_336),
+    "VGG-13": (lambda: VGG(13), 133_047_848),
+    "VGG-16": (vgg16, 138_357_544),
+    "VGG-19": (vgg19, 143_667_240),
+    "ResNet-18": (resnet18, 11_689_512),
+    "ResNet-50": (resnet50, 25_557_032),
+    "MobileNetV2": (MobileNetV2, 3_504_872),
+    "ViT-B/16": (vit_b_16, 86_567_656),
+    # the published checkpoints
+    "GPT-2": (GPT2, 124_439_808),
+    "GPT-2 medium": (lambda: GPT2(MEDIUM), 354_823_168),
+    "GPT-2 large": (lambda: GPT2(LARGE), 774_030_080),
+    "GPT-2 XL": (lambda: GPT2(XL), 1_557_611_200),
+    "Llama 2 7B": (llama.llama2_7b, 6_738_415_616),
+    "Llama 2 13B": (lambda: llama.Llama(llama.LLAMA2_13B), 13_015_864_320),
+    "Llama 2 70B": (llama.llama2_70b, 68_976_648_192),
+    "Llama 3 8B": (lambda: llama.Llama(llama.LLAMA3_8B), 8_030_261_248),
+    "Llama 3 70B": (lambda: llama.Llama(llama.LLAMA3_70B), 70_553_706_496),
+    "Llama 3.1 405B": (llama.llama3_405b, 405_853_388_800),
+    # the source systems
+    "DAVEnet, audio": (Audio, 15_965_570),
+    "DAVEnet, image": (Image, 19_434_304),
+    "pytorch_modelsize's": (ModelsizeNet, 4_800),
+    "SimpleCNN": (PooledCNN, 421_642),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(name: str) -> None:
+    build, published = PUBLISHED[name]
+    with torch.device("meta"):
+        model = build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == published
+    assert summary(model, verbose=0).total_params == published
+
+
+SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype, tuple[int, ...]]] = {
+    "VGG": (lambda: VGG(11, 10), (3, 32, 32), torch.float32, (10,)),
+    "ResNet-18": (lambda: resnet18(10), (3, 32, 32), torch.float32, (10,)),
+    "ResNet-50": (lambda: resnet50(10), (3, 32, 32), torch.float32, (10,)),
+    "MobileNetV2": (lambda: MobileNetV2(10), (3, 32, 32), torch.float32, (10,)),
+    "ViT": (lambda: ViT(32, 8, 32, 2, 4, 10), (3, 32, 32), torch.float32, (10,)),
+    "GPT-2": (lambda: GPT2(type(XL)(32, 2, 4, 50, 16)), (12,), torch.int64, (12, 50)),
+    "Llama": (lambda: llama.Llama(llama.Config(32, 2, 4, 2, 48, 50)), (12,), torch.int64, (12, 50)),
+    "DAVEnet, audio": (Audio, (40, 32), torch.float32, (1024, 2)),
+    "DAVEnet, image": (Image, (3, 16, 16), torch.float32, (1024, 1, 1)),
+    "pytorch_modelsize's": (ModelsizeNet, (1, 32, 32), torch.float32, (32, 38, 38)),
+    "PooledCNN": (PooledCNN, (1, 28, 28), torch.float32, (10,)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_each_example_runs_and_its_summary_says_so(name: str) -> None:
+    """One real pass of a small version gives the shape that the summary shows, for two pictures and for any number."""
+    build, size, dtype, expected = SMALL[name]
+    torch.manual_seed(0)
+    model = build().eval()
+    example = torch.rand(2, *size) if dtype.is_floating_point else torch.ones(2, *size, dtype=dtype)
+    with torch.no_grad():
+        assert tuple(model(example).shape) == (2, *expected)
+    root = summary(model, size, dtypes=dtype, verbose=0).rows[0]
+    assert root.outputs.shown == [-1, *expected]
+
+
+def test_llama_attends_to_the_past_only() -> None:
+    torch.manual_seed(0)
+    model = llama.Llama(llama.Config(32, 2, 4, 2, 48, 50)).eval()
+    ids = torch.arange(8)[None]
+    other = ids.clone()
+    other[0, -1] = 20
+    with torch.no_grad():
+        first, second = model(ids), model(other)
+    assert torch.equal(first[:, :-1], second[:, :-1]) and not torch.equal(first[:, -1], second[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "batch_size", "figures"),
+    [
+        (Audio, (40, 1024), -1, ("15,965,570", "0.16", "10.31", "60.90", "71.37")),
+        (Audio, (40, 1024), 128, ("15,965,570", "20.00", "1320.00", "60.90", "1400.90")),
+        (Image, (3, 224, 224), 128, ("19,434,304", "73.50", "28126.00", "74.14", "28273.64")),
+    ],
+    ids=["audio", "audio, batch of 128", "image, batch of 128"],
+)
+def test_a_davenet_has_the_totals_of_its_notebook(
+    model: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, figures: tuple[str, ...]
+) -> None:
+    params, given, activations, weights, total = figures
+    text = str(summary(model(), size, batch_size, verbose=0))
+    assert f"Total params: {params}\n" in text
+    assert f"Input size (MB): {given}\n" in text
+    assert f"Forward/backward pass size (MB): {activations}\n" in text
+    assert f"Params size (MB): {weights}\n" in text
+    assert f"Estimated Total Size (MB): {total}\n" in text
+
+
+def test_b_modelsize_has_the_right_bits() -> None:
+    """Its published total, 4,776,960 bits, leaves out the parameters of all layers but the last: 4,640 of 4,800."""
+    result = summary(ModelsizeNet(), (1, 32, 32), batch_size=1, verbose=0)
+    assert result.total_params == 4_800
+    assert 8 * result.input_bytes == 32_768
+    assert 8 * result.forward_backward_bytes == 4_595_712
+    assert 8 * result.param_bytes == 153_600
+    assert 8 * result.total_bytes == 4_782_080
+
+
+def test_c_vgg19_features_take_76_4_mb() -> None:
+    with torch.device("meta"):
+        model = vgg19_features()
+    assert f"{summary(model, verbose=0).param_bytes / 2**20:.1f}" == "76.4"
+
+
+def test_d_the_3d_cnn_has_the_first_layer_and_map_of_the_notes() -> None:
+    result = summary(CNN3d(), (1, 193, 229, 193), batch_size=1, verbose=0)
+    conv1 = next(row for row in result.rows if row.path == "conv1")
+    assert conv1.num_params == 840
+    assert conv1.outputs.shown == [1, 30, 191, 227, 191]
+    assert conv1.output_bytes == 191 * 227 * 191 * 30 * 4
+    assert round(conv1.output_bytes / MEGABYTE, 2) == 993.74
+    assert len([row for row in result.rows if row.path]) == 9
+    assert result.total_params == 1_022_101
+
+
+def test_e_the_simple_cnn_as_printed_fails_at_fc1_with_its_shapes() -> None:
+    with pytest.raises(ForwardError) as error_info:
+        summary(SimpleCNN(), (1, 28, 28), verbose=0)
+    error = error_info.value
+    assert (error.path, error.class_name) == ("fc1", "Linear")
+    assert "50176" in error.input_shapes
+    assert "50176" in str(error) and "3136" in str(error)
+    assert error.reached == ("conv1 (Conv2d)", "conv2 (Conv2d)")
+
+
+def test_e_with_pooling_it_runs_and_its_parameters_alone_take_1_61_mb() -> None:
+    result = summary(PooledCNN(), (1, 28, 28), verbose=0)
+    assert result.total_params == 421_642
+    assert f"{result.param_bytes / 2**20:.2f}" == "1.61"
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+def test_e_the_relus_made_inside_forward_are_seen_with_functional(style: str) -> None:
+    quiet = summary(PooledCNN(), (1, 28, 28), style=style, verbose=0)
+    loud = summary(PooledCNN(), (1, 28, 28), style=style, functional=True, verbose=0)
+    assert "relu" not in str(quiet).lower()
+    assert str(loud).lower().count("relu") == 3
+    assert loud.total_params == quiet.total_params

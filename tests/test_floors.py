@@ -1,0 +1,133 @@
+"""The architecture as a law: a file imports only from lower floors, or from files above it on its own floor."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "torchsummary_plus"
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    # 0: plain data
+    ("records", "units", "errors", "batches"),
+    # 1: the only folder that touches a live model
+    (
+        "tracing",
+        "tracing.structures",
+        "tracing.inputs",
+        "tracing.modules",
+        "tracing.cuda_guard",
+        "tracing.rulebook",
+        "tracing.rules_pointwise",
+        "tracing.fakes",
+        "tracing.passes",
+        "tracing.hints",
+        "tracing.journal",
+        "tracing.macs_free",
+        "tracing.macs_registry",
+        "tracing.macs_layers",
+        "tracing.macs_products",
+        "tracing.macs",
+        "tracing.recorder",
+        "tracing.world",
+        "tracing.worlds",
+        "tracing.trace",
+    ),
+    # 2: plain data again
+    ("report", "memory"),
+    # 3: views
+    ("render", "render.lines", "render.columns", "render.text", "model_summary"),
+    # 4: what a user calls
+    ("api", "", "cli", "__main__"),
+)
+"""Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
+
+ORDER = [name for floor in FLOORS for name in floor]
+WITHOUT_TORCH = {name for number in (0, 2, 3) for name in FLOORS[number]}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(name: str) -> Iterator[str]:
+    """Absolute dotted names of all that a file imports, at its top or in a function."""
+    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = origin(name, node)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner.partition(".")[2] in FILES else base
+
+
+def origin(name: str, node: ast.ImportFrom) -> str:
+    """The absolute module of a ``from ... import``, its leading dots resolved."""
+    if not node.level:
+        return node.module or ""
+    is_package = FILES[name].name == "__init__.py"
+    here = [PACKAGE.name, *name.split(".")] if name else [PACKAGE.name]
+    climb = node.level - is_package
+    above = here[: len(here) - climb]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def inside(module: str) -> str | None:
+    """The name inside the package, or None for another's module."""
+    head, _, rest = module.partition(".")
+    return rest if head == PACKAGE.name else None
+
+
+def test_every_file_has_its_floor() -> None:
+    assert sorted(FILES) == sorted(ORDER)
+
+
+@pytest.mark.parametrize("name", FILES, ids=lambda name: name or "__init__")
+def test_a_file_imports_only_from_what_stands_before_it(name: str) -> None:
+    place = ORDER.index(name)
+    wrong = [own for module in imports(name) if (own := inside(module)) is not None and own not in ORDER[:place]]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TORCH & set(FILES)))
+def test_plain_data_and_views_never_import_torch(name: str) -> None:
+    assert not [module for module in imports(name) if module.partition(".")[0] == "torch"]
+
+
+def test_tabulate_has_one_importer() -> None:
+    assert [name for name in FILES if any(module.partition(".")[0] == "tabulate" for module in imports(name))] == [
+        "render.text"
+    ]
+
+
+def test_the_package_adds_little_to_import_torch() -> None:
+    """No module of torch that ``import torch`` leaves out, and of others only tabulate with what it takes along."""
+    code = (
+        "import json, sys, torch; before = set(sys.modules); import torchsummary_plus;"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    added = {module for module in json.loads(done.stdout) if inside(module) is None}
+    foreign = {module for module in added if module.partition(".")[0] not in sys.stdlib_module_names}
+    assert {module.partition(".")[0] for module in foreign} <= {"tabulate", "wcwidth"}
+
+
+def test_the_law_sees_a_breach() -> None:
+    """The instrument itself: relative imports resolve, inside packages too."""
+    node = ast.parse("from ..errors import InputError").body[0]
+    assert isinstance(node, ast.ImportFrom)
+    assert origin("render.text", node) == "torchsummary_plus.errors"
+    node = ast.parse("from .api import summary").body[0]
+    assert isinstance(node, ast.ImportFrom)
+    assert origin("", node) == "torchsummary_plus.api"

@@ -1,0 +1,99 @@
+"""The calls: thin, checked at the border, each arrow one function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from .errors import InputError, choice_error
+from .model_summary import ModelSummary, View, as_summary
+from .render.text import check_view
+from .report import build_report
+from .tracing.inputs import as_device, make_example
+from .tracing.passes import no_collection
+from .tracing.trace import Options, trace
+from .units import describe
+
+MODES = ("same", "train", "eval")
+RUNS = ("auto", "fake", "real")
+
+
+def summary(
+    model: nn.Module,
+    input_size: Any = None,
+    batch_size: int = -1,
+    device: Any = None,
+    dtypes: Any = None,
+    *,
+    input_data: Any = None,
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    mode: str = "same",
+    run: str = "auto",
+    style: str = "torchsummary",
+    functional: bool = False,
+    verbose: int = 1,
+) -> ModelSummary:
+    """Print the layer table of a model, torchsummary's to the byte where that was right, and return its numbers.
+
+    Args:
+        model: any ``nn.Module``; it is afterwards what it was, to the bit, also when its forward fails.
+        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of such for several, a dict
+            of such for keyword arguments; None with no ``input_data`` gives the static table.
+        batch_size: -1 for any batch: sizes are those of a batch of 1, and the axes that grow with it print as -1.
+        device: None for the model's own, else a name or ``torch.device``; CUDA needs no GPU in the fake pass.
+        dtypes: one for all inputs or one for each: torch dtypes, or tensor types such as ``torch.LongTensor``;
+            None for the model's own floating dtype, and integers where an embedding comes first.
+        input_data: instead of sizes, a tensor or any nesting of tensors: a tuple for positional arguments, a dict for
+            keyword arguments, ``((args...), {kwargs})`` for both. The batch size is read from it.
+        depth: deepest nesting that gets lines of its own; what is deeper folds into the line above it.
+        col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
+            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``.
+        mode: "train" or "eval" for the time of the pass, "same" for the model as it stands.
+        run: "fake" computes and allocates nothing, "real" runs the model; "auto" tries the first, then the second.
+        style: "torchsummary" (flat) or "tree" (nested).
+        functional: also give a line to each function that no module stands for (``F.relu``, ``torch.cat``, ``@``).
+        verbose: 0 prints nothing.
+
+    Raises:
+        InputError: an argument is not one of the accepted values.
+        ForwardError: the model's forward failed.
+
+    >>> from torch import nn
+    >>> s = summary(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), verbose=0)
+    >>> s.total_params, s.total_mult_adds, s.rows[1].output_bytes
+    (36, 32, 16)
+    """
+    _check(model, mode, run)
+    names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    check_view(style, depth, names)
+    example = make_example(input_size, batch_size, dtypes, input_data)
+    with no_collection():
+        done = trace(model, example, Options(run, mode, as_device(device), functional))
+        result = as_summary(build_report(done), View(style, depth, names))
+    if verbose:
+        print(result)
+    return result
+
+
+def summary_string(
+    model: nn.Module, input_size: Any, batch_size: int = -1, device: Any = None, dtypes: Any = None
+) -> tuple[str, tuple[int, int]]:
+    """torchsummary's call of this name: the table as text, and ``(total_params, trainable_params)``.
+
+    >>> from torch import nn
+    >>> summary_string(nn.Linear(8, 4), (8,))[1]
+    (36, 36)
+    """
+    result = summary(model, input_size, batch_size, device, dtypes, verbose=0)
+    return str(result), (result.total_params, result.trainable_params)
+
+
+def _check(model: Any, mode: str, run: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+    for what, value, accepted in (("mode", mode, MODES), ("run", run, RUNS)):
+        if value not in accepted:
+            raise choice_error(what, value, accepted)

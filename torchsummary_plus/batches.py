@@ -1,0 +1,71 @@
+"""Passes at two or three batches -> one whose batch is open: -1 on exactly the axes that grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .records import Call, Group, Structure, TensorSpec, Trace
+
+
+def is_proportional(two: Trace, three: Trace) -> bool:
+    """Whether every call's multiply-adds grow as the batch does from 2 to 3."""
+    return all(3 * a.macs == 2 * b.macs for a, b in zip(two.calls, three.calls))
+
+
+def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
+    """The trace of a batch of 1, read off those of 2 and 3 (and 4, where multiply-adds are not proportional).
+
+    An axis of a + c*b elements gets a + c, and is marked where c is not 0. Multiply-adds follow the batch with at
+    most its square. Where a forward makes other calls for other batches no axis can be told: then it is the pass at 2.
+    """
+    traces = [two, three, *([four] if four is not None else [])]
+    if any(not _alike(two, other) for other in traces[1:]):
+        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; another batch makes other calls"))
+    calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
+    inputs = _open(two.inputs, three.inputs)
+    return replace(two, calls=calls, inputs=inputs, run=replace(two.run, batch_size=None))
+
+
+def _alike(two: Trace, three: Trace) -> bool:
+    return len(two.calls) == len(three.calls) and all(
+        (a.module, a.name, a.parent) == (b.module, b.name, b.parent)
+        and _same_ranks(a.outputs, b.outputs)
+        and _same_ranks(a.inputs, b.inputs)
+        for a, b in zip(two.calls, three.calls)
+    )
+
+
+def _same_ranks(a: Structure, b: Structure) -> bool:
+    if isinstance(a, TensorSpec) and isinstance(b, TensorSpec):
+        return len(a.shape) == len(b.shape)
+    if isinstance(a, Group) and isinstance(b, Group):
+        return len(a.items) == len(b.items) and all(map(_same_ranks, a.items, b.items))
+    return a is None and b is None
+
+
+def _open_call(calls: Sequence[Call]) -> Call:
+    two, three = calls[0], calls[1]
+    macs = 3 * two.macs - 3 * three.macs + calls[2].macs if len(calls) == 3 else two.macs // 2
+    return replace(two, inputs=_open(two.inputs, three.inputs), outputs=_open(two.outputs, three.outputs), macs=macs)
+
+
+def _open(a: Structure, b: Structure) -> Structure:
+    if isinstance(a, TensorSpec) and isinstance(b, TensorSpec):
+        shape = tuple(2 * x - y for x, y in zip(a.shape, b.shape))
+        axes = tuple(axis for axis, (x, y) in enumerate(zip(a.shape, b.shape)) if x != y)
+        return TensorSpec(shape, a.dtype, _bytes_of_one(a, b, shape), axes)
+    if isinstance(a, Group) and isinstance(b, Group):
+        return replace(a, items=tuple(map(_open, a.items, b.items)))
+    return a
+
+
+def _bytes_of_one(a: TensorSpec, b: TensorSpec, shape: tuple[int, ...]) -> int:
+    """Bytes at a batch of 1: by elements where bytes follow them, else straight back from 2 and 3."""
+    elements, ours = 1, 1
+    for x, y in zip(a.shape, shape):
+        elements *= x
+        ours *= y
+    if elements and a.nbytes % elements == 0:
+        return a.nbytes // elements * ours
+    return max(0, 2 * a.nbytes - b.nbytes)

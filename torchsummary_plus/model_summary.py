@@ -1,0 +1,53 @@
+"""ModelSummary: the numbers of a summary, and every way to look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from .render.text import render
+from .report import Report
+
+
+@dataclass(frozen=True)
+class View:
+    """How a summary is shown unless asked otherwise."""
+
+    style: str = "torchsummary"
+    depth: int | None = None
+    col_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class ModelSummary(Report):
+    """The result of :func:`summary`: frozen data, shown by ``str()`` and shown otherwise by :meth:`render`.
+
+    It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
+    """
+
+    view: View = field(default_factory=View)
+
+    def render(
+        self, *, style: str | None = None, depth: int | None = None, col_names: Iterable[str] | None = None
+    ) -> str:
+        """The table with another style, depth or other columns; the model is not run again.
+
+        What is None stays as the summary was made. Raises :class:`InputError` for an unknown style or column.
+        """
+        view = self.view
+        return render(
+            self,
+            view.style if style is None else style,
+            view.depth if depth is None else depth,
+            view.col_names if col_names is None else col_names,
+        )
+
+    def __str__(self) -> str:
+        return self.render()
+
+    __repr__ = __str__
+
+
+def as_summary(report: Report, view: View) -> ModelSummary:
+    """A report with a way to show it."""
+    return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)

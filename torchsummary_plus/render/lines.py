@@ -1,0 +1,123 @@
+"""A report -> the lines of a table in one style: which rows, in which order, with which numbers folded into them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..report import Report, Row, flat_rows
+
+UnknownOps = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table. The parameters of all lines add up to the total, in every style and at every depth."""
+
+    row: Row
+    label: str
+    num_params: int
+    trainable_params: int
+    mult_adds: int
+    unknown_ops: UnknownOps
+    stands_for_others: bool
+    """Whether rows below it are folded into it."""
+
+
+def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
+    """torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` fold upwards."""
+    rows = report.rows
+    chosen = {row.index for row in flat_rows(rows)}
+    home: list[int] = []
+    for row in rows:
+        above = row.parent if row.parent is not None else 0
+        if depth is not None and row.depth > depth:
+            home.append(home[above])
+        else:
+            home.append(row.index)
+    folded = {home[row.index] for row in rows if home[row.index] != row.index}
+    totals = _Totals(rows)
+    for row in rows:
+        target = row.index if row.user is None else row.user
+        totals.add(home[target], row)
+        totals.add_work(home[row.index], row)
+    kept = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
+    kept.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
+    return [totals.line(row, f"{row.class_name}-{number}", row.index in folded) for number, row in enumerate(kept, 1)]
+
+
+def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
+    """The nested lines, in call order; rows below ``depth`` fold upwards, and multiply-adds are inclusive."""
+    rows = [row for row in report.rows if depth is None or row.depth <= depth]
+    parents = {row.parent for row in rows}
+    guides = _guides(rows)
+    lines = []
+    for row in rows:
+        folded = row.index not in parents and depth is not None and row.total_params != row.num_params
+        params = row.total_params if folded else row.num_params
+        trainable = _trainable_below(report, row) if folded else row.trainable_params
+        label = guides[row.index] + _tree_name(row)
+        lines.append(Line(row, label, params, trainable, row.mult_adds, row.unknown_ops, folded))
+    return lines
+
+
+def _tree_name(row: Row) -> str:
+    if row.kind == "function" or not row.var_name:
+        return row.class_name
+    return f"{row.var_name} ({row.class_name})"
+
+
+def _guides(rows: list[Row]) -> dict[int, str]:
+    """The branches in front of each row: a row is the last of its siblings or it is not."""
+    last: dict[int | None, int] = {}
+    for row in rows:
+        last[row.parent] = row.index
+    guides: dict[int, str] = {}
+    trunk: dict[int | None, str] = {}
+    for row in rows:
+        if row.parent is None:
+            guides[row.index] = trunk[row.index] = ""
+            continue
+        ends = last[row.parent] == row.index
+        guides[row.index] = trunk[row.parent] + ("└─" if ends else "├─")
+        trunk[row.index] = trunk[row.parent] + ("  " if ends else "│ ")
+    return guides
+
+
+def _trainable_below(report: Report, top: Row) -> int:
+    below = {top.index}
+    total = 0
+    for row in report.rows[top.index :]:
+        if row.index != top.index and row.parent not in below:
+            break
+        below.add(row.index)
+        total += row.trainable_params
+    return total
+
+
+class _Totals:
+    """What flat lines add up while rows fold into them."""
+
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.params = [0] * len(rows)
+        self.trainable = [0] * len(rows)
+        self.macs = [0] * len(rows)
+        self.unknown: dict[int, Counter[str]] = {}
+
+    def add(self, index: int, row: Row) -> None:
+        self.params[index] += row.num_params
+        self.trainable[index] += row.trainable_params
+
+    def add_work(self, index: int, row: Row) -> None:
+        self.macs[index] += row.own_mult_adds
+        if row.own_unknown_ops:
+            self.unknown.setdefault(index, Counter()).update(dict(row.own_unknown_ops))
+
+    def line(self, row: Row, label: str, folded: bool) -> Line:
+        i = row.index
+        unknown = tuple(sorted(self.unknown.get(i, Counter()).items()))
+        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded)
+
+
+STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}

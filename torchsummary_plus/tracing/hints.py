@@ -1,0 +1,110 @@
+"""A failed forward -> a ForwardError that says where, on what, and what usually cures it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ForwardError
+from .modules import class_name
+from .passes import Frame, Pass
+from .structures import first_tensor, shapes_text
+
+
+def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...]) -> ForwardError:
+    """The error of a pass as the user should read it. ``reached`` are the calls that had finished."""
+    noted = watch.failure
+    frame = noted[1] if noted is not None and noted[0] is error else None
+    while frame is not None and frame.module is None:
+        frame = frame.outer
+    module = watch.tree.modules[0 if frame is None or frame.module is None else frame.module]
+    message = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+    return ForwardError(
+        path=frame.name if frame is not None else "",
+        class_name=class_name(module),
+        input_shapes="(none)" if frame is None else shapes_text(frame.args, frame.kwargs),
+        original=f"{type(error).__name__}: {message[:600]}",
+        reached=reached,
+        hint=hint(message, module, frame),
+    )
+
+
+def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
+    """What usually cures such a failure; "" where nothing is known."""
+    tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
+    for rule in _RULES:
+        found = rule(message, module, tensor)
+        if found:
+            return found
+    return ""
+
+
+Rule = Callable[[str, nn.Module, Any], str]
+
+
+def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(r"scalar types?:? Long|Long, Int|indices must be|used as indices|int64|Expected.*indices", message):
+        return "an index was a float; pass dtypes=[torch.long] (one for each input), or input_data with integer tensors"
+    return ""
+
+
+def _dtype(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(
+        r"same dtype|dtype mismatch|[Ii]nput type .* should be the same|expected .* dtype|not implemented for '",
+        message,
+    ):
+        own = next((p.dtype for p in module.parameters()), None)
+        return f"the module computes in {own}; pass dtypes=[{own}] or convert the model" if own else "pass dtypes="
+    return ""
+
+
+def _axes(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return ""
+    rank = _conv_rank(module)
+    if rank is not None and tensor.dim() == rank + 3:
+        return "there is one axis too many; input_size is given without the batch axis, e.g. (3, 224, 224)"
+    if rank is not None and tensor.dim() < rank + 2:
+        return "there is an axis missing: input_size is (channels, *spatial) and input_data needs the batch axis too"
+    channels = getattr(module, "in_channels", None) or getattr(module, "num_features", None)
+    if rank is not None and channels is not None and tensor.shape[-1] == channels != tensor.shape[1]:
+        return f"the channels come last; torch wants them first: ({channels}, *spatial)"
+    return _features(module, tensor)
+
+
+def _features(module: nn.Module, tensor: torch.Tensor) -> str:
+    expected = getattr(module, "in_features", None)
+    if isinstance(expected, int) and tensor.dim() and tensor.shape[-1] != expected:
+        return (
+            f"the last axis is {tensor.shape[-1]} and the layer expects {expected}: "
+            f"check input_size, or what flattens or pools in front of it"
+        )
+    channels = getattr(module, "in_channels", None)
+    if isinstance(channels, int) and tensor.dim() > 1 and tensor.shape[1] != channels:
+        return f"there are {tensor.shape[1]} channels and the layer expects {channels}: check input_size"
+    return ""
+
+
+def _conv_rank(module: nn.Module) -> int | None:
+    """The number of spatial axes that a convolution, pooling or normalisation layer works on."""
+    found = re.search(r"([123])d$", type(module).__name__)
+    return int(found.group(1)) if found and not type(module).__name__.startswith("BatchNorm1d") else None
+
+
+def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
+        return "give one size for each argument of forward in a list, or input_data as a tuple or a dict of arguments"
+    return ""
+
+
+def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if "more than 1 value per channel" in message:
+        return 'batch norm cannot train on one value; pass a batch_size of at least 2, or mode="eval"'
+    return ""
+
+
+_RULES: tuple[Rule, ...] = (_one_value, _integer_input, _arguments, _axes, _dtype)

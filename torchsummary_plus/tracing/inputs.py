@@ -1,0 +1,190 @@
+"""The user's sizes, tensors and dicts -> example arguments, for any batch, fake or real."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import InputError, choice_error
+from ..units import describe
+from .structures import first_tensor, replace_tensors
+
+SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """What to call the model with. ``batch_size`` is None while the batch is open, and fixed with ``data``.
+
+    ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_size: int | None
+    is_data: bool
+
+    def sized(self) -> list[Sized]:
+        """The inputs known by size only, in order."""
+        found: list[Sized] = []
+        for value in (*self.args, *self.kwargs.values()):
+            _map_sized(value, found.append)
+        return found
+
+    def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
+        """The same with the dtype of the sized input number ``index`` (in order) set."""
+        count = iter(range(10**9))
+
+        def change(sized: Sized) -> Sized:
+            return dataclasses.replace(sized, dtype=dtype) if next(count) == index else sized
+
+        args = tuple(_map_sized(value, change) for value in self.args)
+        return dataclasses.replace(self, args=args, kwargs={k: _map_sized(v, change) for k, v in self.kwargs.items()})
+
+
+def make_example(
+    input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
+) -> Example | None:
+    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or (batch_size < 1 and batch_size != -1):
+        raise InputError(f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1")
+    if input_data is not None:
+        if input_size is not None:
+            raise InputError("input_size and input_data were both given; accepted: one of them")
+        args, kwargs = _split(input_data)
+        first = first_tensor((args, kwargs))
+        return Example(args, kwargs, 1 if first is None else first.shape[0], True)
+    if input_size is None:
+        if dtypes is not None:
+            raise InputError(
+                "dtypes were given without input_size; accepted with input_data: tensors of the dtype meant"
+            )
+        return None
+    batch = None if batch_size == -1 else batch_size
+    if isinstance(input_size, Mapping):
+        named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))
+        return Example((), named, batch, False)
+    sizes = [input_size] if _is_size(input_size) else input_size
+    if not isinstance(sizes, (list, tuple)) or not sizes:
+        raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}")
+    return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+
+
+def _is_size(value: Any) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (
+        isinstance(value, (tuple, list))
+        and bool(value or isinstance(value, tuple))
+        and all(isinstance(axis, int) and not isinstance(axis, bool) for axis in value)
+    )
+
+
+def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
+    given = _dtypes(dtypes, len(sizes))
+    return [_one_sized(size, dtype) for size, dtype in zip(sizes, given)]
+
+
+def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
+    if _is_size(size):
+        axes = (size,) if isinstance(size, int) else tuple(size)
+        if any(axis < 0 for axis in axes):
+            raise InputError(f"input_size {describe(size)} has a negative axis; sizes are given without the batch axis")
+        return Sized(axes, dtype)
+    if isinstance(size, (list, tuple)) and size:
+        return [_one_sized(inner, dtype) for inner in size]
+    raise InputError(f"input_size holds {describe(size)}; accepted: {SIZES}")
+
+
+def _dtypes(dtypes: Any, count: int) -> list[torch.dtype | None]:
+    if dtypes is None:
+        return [None] * count
+    if not isinstance(dtypes, (list, tuple)):
+        return [as_dtype(dtypes)] * count
+    if len(dtypes) != count:
+        raise InputError(
+            f"{len(dtypes)} dtypes for {count} inputs; accepted: one for each input, or a single one for all"
+        )
+    return [as_dtype(dtype) for dtype in dtypes]
+
+
+def as_dtype(value: Any) -> torch.dtype:
+    """A torch dtype from itself, from a tensor type such as ``torch.LongTensor``, or from its name.
+
+    >>> as_dtype(torch.LongTensor), as_dtype("bfloat16")
+    (torch.int64, torch.bfloat16)
+    """
+    if isinstance(value, str):
+        value = getattr(torch, value.removeprefix("torch."), value)
+    value = getattr(value, "dtype", value)
+    if isinstance(value, torch.dtype):
+        return value
+    raise choice_error("dtype", value, [torch.float32, torch.int64, "any other torch.dtype", torch.LongTensor])
+
+
+def as_device(value: Any) -> torch.device | None:
+    """A device from a name of any index, a ``torch.device``, or None for the model's own."""
+    if value is None or isinstance(value, torch.device):
+        return value
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise choice_error("device", value, [None, "cpu", "cuda", "cuda:1", "any other torch.device"]) from error
+
+
+def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """User data as positional and keyword arguments."""
+    if isinstance(data, Mapping):
+        return (), {str(name): value for name, value in data.items()}
+    if type(data) is tuple and len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
+        return tuple(data[0]), dict(data[1])
+    if type(data) in (tuple, list):
+        return tuple(data), {}
+    return (data,), {}
+
+
+def realise(
+    example: Example,
+    batch: int,
+    default: torch.dtype,
+    make: Callable[[Sequence[int], torch.dtype], torch.Tensor],
+    convert: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
+    """Arguments for one pass: sizes by ``make``, the user's tensors by ``convert``; and the made ones in order."""
+    made: list[torch.Tensor] = []
+
+    def fill(sized: Sized) -> torch.Tensor:
+        made.append(make((batch, *sized.size), sized.dtype or default))
+        return made[-1]
+
+    def one(value: Any) -> Any:
+        return replace_tensors(value, convert) if example.is_data else _map_sized(value, fill)
+
+    return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, made
+
+
+def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
+    if isinstance(value, Sized):
+        return change(value)
+    if isinstance(value, list):
+        return [_map_sized(item, change) for item in value]
+    return value
+
+
+def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor to run for real: uniform in [0, 1) where the dtype has such values, else zeros. Moves no global RNG."""
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        generator = torch.Generator().manual_seed(0)
+        return torch.rand(tuple(shape), dtype=wide, generator=generator).to(device=device, dtype=dtype)
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)

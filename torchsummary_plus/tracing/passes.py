@@ -1,0 +1,199 @@
+"""One forward under ONE dispatch mode that tells its listeners of module calls and operators."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .fakes import PRIM_DEVICE, Kernel
+from .modules import ModuleTree
+
+
+class Frame:
+    """A call under way, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
+
+    __slots__ = ("args", "by_hook", "index", "kwargs", "module", "name", "outer")
+
+    def __init__(self, index: int, outer: Frame | None, module: int | None, name: str, args: Any, kwargs: Any) -> None:
+        self.index = index
+        self.outer = outer
+        self.module = module
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+        self.by_hook = False
+
+
+class Listener:
+    """Hears of a pass. ``frame`` is the innermost call under way."""
+
+    def begin(self, frame: Frame) -> None:
+        """A call has begun."""
+
+    def end(self, frame: Frame, output: Any) -> None:
+        """A call has returned ``output``."""
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator is about to run."""
+
+    def operator(self, frame: Frame, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """An operator has run and gave ``out``."""
+
+
+def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kernel of a real pass: the operator itself."""
+    return func(*args, **kwargs)
+
+
+class Pass(TorchDispatchMode):
+    """The mode of one forward: runs operators by ``kernel`` and tells ``listeners`` what happens, in their order."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tree = tree
+        self.kernel = kernel
+        self.frame: Frame | None = None
+        self.calls = 0
+        self.listening = False
+        self.failure: tuple[BaseException, Frame] | None = None
+        self._begin = _heard(listeners, "begin")
+        self._end = _heard(listeners, "end")
+        self._before = _heard(listeners, "before")
+        self._operator = _heard(listeners, "operator")
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch asks this of a mode's class. True would import the whole of torch._dynamo at the first operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is PRIM_DEVICE:
+            return args[0].device
+        kwargs = kwargs or {}
+        for before in self._before:
+            before(func, args, kwargs)
+        out = self.kernel(func, args, kwargs)
+        frame = self.frame
+        if frame is not None:
+            for operator in self._operator:
+                operator(frame, func, args, kwargs, out)
+        return out
+
+    def hold(self, mode_key: Any) -> None:
+        """Take a key of torch's own among the modes, with what torch asks of the mode that has it."""
+        self._mode_key = mode_key
+        self.shape_env = None
+        self.allow_non_fake_inputs = True
+
+    def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
+        """Begin a call inside the present one."""
+        frame = Frame(self.calls, self.frame, module, name, args, kwargs)
+        self.calls += 1
+        self.frame = frame
+        self.listening = True
+        for begin in self._begin:
+            begin(frame)
+        self.listening = False
+        return frame
+
+    def close(self, frame: Frame, output: Any) -> None:
+        """End a call, and with it what an exception left open inside."""
+        self.frame = frame.outer
+        self.listening = True
+        for end in self._end:
+            end(frame, output)
+        self.listening = False
+
+    def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Stand in for ``forward`` of module number ``index``."""
+        frame = self.frame
+        by_hook = frame is not None and frame.by_hook and frame.module == index
+        if frame is None or not by_hook:
+            frame = self.open(index, self.tree.path_from(self._caller(), index), args, kwargs)
+        frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
+        try:
+            output = forward(*args, **kwargs)
+        except BaseException as error:
+            if self.failure is None or self.failure[0] is not error:
+                self.failure = (error, frame)
+            self.frame = frame.outer
+            raise
+        if not by_hook:
+            self.close(frame, output)
+        return output
+
+    def _caller(self) -> int | None:
+        frame = self.frame
+        while frame is not None and frame.module is None:
+            frame = frame.outer
+        return None if frame is None else frame.module
+
+    def install(self) -> None:
+        """Stand in for every module's ``forward``; undone by :func:`world.restored`.
+
+        An attribute of the instance sees ``module(x)`` and ``module.forward(x)`` alike, and unlike a hook it does
+        not turn the fast path of ``nn.TransformerEncoderLayer`` off. A module that has hooks of its own is watched
+        by hooks as well, so that what they change is seen.
+        """
+        for index, module in enumerate(self.tree.modules):
+            vars(module)["forward"] = _stand_in(self, index, module.forward)
+            if module._forward_hooks or module._forward_pre_hooks:
+                self._hook(index, module)
+
+    def _hook(self, index: int, module: nn.Module) -> None:
+        def before(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
+
+        def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            frame = self.frame
+            while frame is not None and frame.module != index:
+                frame = frame.outer
+            if frame is not None:
+                self.close(frame, output)
+
+        module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        module.register_forward_hook(after, with_kwargs=True)
+
+
+def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., None]]:
+    """The bound methods of those listeners that do hear ``name``."""
+    return [getattr(one, name) for one in listeners if getattr(type(one), name) is not getattr(Listener, name)]
+
+
+def _stand_in(watch: Pass, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return watch.call(index, forward, args, kwargs)
+
+    stand_in.__wrapped__ = forward  # type: ignore[attr-defined]
+    return stand_in
+
+
+@contextmanager
+def deep_stack() -> Iterator[None]:
+    """Room for the two frames that each nested module call takes on top of its own."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit * 3)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No cyclic garbage collection during a pass, whose many small objects would set it off again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,259 @@
+"""Rules for the operators that go element by element: broadcasting, type promotion and strides, as TensorIterator does.
+
+Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/TypeProperties.cpp`` (``result_type``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .rulebook import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Out,
+    Shape,
+    channels_last,
+    contiguous,
+    densely,
+    is_contiguous,
+    is_dense,
+    numel,
+    rule,
+    sure,
+)
+
+Operand: TypeAlias = "Tensor | float | int | bool"
+
+UNARY = "abs ceil floor round trunc sign sgn neg positive relu square nan_to_num"
+UNARY_FLOAT = """
+    celu elu frac gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu mish selu silu softplus softshrink threshold
+"""
+UNARY_TO_FLOAT = """
+    acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2
+    logit reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh
+"""
+UNARY_TO_BOOL = "isinf isnan isneginf isposinf logical_not signbit"
+BINARY = "add sub mul rsub maximum minimum fmax fmin remainder fmod floor_divide"
+BINARY_BITS = "bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__"
+BINARY_TO_FLOAT = "div true_divide atan2 xlogy"
+BINARY_TO_BOOL = "eq ne lt le gt ge logical_and logical_or logical_xor"
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The common shape."""
+    rank = max(map(len, shapes))
+    common = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                sure(common[axis] in (1, size))
+                common[axis] = size
+    return tuple(common)
+
+
+def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape:
+    """The strides of an element-wise result; not ``alike`` where an operand beside the tensors is a number."""
+    if alike and all(tensor.shape == shape for tensor in tensors):
+        if all(map(is_contiguous, tensors)):
+            return contiguous(shape)
+        if all(map(_lies_channels_last, tensors)):
+            return channels_last(shape)
+        if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
+            return tensors[0].stride()
+    sure(numel(shape))
+    return densely(shape, [_stretched(tensor, shape) for tensor in tensors])
+
+
+def _lies_channels_last(x: Tensor) -> bool:
+    shape = x.shape
+    if len(shape) != 4 or not numel(shape):
+        return False
+    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
+
+
+def _stretched(x: Tensor, shape: Shape) -> list[int]:
+    """The strides of a tensor in the common shape: 0 where it is broadcast."""
+    missing = len(shape) - x.dim()
+    strides = [0 if a == 1 != b else step for a, b, step in zip(x.shape, shape[missing:], x.stride())]
+    return [0] * missing + strides
+
+
+def promoted(operands: Sequence[Operand]) -> torch.dtype:
+    """The common dtype: tensors come before 0-d tensors, and those before numbers, unless theirs is a higher kind."""
+    kinds: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            level, dtype = 0 if operand.dim() else 1, operand.dtype
+        else:
+            level, dtype = 2, _dtype_of_number(operand)
+        sure(dtype in NUMBERS)
+        known = kinds[level]
+        kinds[level] = dtype if known is None else torch.promote_types(known, dtype)
+    common = _higher(kinds[0], _higher(kinds[1], kinds[2]))
+    sure(common is not None)
+    return common  # type: ignore[return-value]
+
+
+def _dtype_of_number(number: float | int | bool) -> torch.dtype:
+    if isinstance(number, float):
+        return torch.get_default_dtype()
+    sure(isinstance(number, int))
+    return torch.bool if isinstance(number, bool) else torch.int64
+
+
+def _higher(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtype | None:
+    """The dtype of two levels: the first's, unless the second's is of a higher kind (bool, integer, float)."""
+    if first is None or second is None:
+        return first or second
+    if first in FLOATS or (first in INTEGERS and second not in FLOATS):
+        return first
+    return torch.promote_types(first, second)
+
+
+def result(operands: Sequence[Operand], dtype: torch.dtype) -> Out:
+    """The fresh tensor that an element-wise operator gives."""
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    shape = broadcast([tensor.shape for tensor in tensors])
+    return shape, layout(shape, tensors, len(tensors) == len(operands) or not shape), dtype
+
+
+def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
+    """The answer of an operator that writes its result of a dtype into its first argument."""
+    shapes = [other.shape for other in others if isinstance(other, Tensor)]
+    sure(broadcast([into.shape, *shapes]) == into.shape and torch.can_cast(dtype, into.dtype))
+    sure(all(size < 2 or step for size, step in zip(into.shape, into.stride())))
+    return 0
+
+
+def _kept(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype is not torch.bool)
+    return dtype
+
+
+def _kept_float(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype in FLOATS)
+    return dtype
+
+
+def _kept_bits(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype not in FLOATS)
+    return dtype
+
+
+def _to_float(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    return dtype if dtype in FLOATS else torch.get_default_dtype()
+
+
+def _to_bool(operands: Sequence[Operand]) -> torch.dtype:
+    promoted(operands)
+    return torch.bool
+
+
+def _register(names: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype]) -> None:
+    """Rules for operators of ``count`` operands, which only numbers follow, fresh and in place."""
+
+    def dtype(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype:
+        common = dtype_of(args[:count])
+        settings = (*args[count:], *kwargs.values())
+        sure(common in FLOATS or not any(isinstance(setting, (float, str)) for setting in settings))
+        return common
+
+    def fresh(*args: Any, **kwargs: Any) -> Out:
+        return result(args[:count], dtype(args, kwargs))
+
+    def in_place(*args: Any, **kwargs: Any) -> int:
+        return written(args[0], args[1:count], dtype(args, kwargs))
+
+    for name in names.split():
+        overloads = ("",) if count == 1 else ("", ".Tensor", ".Scalar")
+        rule(*(f"{name}{overload}" for overload in overloads))(fresh)
+        rule(*(f"{name.rstrip('_')}_{overload}" for overload in overloads))(in_place)
+
+
+_register(UNARY, 1, _kept)
+_register(UNARY_FLOAT, 1, _kept_float)
+_register(UNARY_TO_FLOAT, 1, _to_float)
+_register(UNARY_TO_BOOL, 1, _to_bool)
+_register("bitwise_not", 1, _kept_bits)
+_register(BINARY, 2, _kept)
+_register(BINARY_BITS, 2, _kept_bits)
+_register(BINARY_TO_FLOAT, 2, _to_float)
+_register(BINARY_TO_BOOL, 2, _to_bool)
+_register("lerp _prelu_kernel", 2, _kept_float)
+_register("addcmul addcdiv", 3, _kept_float)
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def divided(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
+    return result((x, other), (_to_float if rounding_mode is None else _kept)((x, other)))
+
+
+@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(base: Operand, exponent: Operand) -> Out:
+    dtype = _kept((base, exponent))
+    if isinstance(exponent, Tensor):
+        return result((base, exponent), dtype)
+    sure(dtype in FLOATS or exponent >= 0)
+    return result((base,), dtype)
+
+
+@rule("where.self")
+def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
+    sure(condition.dtype is torch.bool)
+    return result((condition, x, other), promoted((x, other)))
+
+
+@rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
+def clamped(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
+    operands = _limits(x, limits, named)
+    return result([x, *(other for other in operands if isinstance(other, Tensor))], _kept((x, *operands)))
+
+
+@rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
+def clamped_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
+    operands = _limits(x, limits, named)
+    return written(x, operands, _kept((x, *operands)))
+
+
+def _limits(x: Tensor, limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
+    """The limits that are given; there must be one."""
+    given = [limit for limit in (*limits, *named.values()) if limit is not None]
+    sure(given)
+    return given
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
+    _fits(x, mask, value)
+    return result((x, mask), x.dtype)
+
+
+@rule("masked_fill_.Scalar", "masked_fill_.Tensor")
+def masked_fill_in_place(x: Tensor, mask: Tensor, value: Operand) -> int:
+    _fits(x, mask, value)
+    return written(x, (mask,), x.dtype)
+
+
+def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
+    sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
+    sure(not (isinstance(value, Tensor) and value.dim()))
+
+
+@rule("copy_", "fill_.Tensor")
+def copied_into(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
+    return written(x, (source,), x.dtype)
+
+
+@rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
+def filled(x: Tensor, *numbers: Operand, generator: object = None) -> int:
+    sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
+    return written(x, (), x.dtype)

@@ -1,0 +1,150 @@
+"""Whatever a module takes or gives: its tensors found, described, replaced."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..records import Group, Structure, TensorSpec
+
+DEEPEST = 12
+"""Nesting below which tensors are no longer looked for: nothing real nests deeper, and cycles end here."""
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
+
+
+def describe_tensors(value: Any) -> Structure:
+    """The tensors of a value, nested as they are in it; plain values in between are left out, None where no tensor is.
+
+    >>> describe_tensors({"a": torch.zeros(2, 3), "n": 7})
+    Group(items=(TensorSpec(shape=(2, 3), dtype='float32', nbytes=24, batch_axes=()),), names=('a',))
+    """
+    return _describe(value, 0)
+
+
+def _describe(value: Any, depth: int) -> Structure:
+    if isinstance(value, torch.Tensor):
+        return describe_tensor(value)
+    if isinstance(value, _PLAIN) or depth > DEEPEST:
+        return None
+    items: list[Structure] = []
+    names: list[str] = []
+    for name, item in parts(value):
+        found = _describe(item, depth + 1)
+        if found is not None:
+            items.append(found)
+            names.append(str(name))
+    if not items:
+        return None
+    return Group(tuple(items), None if isinstance(value, (list, tuple, set, frozenset)) else tuple(names))
+
+
+def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
+    """The tensors of a call; a call with one argument that holds any is described by that argument alone."""
+    found = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
+    return found[0] if len(found) == 1 else (Group(tuple(found)) if found else None)
+
+
+def describe_tensor(tensor: torch.Tensor) -> Structure:
+    """Shape, dtype and bytes of the elements; a nested tensor with ragged rows is the group of its rows."""
+    if tensor.is_nested:
+        with torch.utils._python_dispatch._disable_current_modes():
+            return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
+    return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as records name it.
+
+    >>> dtype_name(torch.bfloat16)
+    'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes the elements take: of a sparse tensor its values and indices, of any other every element.
+
+    >>> held_bytes(torch.eye(4).to_sparse())
+    80
+    """
+    if tensor.layout is torch.strided:
+        return tensor.numel() * tensor.dtype.itemsize
+    if tensor.layout is torch.sparse_coo:
+        return held_bytes(tensor._values()) + held_bytes(tensor._indices())
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(held_bytes, (tensor.values(), tensor.crow_indices(), tensor.col_indices())))
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(held_bytes, (tensor.values(), tensor.ccol_indices(), tensor.row_indices())))
+    return tensor.numel() * tensor.element_size()
+
+
+def parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The named parts of a container or object, in order: items, keys and values, fields, attributes."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from enumerate(value)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield field.name, getattr(value, field.name, None)
+    elif hasattr(value, "__dict__") and not callable(value):
+        yield from vars(value).items()
+
+
+def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
+    """A copy of a value with every tensor changed; containers and objects are copied, never written to."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, _PLAIN) or depth > DEEPEST:
+        return value
+    if isinstance(value, tuple):
+        items = [replace_tensors(item, change, depth + 1) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    changed = {name: replace_tensors(item, change, depth + 1) for name, item in parts(value)}
+    if all(changed[name] is item for name, item in parts(value)):
+        return value
+    twin = copy.copy(value)
+    if isinstance(value, (Mapping, list)):
+        for name, item in changed.items():
+            twin[name] = item
+    elif isinstance(value, (set, frozenset)):
+        twin = type(value)(changed.values())
+    else:
+        for name, item in changed.items():
+            object.__setattr__(twin, name, item)
+    return twin
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one axis, in order; None where there is none."""
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim():
+            found.append(tensor)
+        return tensor
+
+    replace_tensors(value, keep)
+    return found[0] if found else None
+
+
+def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """Arguments of a call for an error message: shapes and dtypes of tensors, plain values as they are."""
+    texts = [_argument_text(value) for value in values]
+    return ", ".join(texts + [f"{name}={_argument_text(value)}" for name, value in named.items()]) or "nothing"
+
+
+def _argument_text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{list(value.shape)} {dtype_name(value.dtype)}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_argument_text, value)) + ")"
+    return repr(value) if isinstance(value, (type(None), bool, int, float, str)) else type(value).__name__

@@ -1,0 +1,249 @@
+"""A model and what to call it with -> a Trace: fake first, real when it must, the model as it was."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..batches import is_proportional, open_batch
+from ..errors import ForwardError
+from ..records import Run, Trace
+from .fakes import standing_in_for
+from .hints import forward_error
+from .inputs import Example, real_input, realise
+from .modules import ModuleTree
+from .passes import Listener, Pass, deep_stack, run_really
+from .recorder import Functions, Recorder
+from .structures import describe_arguments
+from .world import LOCK, restored
+from .worlds import FakeWorld, RealWorld, World
+
+
+@dataclass(frozen=True)
+class Options:
+    """``run`` is "auto", "fake" or "real"; ``mode`` "same", "train" or "eval"; device None is the model's own."""
+
+    run: str = "auto"
+    mode: str = "same"
+    device: torch.device | None = None
+    functional: bool = False
+
+
+def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
+    """One pass through a model, or its static reading without an example; raises :class:`ForwardError`.
+
+    The model is afterwards what it was before, to the bit, whether it ran or failed.
+    """
+    model = unwrapped(model)
+    with LOCK:
+        tree = ModuleTree(model)
+        if example is None:
+            device = str(options.device or tree.device())
+            return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
+        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = ModuleTree(materialised(tree, example))
+        runner = _Runner(tree, example, options)
+        return runner.auto(example.batch_size) if example.batch_size is not None else runner.open()
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
+    while True:
+        children = vars(model).get("_modules", {})
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(children.get("_orig_mod"), nn.Module):
+            model = children["_orig_mod"]
+        else:
+            return model
+
+
+def materialised(tree: ModuleTree, example: Example) -> nn.Module:
+    """A copy of a model with lazy modules, run once for real so that they take their shapes; the original stays lazy.
+
+    Parameters that have their shape already are shared with the copy, buffers are not.
+    """
+    shared = {
+        id(p): p
+        for module in tree.modules
+        for p in module._parameters.values()
+        if p is not None and not nn.parameter.is_lazy(p)
+    }
+    twin = copy.deepcopy(tree.modules[0], shared)
+    watch = Pass(ModuleTree(twin), run_really, [])
+    device = tree.device()
+    try:
+        args, kwargs, _ = realise(
+            example,
+            example.batch_size or 2,
+            tree.dtype(),
+            lambda shape, dtype: real_input(shape, dtype, device),
+            torch.clone,
+        )
+        with restored([]), torch.no_grad():
+            twin(*args, **kwargs)
+    except Exception as error:
+        raise forward_error(error, watch, ()) from error
+    return twin
+
+
+class NeedsIntegerError(Exception):
+    """An embedding was given the sized input number ``index`` as floats."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class _Runner:
+    """Passes of one model at one or more batches. What one pass teaches (dtypes, fake or real) the next one knows."""
+
+    def __init__(self, tree: ModuleTree, example: Example, options: Options) -> None:
+        self.model = tree.modules[0]
+        self.example = example
+        self.options = options
+        self.tree = tree
+        self.specs = tree.specs()
+        self.own_device = tree.device()
+        self.dtype = tree.dtype()
+        self.kind = "fake" if options.run == "auto" else options.run
+        self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
+
+    def open(self) -> Trace:
+        """A pass at two batches, or three, read as one whose batch is open."""
+        try:
+            two = self.auto(2)
+        except ForwardError as error:
+            return self._fixed(1, error)
+        try:
+            three = self.auto(3)
+            four = None if is_proportional(two, three) else self.auto(4)
+        except ForwardError as error:
+            return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batches fail: {error.original}"))
+        return open_batch(two, three, four)
+
+    def _fixed(self, batch: int, failed: ForwardError) -> Trace:
+        """The pass of a model that runs with this one batch only."""
+        try:
+            only = self.auto(batch)
+        except ForwardError:
+            raise failed from failed.__cause__
+        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
+
+    def auto(self, batch: int) -> Trace:
+        """One pass, fake or real as was asked; the real one where "auto" finds that the fake one cannot."""
+        try:
+            return self._pass(batch)
+        except ForwardError as error:
+            if self.options.run != "auto" or self.kind == "real" or not self._can_run_really():
+                raise
+            fake = error
+        self.kind = "real"
+        try:
+            done = self._pass(batch)
+        except ForwardError as error:
+            self.kind = "fake"
+            if self.options.device not in (None, self.own_device):
+                raise fake from error
+            raise
+        self.reason = f"the fake pass stopped in {fake.where}: {fake.original}"
+        return replace(done, run=replace(done.run, reason=self.reason))
+
+    def _can_run_really(self) -> bool:
+        return all(tensor.device.type != "meta" for tensor in self.tree.tensors())
+
+    def _pass(self, batch: int) -> Trace:
+        """One pass; again with integers where an embedding asks for them, and with autograd where the forward does."""
+        grad = False
+        while True:
+            try:
+                return self._once(batch, grad)
+            except NeedsIntegerError as needed:
+                self.example = self.example.with_dtype(needed.index, torch.long)
+            except ForwardError as error:
+                if grad or "require" not in error.original or "grad" not in error.original:
+                    raise
+                grad = True
+
+    def _once(self, batch: int, grad: bool) -> Trace:
+        device = self.own_device if self.kind == "real" else self.options.device or self.own_device
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", 0)
+        with ExitStack() as stack:
+            stack.enter_context(restored(self.tree.modules))
+            stack.enter_context(deep_stack())
+            stack.enter_context(torch.set_grad_enabled(grad))
+            stack.enter_context(_eager())
+            mode_key = stack.enter_context(standing_in_for(device))
+            if self.options.mode != "same":
+                self.model.train(self.options.mode == "train")
+            world = FakeWorld(device) if self.kind == "fake" else RealWorld(device)
+            stack.enter_context(world)
+            try:
+                world.swap(self.tree.modules)
+            except RuntimeError as error:
+                raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
+            return self._run(world, batch, device, mode_key)
+
+    def _run(self, world: World, batch: int, device: torch.device, mode_key: Any) -> Trace:
+        args, kwargs, made = realise(self.example, batch, self.dtype, world.make, world.convert)
+        inputs = describe_arguments(args, kwargs)
+        recorder = Recorder(self._parameter_keys())
+        watch = Pass(self.tree, world.kernel, [*world.listeners, _Embeddings(self.example, made), recorder])
+        if mode_key is not None:
+            watch.hold(mode_key)
+        watch.install()
+        functions = Functions(watch) if self.options.functional else nullcontext()
+        try:
+            with watch, functions:
+                self.model(*args, **kwargs)
+        except NeedsIntegerError:
+            raise
+        except Exception as error:
+            raise forward_error(error, watch, recorder.reached(self.specs)) from error
+        run = Run(self.kind, self.reason, str(device), batch)
+        return Trace(self.specs, recorder.calls(), inputs, run)
+
+    def _parameter_keys(self) -> dict[int, int]:
+        """The key of each parameter by the id of the tensor that stands for it in this pass."""
+        keys: dict[int, int] = {}
+        for module, spec in zip(self.tree.modules, self.specs):
+            for parameter in spec.parameters:
+                tensor = module._parameters.get(parameter.name)
+                if tensor is not None:
+                    keys[id(tensor)] = parameter.key
+        return keys
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Compiled modules run their own code while it holds, so that their parts are seen."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+class _Embeddings(Listener):
+    """Asks for integers when a sized input, given no dtype, reaches an embedding as floats."""
+
+    def __init__(self, example: Example, made: Sequence[torch.Tensor]) -> None:
+        undecided = [sized.dtype is None for sized in example.sized()]
+        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(made) if undecided[i]}
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if func in _EMBEDDINGS and args[1].is_floating_point():
+            index = self.inputs.get(args[1].untyped_storage()._cdata)
+            if index is not None:
+                raise NeedsIntegerError(index)
+            raise RuntimeError(f"Expected indices of scalar types Long, Int; got {args[1].dtype} for an embedding")
+
+
+_EMBEDDINGS = frozenset({
+    torch.ops.aten.embedding.default,
+    torch.ops.aten._embedding_bag.default,
+    torch.ops.aten._embedding_bag_forward_only.default,
+})  # fmt: skip

@@ -1,0 +1,140 @@
+"""The model during a pass: its tensors swapped, and every attribute put back in the end as it was."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+LOCK = threading.RLock()
+"""One pass at a time: a pass writes into the attributes of modules."""
+
+_MUTABLE = (dict, list, set, deque)
+_DEEPEST = 4
+
+Swap = Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextmanager
+def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Whatever happens inside, every attribute of the modules is afterwards what it was, and so are the RNGs.
+
+    Attribute dictionaries get their old entries back in their old order; lists, dicts and sets in them (hooks,
+    buffers, a user's own caches) get their old contents back and stay the same objects.
+    """
+    saved: list[tuple[Any, Any]] = []
+    empty: list[Any] = []
+    for module in modules:
+        _save(vars(module), saved, empty)
+    modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    generators = _generators()
+    try:
+        yield
+    finally:
+        for container in empty:
+            if container:
+                container.clear()
+        for container, content in saved:
+            _refill(container, content)
+        for module, training in modes:
+            module.training = training
+        for put_back in generators:
+            put_back()
+
+
+def _save(container: Any, saved: list[tuple[Any, Any]], empty: list[Any], depth: int = 0) -> None:
+    """Note a mutable container and those inside it with their present contents."""
+    saved.append((container, list(container.items()) if isinstance(container, dict) else list(container)))
+    if depth < _DEEPEST:
+        for value in container.values() if isinstance(container, dict) else container:
+            if isinstance(value, _MUTABLE):
+                if value:
+                    _save(value, saved, empty, depth + 1)
+                else:
+                    empty.append(value)
+
+
+def _refill(container: Any, content: list[Any]) -> None:
+    """Give a container its old contents back, writing only where they differ."""
+    if isinstance(container, dict):
+        if len(container) == len(content):
+            for (key, value), now in zip(content, container.items()):
+                if now[0] is not key or now[1] is not value:
+                    break
+            else:
+                return
+        container.clear()
+        container.update(content)
+    elif isinstance(container, set):
+        if container != set(content):
+            container.clear()
+            container.update(content)
+    elif len(container) != len(content) or any(a is not b for a, b in zip(container, content)):
+        container.clear()
+        container.extend(content)
+
+
+def _generators() -> list[Callable[[], object]]:
+    """For each random generator that a forward may turn: a function that turns it back."""
+    cpu, own = torch.get_rng_state(), random.getstate()
+    back: list[Callable[[], object]] = [lambda: torch.set_rng_state(cpu), lambda: random.setstate(own)]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state = numpy.random.get_state()
+        back.append(lambda: numpy.random.set_state(state))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        cuda = torch.cuda.get_rng_state_all()
+        back.append(lambda: torch.cuda.set_rng_state_all(cuda))
+    return back
+
+
+def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> None:
+    """Put ``parameter(p)`` in place of every parameter, ``other(t)`` in that of every buffer and tensor attribute.
+
+    A tensor held in several places gets one stand-in. Call it inside :func:`restored`, which undoes it.
+    """
+    twins: dict[int, torch.Tensor] = {}
+
+    def twin(tensor: torch.Tensor) -> torch.Tensor:
+        found = twins.get(id(tensor))
+        if found is None:
+            change = parameter if isinstance(tensor, nn.Parameter) else other
+            found = twins[id(tensor)] = change(tensor)
+        return found
+
+    for module in modules:
+        attributes = vars(module)
+        for held in (attributes.get("_parameters"), attributes.get("_buffers")):
+            if isinstance(held, dict):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        held[name] = twin(tensor)
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                attributes[name] = twin(value)
+            elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
+                _swap_inside(value, twin)
+
+
+_MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+
+
+def _swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
+    """Swap the tensors in a list or dict, and the weak references to tensors by which an RNN knows its weights."""
+    for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if isinstance(value, torch.Tensor):
+            container[key] = twin(value)
+        elif isinstance(value, weakref.ref):
+            tensor = value()
+            if isinstance(tensor, torch.Tensor):
+                container[key] = weakref.ref(twin(tensor))
+        elif type(value) in (list, dict) and depth < _DEEPEST:
+            _swap_inside(value, twin, depth + 1)

@@ -1,0 +1,81 @@
+"""The two worlds a pass can take place in: how tensors are made and operators run, fake or real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import nn
+
+from .fakes import CPU, FakeKernels, Kernel, fake_like, new_fake
+from .inputs import real_input
+from .journal import WriteJournal
+from .passes import Listener, run_really
+from .world import swap_tensors
+
+
+class World(AbstractContextManager["World"]):
+    """How a pass makes its tensors and runs its operators."""
+
+    kernel: Kernel
+    listeners: Sequence[Listener] = ()
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        raise NotImplementedError
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        raise NotImplementedError
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class FakeWorld(World):
+    """Fakes on one device: nothing is computed, nothing is allocated."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.kernel = FakeKernels(device)
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        swap_tensors(modules, self._stand_in, self._stand_in)
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A model's tensor on the device asked for; a scalar that lives on the CPU stays there."""
+        return fake_like(tensor, CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device)
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return new_fake(shape, dtype, self.device)
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        return fake_like(tensor, self.device)
+
+
+class RealWorld(World):
+    """The model's own tensors: buffers as copies, parameters under a journal that undoes what is written to them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.kernel = run_really
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+        self.journal = WriteJournal(list(parameters.values()))
+        self.listeners = (self.journal,)
+        swap_tensors(modules, lambda parameter: parameter, lambda tensor: tensor.detach().clone())
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.undo()
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return real_input(shape, dtype, self.device)
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().to(self.device, copy=True)
