@@ -38,7 +38,7 @@ def calls_seen(model: nn.Module, case: Case, batch_size: int = 2) -> list[SeenCa
     def end(module: nn.Module, args: Any, output: Any) -> None:
         call = running.pop()
         call.class_name = type(module).__name__
-        call.outputs = [tuple(t.shape) if not t.is_nested else () for t in tensors_in(output)]
+        call.outputs = [tuple(t.shape) for t in tensors_in(output)]
 
     handles = [
         torch_module.register_module_forward_pre_hook(begin),
@@ -56,9 +56,9 @@ def calls_seen(model: nn.Module, case: Case, batch_size: int = 2) -> list[SeenCa
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor of a nested value, in order, as an attentive reader finds them."""
+    """Every tensor of a nested value, in order, as an attentive reader finds them; a nested tensor is its rows."""
     if isinstance(value, Tensor):
-        yield value
+        yield from value.unbind() if value.is_nested else [value]
     elif isinstance(value, PackedSequence):
         yield from (t for t in value if t is not None)
     elif isinstance(value, dict):

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from torchsummary_plus import summary
-from torchsummary_plus.cli import main
-
 from examples.simple_cnn import PooledCNN
 from examples.vgg import vgg16
+from torchsummary_plus import summary
+from torchsummary_plus.cli import main
 
 ROOT = Path(__file__).parents[1]
 POOLED = "examples/simple_cnn.py:PooledCNN"

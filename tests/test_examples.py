@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import ForwardError, summary
-
 from examples import llama
 from examples.cnn3d import CNN3d
 from examples.davenet import Audio, Image
@@ -20,6 +18,7 @@ from examples.resnet import resnet18, resnet50
 from examples.simple_cnn import PooledCNN, SimpleCNN
 from examples.vgg import VGG, vgg16, vgg19, vgg19_features
 from examples.vit import ViT, vit_b_16
+from torchsummary_plus import ForwardError, summary
 
 MEGABYTE = 1_000_000
 

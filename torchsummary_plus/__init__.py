@@ -1,17 +1,41 @@
 """The model summary that PyTorch users keep: the table everybody knows, with numbers that are right."""
 
-from .api import summary, summary_string
-from .errors import ForwardError, InputError, SummaryError, UnsupportedError
-from .model_summary import ModelSummary
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import summary as summary
+    from .api import summary_string as summary_string
+    from .errors import ForwardError as ForwardError
+    from .errors import InputError as InputError
+    from .errors import SummaryError as SummaryError
+    from .errors import UnsupportedError as UnsupportedError
+    from .model_summary import ModelSummary as ModelSummary
+    from .tracing.macs import register_formula as register_formula
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ForwardError",
-    "InputError",
-    "ModelSummary",
-    "SummaryError",
-    "UnsupportedError",
-    "summary",
-    "summary_string",
-]
+_HOMES = {
+    "ForwardError": "errors",
+    "InputError": "errors",
+    "ModelSummary": "model_summary",
+    "SummaryError": "errors",
+    "UnsupportedError": "errors",
+    "register_formula": "tracing.macs",
+    "summary": "api",
+    "summary_string": "api",
+}
+"""The module each public name lives in, imported when the name is first asked for: `import torch` stays as it was."""
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -32,10 +32,10 @@ from .units import describe
 EXAMPLES = """\
 examples:
   torchsummary-plus examples/vgg.py:vgg16 3,224,224
-  torchsummary-plus torchvision.models:resnet50 3,224,224 --kwargs num_classes=10 --batch-size 32
-  torchsummary-plus examples/llama.py:llama2_70b 4096 --meta --dtypes int64 --style tree --depth 2
-  torchsummary-plus my_package.models:TwoInputs 3,64,64 10 --dtypes float32,int64 --columns output_size,mult_adds
-  torchsummary-plus examples/vgg.py:vgg16            (no size: names and parameters only)
+  torchsummary-plus torchvision.models:resnet50 3,224,224 --kwargs num_classes=10
+  torchsummary-plus examples/llama.py:llama2_70b 4096 --meta --style tree --depth 2
+  torchsummary-plus my_models.py:TwoInputs 3,64,64 10 --dtypes float32,int64
+  torchsummary-plus examples/vgg.py:vgg16 (no size: names and parameters only)
 """
 
 BRANCHES = str.maketrans("├└│─", "|`|-")

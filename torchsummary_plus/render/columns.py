@@ -111,4 +111,3 @@ def chosen_columns(names: Iterable[str] | None) -> list[Column]:
             raise choice_error("column", name, COLUMNS)
         chosen.append(COLUMNS[name])
     return chosen
-

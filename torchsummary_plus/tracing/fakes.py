@@ -113,19 +113,22 @@ def _wrap(meta: torch.Tensor, device: torch.device) -> Fake:
     return fake
 
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether meta storage can stand for the tensor: strided, not quantized, no class of its own below dispatch."""
+    """Whether meta storage can stand for the tensor: strided, not quantized, of no class of its own."""
     return (
-        tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.is_nested
-        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested and type(tensor) in _PLAIN
     )
 
 
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
-    """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`."""
-    if not is_plain(tensor):
+    """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`.
+
+    A flat parameter of FSDP has none: its module moves the data about by itself.
+    """
+    if not is_plain(tensor) or hasattr(tensor, "_is_flat_param"):
         raise UnfakeableError(f"a {tensor.layout} tensor of class {type(tensor).__name__} has no fake")
     shape, stride, requires_grad = tensor.shape, tensor.stride(), tensor.requires_grad
     with in_kernel():
@@ -288,6 +291,12 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
             key += (value.__class__, value)
 
 
+_ONE_DTYPE = {
+    getattr(torch.ops.aten, name).default
+    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear")
+}
+"""Operators that refuse mixed dtypes for real, and whose meta kernels do not."""
+
 _LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 """How ``torch.tensor(...)`` hands over what it made."""
 
@@ -323,6 +332,9 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _compute(func, args, kwargs, found)
     if recipe is not None:
         return _cook(recipe, found)
+    if func in _ONE_DTYPE and len({fake.dtype for fake in found}) > 1:
+        got = " and ".join(str(fake.dtype) for fake in found)
+        raise RuntimeError(f"expected all matrices of {func._schema.name} to have the same dtype, but got {got}")
     rule = ruled(func, args, kwargs)
     if rule is None:
         out = _compute(func, args, kwargs, found)
@@ -351,7 +363,8 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
     try:
         with in_kernel():
             out = func(*args, **kwargs)
-            return _map(out, lambda t: t if type(t) is Fake else _wrap(t, device))
+            out = _map(out, lambda t: t if type(t) is Fake else _wrap(t, device))
+            return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
     except RuntimeError as error:
         if func in _ASK_VALUES or torch.Tag.data_dependent_output in func.tags:
             raise DataDependentError(f"{func} needs the values of a tensor") from error
@@ -363,6 +376,14 @@ def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = {**kwargs, "device": META}
     kwargs.pop("pin_memory", None)
     return kwargs
+
+
+_ATTENTION = torch.ops.aten._native_multi_head_attention.default
+
+
+def _wants_weights(args: Any, kwargs: Any) -> bool:
+    """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
+    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
 
 
 _ASK_VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}

@@ -36,6 +36,12 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...]) -
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
     """What usually cures such a failure; "" where nothing is known."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
+    if tensor is not None and tensor.is_nested:
+        tensor = None
+    if frame is not None and tensor is not None:
+        found = _batch_axis(module, tensor, frame)
+        if found:
+            return found
     for rule in _RULES:
         found = rule(message, module, tensor)
         if found:
@@ -47,7 +53,7 @@ Rule = Callable[[str, nn.Module, Any], str]
 
 
 def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"scalar types?:? Long|Long, Int|indices must be|used as indices|int64|Expected.*indices", message):
+    if re.search(r"scalar types?:? Long|Long, Int|indices must be|used as indices|Expected.*indices", message):
         return "an index was a float; pass dtypes=[torch.long] (one for each input), or input_data with integer tensors"
     return ""
 
@@ -86,6 +92,22 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
     channels = getattr(module, "in_channels", None)
     if isinstance(channels, int) and tensor.dim() > 1 and tensor.shape[1] != channels:
         return f"there are {tensor.shape[1]} channels and the layer expects {channels}: check input_size"
+    return ""
+
+
+def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
+    """Whether what is too much for a layer is what the first axis of the model's input is: a batch axis by habit."""
+    while frame.outer is not None:
+        frame = frame.outer
+    given = first_tensor((frame.args, frame.kwargs))
+    expected = getattr(module, "in_features", None)
+    if given is None or given.is_nested or given.dim() < 3 or not isinstance(expected, int) or not tensor.dim():
+        return ""
+    if tensor.shape[-1] == given.shape[1] * expected and given.shape[1] > 1:
+        return (
+            f"the last axis is {given.shape[1]} x {expected}, as if the input had one batch axis too many; "
+            "input_size is given without the batch axis"
+        )
     return ""
 
 

@@ -64,7 +64,7 @@ def make_example(
             raise InputError("input_size and input_data were both given; accepted: one of them")
         args, kwargs = _split(input_data)
         first = first_tensor((args, kwargs))
-        return Example(args, kwargs, 1 if first is None else first.shape[0], True)
+        return Example(args, kwargs, 1 if first is None else first.size(0), True)
     if input_size is None:
         if dtypes is not None:
             raise InputError(

@@ -34,6 +34,10 @@ class ModuleTree:
         self.unregistered = len(self.modules)
         self._find_unregistered()
 
+    def size(self) -> int:
+        """How many children the modules have registered at present."""
+        return sum(len(module._modules) for module in self.modules)
+
     def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
         """Pre-order over registered children, without recursion: models nest deeper than Python likes."""
         stack: list[tuple[nn.Module, int | None, str]] = [(model, parent, name)]
@@ -129,35 +133,28 @@ def _modules_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn
 
 
 class _Keys:
-    """Numbers tensors and storages in the order they are met; views of one region count as one tensor."""
+    """Numbers tensors and storages in the order they are met."""
 
     def __init__(self) -> None:
-        self.tensors: dict[Any, int] = {}
+        self.met: list[torch.Tensor] = []
+        self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
 
     def spec(self, name: str, tensor: torch.Tensor, trainable: bool) -> ParameterSpec:
+        self.met.append(tensor)
+        key = self.tensors.setdefault(id(tensor), len(self.tensors))
         if nn.parameter.is_lazy(tensor):
-            key: Any = ("lazy", id(tensor))
-            return ParameterSpec(
-                name, self._number(self.tensors, key), (), dtype_name(tensor.dtype), 0, trainable,
-                self._number(self.storages, key), 0,
-            )  # fmt: skip
-        if tensor.layout is torch.strided and not tensor.is_nested:
-            storage = tensor.untyped_storage()
-            place: Any = storage._cdata
-            region: Any = (place, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-            nbytes = storage.nbytes()
+            place: Any = id(tensor)
+            shape, numel, nbytes = (), 0, 0
         else:
-            place = region = ("opaque", id(tensor))
-            nbytes = held_bytes(tensor)
-        return ParameterSpec(
-            name, self._number(self.tensors, region), tuple(tensor.shape), dtype_name(tensor.dtype), tensor.numel(),
-            trainable, self._number(self.storages, place), nbytes,
-        )  # fmt: skip
-
-    @staticmethod
-    def _number(known: dict[Any, int], key: Any) -> int:
-        return known.setdefault(key, len(known))
+            shape, numel = tuple(tensor.shape), tensor.numel()
+            if tensor.layout is torch.strided and not tensor.is_nested:
+                storage = tensor.untyped_storage()
+                place, nbytes = ("storage", storage._cdata), storage.nbytes()
+            else:
+                place, nbytes = id(tensor), held_bytes(tensor)
+        number = self.storages.setdefault(place, len(self.storages))
+        return ParameterSpec(name, key, shape, dtype_name(tensor.dtype), numel, trainable, number, nbytes)
 
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

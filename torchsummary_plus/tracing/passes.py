@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -78,6 +79,8 @@ class Pass(TorchDispatchMode):
         if func is PRIM_DEVICE:
             return args[0].device
         kwargs = kwargs or {}
+        if self.listening:
+            return self.kernel(func, args, kwargs)
         for before in self._before:
             before(func, args, kwargs)
         out = self.kernel(func, args, kwargs)
@@ -123,7 +126,7 @@ class Pass(TorchDispatchMode):
             output = forward(*args, **kwargs)
         except BaseException as error:
             if self.failure is None or self.failure[0] is not error:
-                self.failure = (error, frame)
+                self.failure = (error, self.frame or frame)
             self.frame = frame.outer
             raise
         if not by_hook:
@@ -145,7 +148,8 @@ class Pass(TorchDispatchMode):
         """
         for index, module in enumerate(self.tree.modules):
             vars(module)["forward"] = _stand_in(self, index, module.forward)
-            if module._forward_hooks or module._forward_pre_hooks:
+            hooks = module._forward_hooks or module._forward_pre_hooks
+            if hooks and not isinstance(module, torch.jit.ScriptModule):
                 self._hook(index, module)
 
     def _hook(self, index: int, module: nn.Module) -> None:

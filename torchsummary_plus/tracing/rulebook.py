@@ -15,7 +15,8 @@ from torch import Tensor
 Shape: TypeAlias = tuple[int, ...]
 Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
 """Shape, stride and dtype of a fresh tensor."""
-Answer: TypeAlias = "Out | int | list[Out | int]"
+Outs: TypeAlias = "list[Out | int]"
+Answer: TypeAlias = "Out | int | Outs"
 """A fresh tensor; the position of an argument that comes back; or a list of these, for a tuple of outputs."""
 Rule: TypeAlias = Callable[..., Answer]
 R = TypeVar("R", bound=Rule)
@@ -27,6 +28,7 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 NUMBERS = FLOATS | INTEGERS | {torch.bool}
 """The dtypes whose promotion is plain."""
+INDICES = frozenset({torch.int32, torch.int64})
 
 
 class Unsure(Exception):

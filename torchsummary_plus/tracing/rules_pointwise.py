@@ -5,7 +5,7 @@ Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/Typ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -28,20 +28,6 @@ from .rulebook import (
 )
 
 Operand: TypeAlias = "Tensor | float | int | bool"
-
-UNARY = "abs ceil floor round trunc sign sgn neg positive relu square nan_to_num"
-UNARY_FLOAT = """
-    celu elu frac gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu mish selu silu softplus softshrink threshold
-"""
-UNARY_TO_FLOAT = """
-    acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2
-    logit reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh
-"""
-UNARY_TO_BOOL = "isinf isnan isneginf isposinf logical_not signbit"
-BINARY = "add sub mul rsub maximum minimum fmax fmin remainder fmod floor_divide"
-BINARY_BITS = "bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__"
-BINARY_TO_FLOAT = "div true_divide atan2 xlogy"
-BINARY_TO_BOOL = "eq ne lt le gt ge logical_and logical_or logical_xor"
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -142,6 +128,11 @@ def _kept_float(operands: Sequence[Operand]) -> torch.dtype:
     return dtype
 
 
+def _same_float(operands: Sequence[Operand]) -> torch.dtype:
+    sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
+    return _kept_float(operands)
+
+
 def _kept_bits(operands: Sequence[Operand]) -> torch.dtype:
     dtype = promoted(operands)
     sure(dtype not in FLOATS)
@@ -158,38 +149,52 @@ def _to_bool(operands: Sequence[Operand]) -> torch.dtype:
     return torch.bool
 
 
-def _register(names: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype]) -> None:
-    """Rules for operators of ``count`` operands, which only numbers follow, fresh and in place."""
+def _elementwise(
+    names: str, overloads: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype], in_place: bool = True
+) -> None:
+    """Rules for operators of ``count`` operands, which only numbers and options follow, and their in-place forms."""
 
-    def dtype(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype:
+    def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
         common = dtype_of(args[:count])
-        settings = (*args[count:], *kwargs.values())
-        sure(common in FLOATS or not any(isinstance(setting, (float, str)) for setting in settings))
+        sure(common in FLOATS or not any(isinstance(value, (float, str)) for value in (*args[count:], *options)))
         return common
 
-    def fresh(*args: Any, **kwargs: Any) -> Out:
-        return result(args[:count], dtype(args, kwargs))
+    def fresh(*args: Any, **options: Any) -> Out:
+        return result(args[:count], dtype(args, options.values()))
 
-    def in_place(*args: Any, **kwargs: Any) -> int:
-        return written(args[0], args[1:count], dtype(args, kwargs))
+    def into_first(*args: Any, **options: Any) -> int:
+        return written(args[0], args[1:count], dtype(args, options.values()))
 
     for name in names.split():
-        overloads = ("",) if count == 1 else ("", ".Tensor", ".Scalar")
-        rule(*(f"{name}{overload}" for overload in overloads))(fresh)
-        rule(*(f"{name.rstrip('_')}_{overload}" for overload in overloads))(in_place)
+        into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
+        for overload in overloads.split():
+            rule(name + overload.removeprefix("default"))(fresh)
+            if in_place:
+                rule(into + overload.removeprefix("default"))(into_first)
 
 
-_register(UNARY, 1, _kept)
-_register(UNARY_FLOAT, 1, _kept_float)
-_register(UNARY_TO_FLOAT, 1, _to_float)
-_register(UNARY_TO_BOOL, 1, _to_bool)
-_register("bitwise_not", 1, _kept_bits)
-_register(BINARY, 2, _kept)
-_register(BINARY_BITS, 2, _kept_bits)
-_register(BINARY_TO_FLOAT, 2, _to_float)
-_register(BINARY_TO_BOOL, 2, _to_bool)
-_register("lerp _prelu_kernel", 2, _kept_float)
-_register("addcmul addcdiv", 3, _kept_float)
+_elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _kept)
+_elementwise("bitwise_not", "default", 1, _kept_bits)
+_elementwise("celu elu frac gelu hardsigmoid hardswish hardtanh", "default", 1, _kept_float)
+_elementwise("leaky_relu mish selu silu threshold", "default", 1, _kept_float)
+_elementwise("hardshrink softplus softshrink", "default", 1, _kept_float, in_place=False)
+_elementwise("acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv", "default", 1, _to_float)
+_elementwise("exp exp2 expm1 i0 lgamma log log10 log1p log2 logit reciprocal", "default", 1, _to_float)
+_elementwise("rsqrt sigmoid sin sinc sinh sqrt tan tanh", "default", 1, _to_float)
+_elementwise("logical_not", "default", 1, _to_bool)
+_elementwise("isinf isnan isneginf isposinf signbit", "default", 1, _to_bool, in_place=False)
+_elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _kept)
+_elementwise("rsub", ".Tensor .Scalar", 2, _kept, in_place=False)
+_elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _kept, in_place=False)
+_elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _kept_bits)
+_elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
+_elementwise("atan2", "default", 2, _to_float)
+_elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
+_elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
+_elementwise("_prelu_kernel", "default", 2, _kept_float, in_place=False)
+_elementwise("lerp", ".Scalar", 2, _same_float)
+_elementwise("lerp", ".Tensor", 3, _same_float)
+_elementwise("addcmul addcdiv", "default", 3, _kept_float)
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
@@ -214,17 +219,17 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
 def clamped(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
-    operands = _limits(x, limits, named)
-    return result([x, *(other for other in operands if isinstance(other, Tensor))], _kept((x, *operands)))
+    given = _limits(limits, named)
+    return result([x, *(limit for limit in given if isinstance(limit, Tensor))], _kept((x, *given)))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
 def clamped_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
-    operands = _limits(x, limits, named)
-    return written(x, operands, _kept((x, *operands)))
+    given = _limits(limits, named)
+    return written(x, given, _kept((x, *given)))
 
 
-def _limits(x: Tensor, limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
+def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
     """The limits that are given; there must be one."""
     given = [limit for limit in (*limits, *named.values()) if limit is not None]
     sure(given)

@@ -95,8 +95,20 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield field.name, getattr(value, field.name, None)
-    elif hasattr(value, "__dict__") and not callable(value):
-        yield from vars(value).items()
+    elif not callable(value):
+        yield from getattr(value, "__dict__", {}).items()
+        yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
+
+
+def slot_names(value: Any) -> list[str]:
+    """The names in the ``__slots__`` of an object's classes, as attributes are asked for."""
+    names = []
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                names.append(f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name)
+    return names
 
 
 def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
@@ -143,6 +155,8 @@ def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:
 
 
 def _argument_text(value: Any) -> str:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return f"nested of {value.size(0)} {dtype_name(value.dtype)}"
     if isinstance(value, torch.Tensor):
         return f"{list(value.shape)} {dtype_name(value.dtype)}"
     if isinstance(value, (list, tuple)):

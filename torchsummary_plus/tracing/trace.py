@@ -17,7 +17,7 @@ from ..errors import ForwardError
 from ..records import Run, Trace
 from .fakes import standing_in_for
 from .hints import forward_error
-from .inputs import Example, real_input, realise
+from .inputs import Example, realise
 from .modules import ModuleTree
 from .passes import Listener, Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
@@ -48,50 +48,57 @@ def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
             device = str(options.device or tree.device())
             return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
         if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = ModuleTree(materialised(tree, example))
-        runner = _Runner(tree, example, options)
-        return runner.auto(example.batch_size) if example.batch_size is not None else runner.open()
+            tree = materialised(tree, example)
+        try:
+            return _Runner(tree, example, options).trace()
+        except _GrewError:
+            return _Runner(materialised(tree, example), example, options).trace()
+
+
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
     while True:
-        children = vars(model).get("_modules", {})
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(children.get("_orig_mod"), nn.Module):
-            model = children["_orig_mod"]
-        else:
+        inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
+        if not isinstance(inside, nn.Module):
             return model
+        model = inside
 
 
-def materialised(tree: ModuleTree, example: Example) -> nn.Module:
-    """A copy of a model with lazy modules, run once for real so that they take their shapes; the original stays lazy.
+def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
+    """A copy of a model that takes shape in its first forward, after one for real; the original stays as it is.
 
     Parameters that have their shape already are shared with the copy, buffers are not.
     """
-    shared = {
-        id(p): p
-        for module in tree.modules
-        for p in module._parameters.values()
-        if p is not None and not nn.parameter.is_lazy(p)
-    }
-    twin = copy.deepcopy(tree.modules[0], shared)
-    watch = Pass(ModuleTree(twin), run_really, [])
-    device = tree.device()
+    memo: dict[int, Any] = {}
+    for tensor in tree.tensors():
+        if nn.parameter.is_lazy(tensor):
+            memo[id(tensor)] = type(tensor)(
+                requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype
+            )
+        elif isinstance(tensor, nn.Parameter):
+            memo[id(tensor)] = tensor
+    twin = ModuleTree(copy.deepcopy(tree.modules[0], memo))
+    world = RealWorld(tree.device())
+    watch = Pass(twin, run_really, [])
+    forwards = [(vars(module), vars(module).get("forward")) for module in twin.modules]
     try:
-        args, kwargs, _ = realise(
-            example,
-            example.batch_size or 2,
-            tree.dtype(),
-            lambda shape, dtype: real_input(shape, dtype, device),
-            torch.clone,
-        )
-        with restored([]), torch.no_grad():
-            twin(*args, **kwargs)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), world.make, world.convert)
+        watch.install()
+        with restored([]), deep_stack(), torch.no_grad(), watch:
+            twin.modules[0](*args, **kwargs)
     except Exception as error:
         raise forward_error(error, watch, ()) from error
-    return twin
+    for attributes, forward in forwards:
+        attributes.pop("forward", None)
+        attributes.update({} if forward is None else {"forward": forward})
+    return ModuleTree(twin.modules[0])
+
+
+class _GrewError(Exception):
+    """The forward registered modules that were not there before it."""
 
 
 class NeedsIntegerError(Exception):
@@ -115,6 +122,10 @@ class _Runner:
         self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
+
+    def trace(self) -> Trace:
+        """The pass that the example asks for."""
+        return self.open() if self.example.batch_size is None else self.auto(self.example.batch_size)
 
     def open(self) -> Trace:
         """A pass at two batches, or three, read as one whose batch is open."""
@@ -193,12 +204,16 @@ class _Runner:
             return self._run(world, batch, device, mode_key)
 
     def _run(self, world: World, batch: int, device: torch.device, mode_key: Any) -> Trace:
-        args, kwargs, made = realise(self.example, batch, self.dtype, world.make, world.convert)
-        inputs = describe_arguments(args, kwargs)
+        try:
+            args, kwargs, made = realise(self.example, batch, self.dtype, world.make, world.convert)
+            inputs = describe_arguments(args, kwargs)
+        except RuntimeError as error:
+            raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
         recorder = Recorder(self._parameter_keys())
         watch = Pass(self.tree, world.kernel, [*world.listeners, _Embeddings(self.example, made), recorder])
         if mode_key is not None:
             watch.hold(mode_key)
+        size = self.tree.size()
         watch.install()
         functions = Functions(watch) if self.options.functional else nullcontext()
         try:
@@ -208,6 +223,8 @@ class _Runner:
             raise
         except Exception as error:
             raise forward_error(error, watch, recorder.reached(self.specs)) from error
+        if self.tree.size() != size:
+            raise _GrewError
         run = Run(self.kind, self.reason, str(device), batch)
         return Trace(self.specs, recorder.calls(), inputs, run)
 
@@ -216,9 +233,8 @@ class _Runner:
         keys: dict[int, int] = {}
         for module, spec in zip(self.tree.modules, self.specs):
             for parameter in spec.parameters:
-                tensor = module._parameters.get(parameter.name)
-                if tensor is not None:
-                    keys[id(tensor)] = parameter.key
+                if parameter.name in module._parameters:
+                    keys[id(module._parameters[parameter.name])] = parameter.key
         return keys
 
 

@@ -9,10 +9,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+
+from .structures import slot_names
 
 LOCK = threading.RLock()
 """One pass at a time: a pass writes into the attributes of modules."""
@@ -27,43 +30,86 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Whatever happens inside, every attribute of the modules is afterwards what it was, and so are the RNGs.
 
-    Attribute dictionaries get their old entries back in their old order; lists, dicts and sets in them (hooks,
+    Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
     buffers, a user's own caches) get their old contents back and stay the same objects.
     """
-    saved: list[tuple[Any, Any]] = []
-    empty: list[Any] = []
+    memory = _Memory()
     for module in modules:
-        _save(vars(module), saved, empty)
+        memory.keep(vars(module))
     modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
     generators = _generators()
     try:
         yield
     finally:
-        for container in empty:
-            if container:
-                container.clear()
-        for container, content in saved:
-            _refill(container, content)
+        memory.put_back()
         for module, training in modes:
             module.training = training
         for put_back in generators:
             put_back()
 
 
-def _save(container: Any, saved: list[tuple[Any, Any]], empty: list[Any], depth: int = 0) -> None:
-    """Note a mutable container and those inside it with their present contents."""
-    saved.append((container, list(container.items()) if isinstance(container, dict) else list(container)))
-    if depth < _DEEPEST:
-        for value in container.values() if isinstance(container, dict) else container:
-            if isinstance(value, _MUTABLE):
-                if value:
-                    _save(value, saved, empty, depth + 1)
-                else:
-                    empty.append(value)
+class _Memory:
+    """The contents of mutable containers, and of those inside them, as they were."""
+
+    def __init__(self) -> None:
+        self.empty: list[Any] = []
+        self.full: list[tuple[Any, list[Any]]] = []
+        self.slots: list[tuple[Any, list[tuple[str, Any]]]] = []
+        self.seen: set[int] = set()
+
+    def keep(self, container: Any, depth: int = 0) -> None:
+        """Note a container with what is in it."""
+        if not container:
+            self.empty.append(container)
+            return
+        is_dict = isinstance(container, dict)
+        self.full.append((container, list(container.items()) if is_dict else list(container)))
+        if depth <= _DEEPEST:
+            for value in container.values() if is_dict else container:
+                if value.__class__ not in _INERT:
+                    self._keep_inside(value, depth + 1)
+
+    def _keep_inside(self, value: Any, depth: int) -> None:
+        if isinstance(value, _MUTABLE):
+            if id(value) not in self.seen:
+                self.seen.add(id(value))
+                self.keep(value, depth)
+        elif isinstance(value, tuple):
+            for item in value:
+                if item.__class__ not in _INERT:
+                    self._keep_inside(item, depth + 1)
+        elif isinstance(value, torch.Tensor):
+            if value.__dict__:
+                self.keep(value.__dict__, depth)
+        elif not isinstance(value, _OPAQUE) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            slots = [(name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name)]
+            if slots:
+                self.slots.append((value, slots))
+                self._keep_inside(tuple(held for _, held in slots), depth)
+            attributes = getattr(value, "__dict__", None)
+            if isinstance(attributes, dict):
+                self.keep(attributes, depth)
+
+    def put_back(self) -> None:
+        """Give every container its old contents back, writing only where they differ."""
+        for container in self.empty:
+            if container:
+                container.clear()
+        for container, content in self.full:
+            _refill(container, content)
+        for holder, slots in self.slots:
+            for name, value in slots:
+                if getattr(holder, name, None) is not value:
+                    object.__setattr__(holder, name, value)
+
+
+_INERT = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size})
+_OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
+"""Values whose insides are not ours to keep. Of a tensor only the attributes are."""
 
 
 def _refill(container: Any, content: list[Any]) -> None:
-    """Give a container its old contents back, writing only where they differ."""
     if isinstance(container, dict):
         if len(container) == len(content):
             for (key, value), now in zip(content, container.items()):

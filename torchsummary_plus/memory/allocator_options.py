@@ -1,0 +1,204 @@
+"""The options of torch's caching allocator, as ``PYTORCH_ALLOC_CONF`` spells them.
+
+Source: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.h of pytorch/pytorch. What bears on device memory
+is the same in torch 2.11, 2.12 and 2.13; 2.12 added ``throw_on_cudamalloc_oom``, 2.13 the ``pinned_max_*_mb`` of host memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..errors import InputError, UnsupportedError, choice_error
+from ..units import MIB, describe
+
+MIN_BLOCK = 512
+"""Every block is a multiple of these bytes, unless ``roundup_power2_divisions`` says otherwise."""
+
+INTERVALS = 16
+"""Intervals of ``roundup_power2_divisions``: [1, 2) MiB (and all below), [2, 4) MiB, ... up to [32, 64) GiB (and all above)."""
+
+ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables that torch reads; the first that is set is the only one that counts."""
+
+WITHOUT_EFFECT = frozenset(
+    """
+    backend garbage_collection_threshold graph_capture_record_stream_reuse per_process_memory_fraction
+    pinned_free_catch_all pinned_max_cached_size_mb pinned_max_round_threshold_mb pinned_num_register_threads
+    pinned_reserve_segment_size_mb pinned_use_background_threads pinned_use_cuda_host_register
+    release_lock_on_cudamalloc throw_on_cudamalloc_oom
+    """.split()
+)
+"""Accepted and not modelled. Host memory and locks do not move the figures; a memory fraction is the caller's limit;
+``garbage_collection_threshold`` acts only under such a fraction, and frees segments earlier than an allocation would."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorOptions:
+    """How the caching allocator is set; the defaults are torch's own.
+
+    ``roundup_power2_divisions`` is empty, or has one number per interval (0: off). ``max_split_bytes`` None: every block may
+    be split. ``max_non_split_rounding_bytes`` None: as ``large_segment_bytes``. ``ignored`` names the options that were
+    accepted and are not modelled. Raises InputError for what torch refuses too.
+
+    >>> AllocatorOptions(expandable_segments=True).large_segment_bytes
+    20971520
+    """
+
+    expandable_segments: bool = False
+    roundup_power2_divisions: tuple[int, ...] = ()
+    max_split_bytes: int | None = None
+    max_non_split_rounding_bytes: int | None = None
+    large_segment_bytes: int = 20 * MIB
+    ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        divisions, large = self.roundup_power2_divisions, self.large_segment_bytes
+        if len(divisions) not in (0, INTERVALS) or not all(n == 0 or is_power_of_two(n) for n in divisions):
+            raise InputError(f"roundup_power2_divisions is {divisions}; accepted: {INTERVALS} powers of 2, or 0 for none")
+        if large <= 10 * MIB:
+            raise InputError(f"large_segment_size_mb is {large / MIB:g}; accepted: more than 10")
+        for name, given in (
+            ("max_split_size_mb", self.max_split_bytes),
+            ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
+        ):
+            if given is not None and given < large:
+                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) or more")
+
+    @classmethod
+    def parse(cls, text: str) -> AllocatorOptions:
+        """Options from ``name:value,name:value`` as in ``PYTORCH_ALLOC_CONF``; sizes there are in MiB.
+
+        Raises InputError for an unknown option or value, UnsupportedError for a backend other than the native one.
+
+        >>> AllocatorOptions.parse("expandable_segments:True,max_split_size_mb:128").max_split_bytes
+        134217728
+        """
+        fields: dict[str, object] = {}
+        ignored: list[str] = []
+        for name, value in _pairs(text):
+            if name in MODELLED:
+                field, read = MODELLED[name]
+                fields[field] = read(name, value)
+            elif name in WITHOUT_EFFECT:
+                _check_backend(name, value)
+                ignored.append(name)
+            else:
+                raise choice_error("allocator option", name, sorted(WITHOUT_EFFECT | set(MODELLED)))
+        return cls(**fields, ignored=tuple(ignored))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> AllocatorOptions:
+        """The options that torch would read in this process, or the defaults where no variable is set.
+
+        >>> AllocatorOptions.from_environment({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}).expandable_segments
+        True
+        """
+        return next((cls.parse(environment[name]) for name in ENVIRONMENT if name in environment), cls())
+
+    def rounded(self, nbytes: int) -> int:
+        """The size of the block that a request asks for, before it is known whether a larger one must do.
+
+        >>> AllocatorOptions().rounded(1_200), AllocatorOptions.parse("roundup_power2_divisions:4").rounded(1_200 * 1024)
+        (1536, 1310720)
+        """
+        if self.roundup_power2_divisions:
+            interval = min(max(nbytes.bit_length() - 21, 0), INTERVALS - 1)
+            divisions = self.roundup_power2_divisions[interval]
+            if divisions > 1 and nbytes > MIN_BLOCK * divisions:
+                return next_division(nbytes, divisions)
+        return max(-(-nbytes // MIN_BLOCK), 1) * MIN_BLOCK
+
+
+def next_division(nbytes: int, divisions: int) -> int:
+    """The next step up when the way from one power of 2 to the next is cut in ``divisions`` (a power of 2) equal steps.
+
+    >>> next_division(1200, 4)  # of 1024, 1280, 1536, 1792: torch's own example
+    1280
+    """
+    if is_power_of_two(nbytes):
+        return nbytes
+    below = 1 << (nbytes.bit_length() - 1)
+    step = max(below // divisions, 1)
+    return -(-nbytes // step) * step
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Each option and its value, a list with its brackets; blanks do not matter."""
+    bare, position = re.sub(r"\s", "", text), 0
+    while position < len(bare):
+        match = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)").match(bare, position)
+        if match is None:
+            raise InputError(f"{describe(text)} cannot be read from {describe(bare[position:])} on; accepted: name:value,name:value")
+        yield match[1], match[2]
+        position = match.end()
+
+
+def _flag(name: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise choice_error(name, value, ("True", "False"))
+    return value == "True"
+
+
+def _whole(name: str, value: str) -> int:
+    if not re.fullmatch(r"[0-9]+", value):
+        raise InputError(f"{name} is {describe(value)}; accepted: a whole number")
+    return int(value)
+
+
+def _mebibytes(name: str, value: str) -> int:
+    return _whole(name, value) * MIB
+
+
+def _divisions(name: str, value: str) -> tuple[int, ...]:
+    """One number for all intervals, or ``[64:8,256:4,>:1]``: MiB and divisions, the first also for all below, ">" for all above.
+
+    An interval between two that are named stays off, as in torch.
+    """
+    if not value.startswith("["):
+        number = _whole(name, value)
+        if not is_power_of_two(number):
+            raise InputError(f"{name} is {number}; accepted: a power of 2")
+        return (number,) * INTERVALS
+    table, last, first = [0] * INTERVALS, 0, True
+    for start, number in _division_entries(name, value):
+        if start is None:
+            table[last + 1 :] = [number] * (INTERVALS - last - 1)
+            continue
+        last = min(start.bit_length() - 1, INTERVALS - 1)
+        if first:
+            table[:last] = [number] * last
+            first = False
+        table[last] = number
+    return tuple(table)
+
+
+def _division_entries(name: str, value: str) -> Iterator[tuple[int | None, int]]:
+    """Where each interval of a list begins, in MiB (None for ">"), and its divisions."""
+    for entry in filter(None, value[1:-1].split(",")):
+        start, _, number = entry.partition(":")
+        begins = None if start == ">" else _whole(name, start)
+        if begins is not None and not is_power_of_two(begins):
+            raise InputError(f"{name} has an interval at {begins} MiB; accepted: powers of 2")
+        yield begins, _whole(name, number)
+
+
+def _check_backend(name: str, value: str) -> None:
+    if name == "backend" and value != "native":
+        raise UnsupportedError(f"The allocator of backend:{value} is not modelled; backend:native is")
+
+
+MODELLED: dict[str, tuple[str, Callable[[str, str], object]]] = {
+    "expandable_segments": ("expandable_segments", _flag),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
+    "max_split_size_mb": ("max_split_bytes", _mebibytes),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes),
+    "large_segment_size_mb": ("large_segment_bytes", _mebibytes),
+}
+"""Option -> the field it sets and how its value is read."""

@@ -1,0 +1,245 @@
+"""Stretches of device memory: how a pool splits, caches and joins its blocks, and how it gets and gives back memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Protocol
+
+from ..units import MIB
+
+SMALL_SEGMENT = 2 * MIB
+OWN_SEGMENT = 10 * MIB
+"""From here on a request in the large pool gets a segment of its own ..."""
+SEGMENT_STEP = 2 * MIB
+"""... which is a multiple of this."""
+
+ADDRESS_SPACE = 1 << 60
+"""Of an expandable segment: more bytes than any device has."""
+
+
+class Block:
+    """Bytes that lie together: allocated, cached (free to be taken), or unmapped (an address without memory behind it)."""
+
+    __slots__ = ("address", "cached", "following", "mapped", "pool", "previous", "size")
+
+    def __init__(self, address: int, size: int, pool: Pool) -> None:
+        self.address = address
+        self.size = size
+        self.pool = pool
+        self.cached = False
+        self.mapped = True
+        self.previous: Block | None = None
+        self.following: Block | None = None
+
+    def split(self, size: int) -> Block:
+        """Keep the first ``size`` bytes, and return the rest."""
+        rest = Block(self.address + size, self.size - size, self.pool)
+        rest.mapped = self.mapped
+        rest.previous, rest.following = self, self.following
+        if self.following is not None:
+            self.following.previous = rest
+        self.following = rest
+        self.size = size
+        return rest
+
+    def absorb_following(self) -> None:
+        """Take over the bytes of the block that follows."""
+        other = self.following
+        assert other is not None
+        self.size += other.size
+        self.following = other.following
+        if other.following is not None:
+            other.following.previous = self
+
+    @property
+    def is_whole(self) -> bool:
+        """Is it a segment that nobody has a part of?"""
+        return self.previous is None and self.following is None
+
+    @property
+    def reach(self) -> int:
+        """Its bytes and those that could be mapped right behind it."""
+        after = self.following
+        return self.size if after is None or after.mapped else self.size + after.size
+
+    def stretch(self) -> Iterator[Block]:
+        """This block and those that follow it, up to the end of the segment or of its mapped part."""
+        block: Block | None = self
+        while block is not None and block.mapped:
+            yield block
+            block = block.following
+
+
+class Pool:
+    """The cached blocks of one pool, sorted by size, then address; the unmapped ones of expandable segments, by address.
+
+    ``page`` is what an expandable segment grows by; what a block has too much is split off from ``split_from`` bytes on.
+    """
+
+    __slots__ = ("cached", "is_small", "page", "split_from", "unmapped")
+
+    def __init__(self, is_small: bool, page: int, split_from: int) -> None:
+        self.is_small = is_small
+        self.page = page
+        self.split_from = split_from
+        self.cached: list[tuple[int, int, Block]] = []
+        self.unmapped: list[tuple[int, Block]] = []
+
+    def first_fit(self, size: int) -> int:
+        """Index of the smallest cached block of at least ``size`` bytes; the number of cached blocks where there is none."""
+        return bisect_left(self.cached, size, key=_size)
+
+    def take(self, index: int) -> Block:
+        """The cached block at an index, out of the cache."""
+        block = self.cached.pop(index)[2]
+        block.cached = False
+        return block
+
+    def remove(self, block: Block) -> None:
+        del self.cached[bisect_left(self.cached, (block.size, block.address, block))]
+        block.cached = False
+
+    def put(self, block: Block) -> Block:
+        """Cache a block, joined with the cached blocks on either side; returns the block it has become."""
+        before, after = block.previous, block.following
+        if after is not None and after.cached:
+            self.remove(after)
+            block.absorb_following()
+        if before is not None and before.cached:
+            self.remove(before)
+            before.absorb_following()
+            block = before
+        block.cached = True
+        insort(self.cached, (block.size, block.address, block))
+        return block
+
+    def put_unmapped(self, block: Block) -> None:
+        """The same for a block that has no memory behind it."""
+        before, after = block.previous, block.following
+        block.mapped = False
+        if after is not None and not after.mapped:
+            self.remove_unmapped(after)
+            block.absorb_following()
+        if before is not None and not before.mapped:
+            before.absorb_following()
+        else:
+            insort(self.unmapped, (block.address, block))
+
+    def remove_unmapped(self, block: Block) -> None:
+        del self.unmapped[bisect_left(self.unmapped, (block.address, block))]
+
+
+class Segments(Protocol):
+    """Where a pool gets its memory from."""
+
+    def growth(self, pool: Pool, size: int) -> int:
+        """The bytes that the device must give for a request that no cached block serves."""
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        """Take them, and return a block that is large enough, not cached."""
+
+    def give_back(self, pool: Pool) -> int:
+        """Return to the device all that holds no allocated block; how many bytes that was."""
+
+
+class FixedSegments:
+    """One call of ``cudaMalloc`` for a segment, whose size never changes; only a segment that is free as a whole goes back."""
+
+    def __init__(self) -> None:
+        self.next_address = 0
+
+    def growth(self, pool: Pool, size: int) -> int:
+        if size >= OWN_SEGMENT:
+            return -(-size // SEGMENT_STEP) * SEGMENT_STEP
+        return pool.page
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        block = Block(self.next_address, self.growth(pool, size), pool)
+        self.next_address += block.size
+        return block
+
+    def give_back(self, pool: Pool) -> int:
+        whole = [block for _, _, block in pool.cached if block.is_whole]
+        for block in whole:
+            pool.remove(block)
+        return sum(block.size for block in whole)
+
+
+class ExpandableSegments:
+    """One segment for each pool, mapped page by page at its end, or in the gaps that an earlier shortage of memory has left."""
+
+    def __init__(self) -> None:
+        self.next_address = 0
+
+    def growth(self, pool: Pool, size: int) -> int:
+        return sum(nbytes for _, nbytes in self._gaps(pool, size))
+
+    def grow(self, pool: Pool, size: int) -> Block:
+        for gap, nbytes in list(self._gaps(pool, size)):
+            pool.remove_unmapped(gap)
+            if nbytes < gap.size:
+                pool.put_unmapped(gap.split(nbytes))
+            gap.mapped = True
+            block = pool.put(gap)
+        pool.remove(block)
+        return block
+
+    def give_back(self, pool: Pool) -> int:
+        given = 0
+        for block in [block for _, _, block in pool.cached]:
+            begin = -(-block.address // pool.page) * pool.page
+            end = (block.address + block.size) // pool.page * pool.page
+            if begin < end:
+                given += end - begin
+                self._unmap(block, begin, end)
+        return given
+
+    def _unmap(self, block: Block, begin: int, end: int) -> None:
+        pool = block.pool
+        pool.remove(block)
+        pages = block
+        if begin > block.address:
+            pages = block.split(begin - block.address)
+        if end < pages.address + pages.size:
+            rest = pages.split(end - pages.address)
+            pool.put_unmapped(pages)
+            pool.put(rest)
+        else:
+            pool.put_unmapped(pages)
+        if pages is not block:
+            pool.put(block)
+
+    def _gaps(self, pool: Pool, size: int) -> Iterator[tuple[Block, int]]:
+        """The unmapped blocks at the lowest place with enough room, and the bytes of each to map: whole pages."""
+        block: Block | None = self._lowest_place(pool, size)
+        while block is not None and size > 0:
+            if not block.mapped:
+                yield block, min(block.size, -(-size // pool.page) * pool.page)
+            size -= block.size
+            block = block.following
+
+    def _lowest_place(self, pool: Pool, size: int) -> Block:
+        """The first block of a run of cached and unmapped ones that together have the size."""
+        if not pool.unmapped:
+            pool.put_unmapped(self._segment(pool))
+        for _, gap in pool.unmapped:
+            before = gap.previous
+            first = before if before is not None and before.cached else gap
+            block: Block | None = first
+            room = 0
+            while room < size and block is not None and (block.cached or not block.mapped):
+                room += block.size
+                block = block.following
+            if room >= size:
+                return first
+        raise AssertionError("an expandable segment has no end")
+
+    def _segment(self, pool: Pool) -> Block:
+        address = -(-self.next_address // pool.page) * pool.page
+        self.next_address = address + ADDRESS_SPACE
+        return Block(address, ADDRESS_SPACE, pool)
+
+
+def _size(entry: tuple[int, int, Block]) -> int:
+    return entry[0]
