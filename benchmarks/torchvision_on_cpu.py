@@ -51,7 +51,7 @@ def _forget(package: str) -> None:
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes to keep, best score first: those that no better kept one overlaps by more than ``threshold``.
+    """Indices of the boxes to keep, best score first: those that no kept one overlaps by more than ``threshold``.
 
     ``boxes`` is (N, 4) as x1, y1, x2, y2; overlap is intersection over union.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import random
+from collections import deque
 from dataclasses import fields, is_dataclass
 from inspect import getattr_static
 from typing import Any
@@ -24,6 +25,8 @@ from torch.utils import _python_dispatch
 State = dict[str, Any]
 
 METHODS = ("__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__setattr__", "forward", "train", "apply")
+
+LOGGERS = [name for name in logging.root.manager.loggerDict if name.startswith("torch")]
 
 
 def snapshot(model: nn.Module, *others: Any) -> State:
@@ -81,8 +84,12 @@ class _Walk:
             self.entries(path, vars(value))
         elif isinstance(value, dict):
             self.entries(path, value)
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, deque)):
             self.entries(path, dict(enumerate(value)))
+        elif isinstance(value, (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)):
+            self.state[f"{path}: generator"] = _generator(value)
+        elif isinstance(value, (bytearray, np.ndarray)):
+            self.state[f"{path}: bytes"] = bytes(value)
         elif isinstance(value, (set, frozenset)):
             self.state[f"{path}: set"] = sorted(map(repr, value))
         elif is_dataclass(value):
@@ -124,11 +131,19 @@ def elements(tensor: Tensor) -> tuple[Any, ...]:
     return (*kind, ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b"")
 
 
+def _generator(value: Any) -> Any:
+    """The state of one random generator of any make."""
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    return repr(value.get_state() if isinstance(value, np.random.RandomState) else value.bit_generator.state)
+
+
 def _process() -> State:
     """The generators, and the switches of torch that a pass may touch."""
-    loggers = {name: logger for name, logger in logging.root.manager.loggerDict.items() if name.startswith("torch")}
     hooks = [name for name in vars(torch_module) if name.startswith("_global_") and name.endswith("_hooks")]
-    return {
+    state: State = {
         "python's generator": random.getstate(),
         "numpy's generator": repr(np.random.get_state()),
         "torch's generator": torch.get_rng_state().numpy().tobytes(),
@@ -142,12 +157,17 @@ def _process() -> State:
         "global hooks": {name: list(getattr(torch_module, name)) for name in hooks},
         "nn.Module": {name: Same(vars(nn.Module).get(name)) for name in METHODS},
         "torch.Tensor": {name: Same(value) for name, value in vars(Tensor).items() if name != "__doc__"},
-        "loggers": {
-            name: (logger.level, logger.disabled, logger.propagate, list(logger.filters), list(logger.handlers))
-            for name, logger in loggers.items()
-            if isinstance(logger, logging.Logger)
-        },
     }
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        state[f"logger {name}"] = (
+            logger.level,
+            logger.disabled,
+            logger.propagate,
+            logger.filters[:],
+            logger.handlers[:],
+        )
+    return state
 
 
 def changes(before: State, after: State) -> list[str]:

@@ -15,12 +15,12 @@ from torchsummary_plus.tracing.fakes import (
     CPU,
     DataDependentError,
     Fake,
-    FakeKernels,
     UnfakeableError,
     fake_like,
     new_fake,
     standing_in_for,
 )
+from torchsummary_plus.tracing.kernels import FakeKernels
 from torchsummary_plus.tracing.modules import ModuleTree
 from torchsummary_plus.tracing.passes import Pass
 
@@ -69,7 +69,9 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("again", [False, True], ids=["first", "remembered"])
-def test_a_fake_has_the_shape_strides_and_dtype_of_the_real_result(fake_cpu: FakeKernels, name: str, again: bool) -> None:
+def test_a_fake_has_the_shape_strides_and_dtype_of_the_real(
+    fake_cpu: FakeKernels, name: str, again: bool
+) -> None:
     operation = OPERATIONS[name]
     if again:
         operation(new_fake((2, 4, 8, 8), torch.float32, CPU))
@@ -139,7 +141,7 @@ def test_a_parameter_stays_a_parameter() -> None:
 
 
 def test_a_wrong_shape_is_refused_as_for_real(fake_cpu: FakeKernels) -> None:
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied|reduction dim"):
+    with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|reduction dim"):
         F.linear(new_fake((2, 3), torch.float32, CPU), new_fake((4, 5), torch.float32, CPU))
 
 

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.rules_moves",
         "tracing.rules",
         "tracing.fakes",
+        "tracing.kernels",
         "tracing.passes",
         "tracing.hints",
         "tracing.journal",
@@ -43,7 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.trace",
     ),
     # 2: plain data again
-    ("report", "memory"),
+    ("report", "memory", "memory.allocator_options", "memory.blocks", "memory.allocator", "memory.gpus"),
     # 3: views
     ("render", "render.lines", "render.columns", "render.text", "model_summary"),
     # 4: what a user calls

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torchsummary_plus.tracing.rulebook import RULES, rule
 from torchsummary_plus.tracing.rules import ruled
 
-CASES = 150
+CASES = 40
 FLOATS = (torch.float32, torch.float32, torch.bfloat16)
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
 
@@ -126,6 +126,9 @@ def calls(*names: str) -> Callable[[Callable[[Draw], Sequence[Any]]], None]:
 
 # Comparing
 
+ODD_META_KERNELS = {"convolution", "floor_divide", "logical_and", "logical_or", "logical_xor"}
+"""Their meta kernels leave out what the kernels do with layouts. The rules follow the kernels: the CPU's are asked."""
+
 
 def operator(name: str) -> Any:
     """The overload with the name, None where this torch has none."""
@@ -143,8 +146,13 @@ def in_words(out: Any, tensors: Sequence[Tensor]) -> Any:
     return tuple(out.shape), out.stride(), out.dtype
 
 
+def on_the_cpu(x: Any) -> Any:
+    """A real tensor in the place of a meta tensor."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(1) if isinstance(x, Tensor) else x
+
+
 def answers(func: OpOverload, args: Any, options: Any) -> bool:
-    """Whether a rule answers. It must then say, to the last stride, what the meta kernel says."""
+    """Whether a rule answers. It must then say, to the last stride, what the kernel says."""
     tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
     described = f"{func} of {[(tuple(t.shape), t.stride(), t.dtype) for t in tensors]}, {args}, {options}"
     answer = ruled(func, args, options)
@@ -154,8 +162,25 @@ def answers(func: OpOverload, args: Any, options: Any) -> bool:
         truth = in_words(func(*args, **options), tensors)
     except Exception as error:
         raise AssertionError(f"torch refuses {described}: {error}") from error
-    assert answer == truth, described
+    exact = all(t.stride() == meta(t.shape, t.dtype).stride() for t in tensors)
+    assert told(answer, exact) == told(truth, exact), described
     return True
+
+
+def told(answer: Any, exact: bool) -> Any:
+    """An answer, without strides that mean nothing: those of axes of size 1, and of a tensor of no elements.
+
+    torch's kernels, its C++ meta kernels and its Python meta kernels disagree on them. Only where all arguments have
+    the strides of fresh row-major tensors (``exact``) must those of axes of size 1 be right as well.
+    """
+    if isinstance(answer, list):
+        return [told(item, exact) for item in answer]
+    if isinstance(answer, int):
+        return answer
+    shape, stride, dtype = answer
+    if 0 in shape:
+        return tuple(shape), dtype
+    return tuple(shape), tuple(None if size == 1 and not exact else step for size, step in zip(shape, stride)), dtype
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -165,8 +190,10 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
         pytest.skip("this torch has no such operator")
     short = name.removeprefix("aten::")
     draw, make = Draw(zlib.crc32(name.encode())), CALLS.get(short) or a_call_by_schema(name)
-    answered = sum(answers(func, *make(draw)) for _ in range(CASES))
-    assert answered > CASES // 10
+    drawn = [make(draw) for _ in range(CASES)]
+    if short in ODD_META_KERNELS:
+        drawn = tree_map(on_the_cpu, drawn)
+    assert sum(answers(func, *call) for call in drawn) > CASES // 10
 
 
 def test_every_ruled_operator_is_one_of_torchs() -> None:
@@ -227,7 +254,7 @@ def a_convolution(d: Draw, axes: int, odd: float) -> Sequence[Any]:
     entering, leaving = groups * d.randint(1, 3), groups * d.randint(1, 3)
     sizes = (entering, leaving // groups) if transposed else (leaving, entering // groups)
     x = laid(d, (d.randint(1, 3), *near(d, entering), *(d.randint(1, 9) for _ in range(axes))), dtype, odd)
-    weight = laid(d, (*sizes, *(d.randint(1, 3) for _ in range(axes))), dtype, odd)
+    weight = laid(d, (*sizes, *(d.randint(1, 3) for _ in range(axes))), dtype, odd if axes > 1 else 0.0)
     bias = d.choice([None, laid(d, near(d, leaving), dtype)])
 
     def setting(*values: int) -> list[int]:
@@ -239,29 +266,15 @@ def a_convolution(d: Draw, axes: int, odd: float) -> Sequence[Any]:
 
 @calls("convolution")
 def _(d: Draw) -> Sequence[Any]:
-    return a_convolution(d, d.choice([1, 2, 2, 3]), 0.0)
+    return a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4)
 
 
-def test_a_convolution_keeps_the_layout_of_images_as_the_cpu_does() -> None:
-    """The meta kernel of torch 2.13 says row-major for all; the kernels, and older meta kernels, do not."""
-    draw, answered, func = Draw(0), 0, torch.ops.aten.convolution.default
-    for _ in range(400):
-        args = a_convolution(draw, draw.choice([1, 2, 2]), 0.6)
-        answer = ruled(func, tuple(args), {})
-        if answer is not None and args[0].dtype is torch.float32:
-            real = [strided(arg) if isinstance(arg, Tensor) else arg for arg in args]
-            out = func(*real)
-            answered += 1
-            shape, stride, dtype = answer
-            told = torch.empty_strided(shape, stride, dtype=dtype)
-            assert (told.shape, told.dtype) == (out.shape, out.dtype)
-            same = [a == b for a, b, size in zip(told.stride(), out.stride(), out.shape) if size > 1]
-            assert all(same), f"{[(t.shape, t.stride()) for t in real[:2]]} {args[3:]} {out.stride()} {stride}"
-    assert answered > 100
-
-
-def strided(like: Tensor) -> Tensor:
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).fill_(0.5)
+def test_a_convolution_says_what_the_meta_kernel_says() -> None:
+    """... of row-major tensors: for others the meta kernel of torch 2.13 leaves the layout out."""
+    draw, func, answered = Draw(0), torch.ops.aten.convolution.default, 0
+    for _ in range(CASES):
+        answered += answers(func, tuple(a_convolution(draw, draw.choice([1, 2, 3]), 0.0)), {})
+    assert answered > CASES // 10
 
 
 # Normalisation
@@ -495,7 +508,7 @@ def _(d: Draw) -> Sequence[Any]:
 @calls("sort.stable")
 def _(d: Draw) -> Sequence[Any]:
     x = laid(d, a_shape(d), d.choice(DTYPES))
-    return x, an_axis(d, x), {"stable": True}
+    return x, {"stable": True, "dim": an_axis(d, x)}
 
 
 # Joining and picking
@@ -578,6 +591,24 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_shape(d), d.choice(DTYPES)), 0.5
 
 
+@calls("clamp", "clamp_")
+def _(d: Draw) -> Sequence[Any]:
+    return laid(d, a_shape(d), d.choice(DTYPES)), d.choice([None, 0, -1.0]), d.choice([None, 6, 1.5])
+
+
+@calls("clamp.Tensor", "clamp_.Tensor")
+def _(d: Draw) -> Sequence[Any]:
+    shape, dtype = a_shape(d), d.choice(DTYPES)
+    limits = [laid(d, a_part_of(d, shape), dtype if d.random() < 0.8 else d.choice(DTYPES)) for _ in range(2)]
+    return laid(d, shape, dtype), *(d.choice([None, limit, limit]) for limit in limits)
+
+
+@calls("div.Tensor_mode", "div.Scalar_mode")
+def _(d: Draw) -> Sequence[Any]:
+    shape, dtype = a_shape(d), d.choice(DTYPES)
+    return laid(d, shape, dtype), d.choice([2, 0.5]), {"rounding_mode": d.choice([None, "floor", "trunc"])}
+
+
 @calls("hardtanh", "hardtanh_")
 def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_shape(d), d.choice(DTYPES)), 0, 6
@@ -588,7 +619,7 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_shape(d), d.choice(DTYPES)), 0.1
 
 
-@calls("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "rsub.Tensor")
+@calls("add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor")
 def _(d: Draw) -> Sequence[Any]:
     shape, dtype = a_shape(d), d.choice(DTYPES)
     other = laid(d, a_part_of(d, shape), dtype if d.random() < 0.8 else d.choice(DTYPES))
@@ -624,6 +655,8 @@ def _(d: Draw) -> Sequence[Any]:
 
 # Silence
 
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
 
 @pytest.mark.parametrize(
     ("func", "args"),
@@ -634,7 +667,7 @@ def _(d: Draw) -> Sequence[Any]:
         (torch.ops.aten.add_.Tensor, ((1, 3), (4, 3))),
         (torch.ops.aten.addmm.default, ((7,), (2, 3), (3, 5))),
         (torch.ops.aten.linear.default, ((2, 3), (5, 4))),
-        (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, ((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 4))),
+        (ATTENTION, ((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 5))),
     ],
 )
 def test_mismatching_sizes_get_no_answer(func: OpOverload, args: Sequence[Sequence[int]]) -> None:

@@ -145,7 +145,8 @@ def _fail_at(model: nn.Module, nth: int) -> list[int]:
             raise Planned(f"call {nth}")
 
     for module in model.modules():
-        module.register_forward_pre_hook(hook)
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.register_forward_pre_hook(hook)
     return calls
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import random
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import torch.nn.utils.parametrizations as P
@@ -766,10 +769,6 @@ class Tosses(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        import random
-
-        import numpy as np
-
         tosses = random.random(), float(np.random.rand()), torch.rand(()).item()
         for layer, toss in zip(self.layers, tosses, strict=True):
             x = layer(x) if toss < 0.5 else x
@@ -882,6 +881,87 @@ class ChangesItself(nn.Module):
         self.drop.eval()
         self.fc.bias.requires_grad_(False)
         return self.drop(self.fc(x))
+
+
+@case((4,))
+class KeepsCollections(nn.Module):
+    """One of each container, each written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.queue, self.counter = collections.deque([1], maxlen=3), collections.Counter("aab")
+        self.names, self.lists = {"a"}, collections.defaultdict(list, old=[0])
+        self.ordered, self.raw, self.array = collections.OrderedDict(a=1, b=2), bytearray(b"x"), np.zeros(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.queue.append(2)
+        self.counter["a"] += 1
+        self.names.add("b")
+        self.lists["new"].append(x)
+        self.lists["old"].append(1)
+        self.ordered.move_to_end("a")
+        self.raw.append(1)
+        self.array += 1
+        return self.fc(x)
+
+
+@case((4,))
+class OwnGenerators(nn.Module):
+    """Random numbers from generators that the module itself holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.torchs = nn.Linear(4, 4), torch.Generator().manual_seed(3)
+        self.pythons, self.numpys, self.old = random.Random(3), np.random.default_rng(3), np.random.RandomState(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.pythons.random() + float(self.numpys.random()) + float(self.old.rand())
+        return self.fc(x) * scale + torch.rand(4, generator=self.torchs)
+
+
+@case((4,))
+class SwapsItsData(nn.Module):
+    """Gives its parameters other tensors behind their backs, and attributes of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.wide = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.fc.weight.data = self.fc.weight.data * 2
+        self.fc.bias.visited = True
+        return self.wide.double()(self.fc(x).double())
+
+
+@case((4,))
+class WritesOut(nn.Module):
+    """Results written into tensors that were empty: they take the size of what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.keep = nn.Linear(4, 4), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            joined = torch.cat([x, x], 1, out=x.new_empty(0))
+            summed = torch.add(self.fc(x), 1, out=torch.empty(0))
+        return self.keep(summed), self.keep(joined)
+
+
+@case((4,), real_only="an `if` on the data, in a `try`")
+class CatchesAll(nn.Module):
+    """Whatever goes wrong goes another way: a fake pass that cannot decide must not take it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.rescue = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return self.fc(x) if bool((x >= 0).all()) else self.fc(-x)
+        except Exception:
+            return self.rescue(x)
 
 
 @case((4, 6, 6))

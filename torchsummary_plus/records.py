@@ -61,7 +61,7 @@ def tensors(structure: Structure) -> Iterator[TensorSpec]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """A parameter or buffer of a module. ``key`` is the same for names of one tensor, ``storage`` for tensors in one storage.
+    """A parameter or buffer. ``key`` is the same for names of one tensor, ``storage`` for tensors in one storage.
 
     ``numel`` in elements; ``storage_bytes`` is what the whole storage holds, so that two views of one storage
     are not counted twice.

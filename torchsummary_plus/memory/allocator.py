@@ -1,49 +1,43 @@
 """torch's CUDA caching allocator as arithmetic: one device, one stream, no memory touched.
 
-A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large one: by the smallest cached
-block that fits, the lowest address first, else by a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its own size
-rounded up to 2 MiB. What a block has too much is split off, but in the large pool only if it is more than 1 MiB: the
-whole block counts as allocated otherwise. A freed block joins its free neighbours. Segments stay until memory runs out;
-then those that are free as a whole go back to the device, and the request is tried again.
+A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large one: by the smallest
+cached block that fits, the lowest address first, else by a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its
+own size rounded up to 2 MiB. What a block has too much is split off, but in the large pool only if it is more than
+1 MiB: else the whole block counts as allocated. A freed block joins its free neighbours. Segments stay until the device
+has no more; then those that are free as a whole go back to it, and the request is tried once more.
 
 With ``expandable_segments`` each pool has one segment, mapped in pages of 2 and 20 MiB and growing at its end.
 
-Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of torch 2.11 to 2.13. Left out: other streams,
-CUDA graphs and private pools; an expandable segment's address space (1 1/8 of the card's memory) is endless here; new segments
-lie above all others, where a driver may choose freely.
+Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, read as of early 2026 (torch 2.10 to 2.12); the
+headers of the 2.11, 2.12 and 2.13 releases name the same constants and options for device memory. Left out: other
+streams, private pools (CUDA graphs), an expandable segment's end (1 1/8 of the card's memory). A new segment lies above
+all others here, where a driver is free to choose: of two equal blocks torch may then take the other one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..errors import InputError, choice_error
 from ..units import MIB
 from .allocator_options import MIN_BLOCK, AllocatorOptions
+from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
 
 SMALL_REQUEST = MIB
-"""The largest rounded request of the small pool."""
-SMALL_SEGMENT = 2 * MIB
-OWN_SEGMENT = 10 * MIB
-"""From here on a request gets a segment of its own."""
-SEGMENT_STEP = 2 * MIB
-"""The unit of a segment of its own."""
+"""The largest rounded request that the small pool serves."""
 
 ENDLESS = 1 << 62
-"""More bytes than any device has: the limit where none is given, the size up to which blocks are split."""
-ADDRESS_SPACE = 1 << 60
-"""Of an expandable segment."""
+"""The limit where none is given, and the size up to which blocks may be split."""
 
 Event = tuple[int, int]
-"""A block's number, and the bytes it is allocated with; 0 frees it."""
+"""A block's number, and the bytes it is allocated with, or 0 where it is freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Out of memory: the ``event`` asked for ``nbytes``, and the limit was ``missing_bytes`` too low for it."""
+    """Out of memory: event number ``event`` asked for ``nbytes``, and the limit is ``missing_bytes`` too low for it."""
 
     event: int
     nbytes: int
@@ -52,9 +46,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What an allocator says after a series of events, or at the one that failed, which changes nothing but frees the cache.
+    """What an allocator says after a series of events, or at the one that failed, which did no more than empty the cache.
 
-    ``peak_event`` is the first event at which ``peak_allocated_bytes`` is reached (None where nothing was allocated).
+    ``peak_event`` is the number of the first event that reaches ``peak_allocated_bytes`` (None: nothing allocated).
     The histories hold the bytes after each event, and are empty unless they were asked for.
     """
 
@@ -70,7 +64,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of device memory and the blocks it is cut into: (bytes, is it allocated?) from its lowest address up."""
+    """A stretch of device memory, and the blocks it is cut into, from its lowest address up: (bytes, allocated?)."""
 
     address: int
     blocks: tuple[tuple[int, bool], ...]
@@ -88,10 +82,10 @@ class Allocator(Protocol):
     peak_reserved_bytes: int
 
     def allocate(self, block: int, nbytes: int) -> int:
-        """Allocate, and return 0; or change nothing but the cache, and return how many bytes the limit is too low."""
+        """Allocate, and return 0; or return the bytes by which the limit is too low, and allocate nothing."""
 
     def free(self, block: int) -> None:
-        """Free what :meth:`allocate` gave under this number."""
+        """Free what was allocated under this number."""
 
 
 def replay(
@@ -104,9 +98,9 @@ def replay(
 ) -> Replay:
     """Run events through the allocator of a device ("cuda" or "cpu"), up to the first that finds no memory.
 
-    ``limit`` is what the device can give to the allocator, in bytes: its memory without the context. ``options`` are those of
-    the CUDA allocator. Deterministic; a million events take a few seconds. Raises InputError for a block that is allocated
-    twice, freed without being allocated, or of a negative size.
+    ``limit`` is what the device can give to the allocator, in bytes: its memory less the context. ``options`` are those
+    of the CUDA allocator. Deterministic; a million events take a few seconds. Raises InputError for a block that is
+    allocated while it is live, freed while it is not, or of a negative size.
 
     >>> result = replay([(0, 1_000), (1, 3 << 20), (0, 0)])
     >>> result.peak_allocated_bytes, result.peak_reserved_bytes, result.allocated_bytes
@@ -114,14 +108,11 @@ def replay(
     >>> replay([(0, 100 << 20), (1, 60 << 20)], limit=150 << 20).failed
     Failure(event=1, nbytes=62914560, missing_bytes=10485760)
     """
-    allocator: Allocator
     if device == "cuda":
-        allocator = CachingAllocator(options, limit)
-    elif device == "cpu":
-        allocator = CpuAllocator(limit)
-    else:
-        raise choice_error("device", device, ("cuda", "cpu"))
-    return _run(allocator, events, history)
+        return _run(CachingAllocator(options, limit), events, history)
+    if device == "cpu":
+        return _run(CpuAllocator(limit), events, history)
+    raise choice_error("device", device, ("cuda", "cpu"))
 
 
 def _run(allocator: Allocator, events: Iterable[Event], history: bool) -> Replay:
@@ -154,7 +145,7 @@ def _run(allocator: Allocator, events: Iterable[Event], history: bool) -> Replay
 
 
 class CpuAllocator:
-    """The CPU's: as many bytes as were asked for, given back at once, as torch's profiler counts them.
+    """The CPU's: as many bytes as were asked for, as torch's profiler counts them, given back when they are freed.
 
     >>> cpu = CpuAllocator()
     >>> cpu.allocate(0, 1_000), cpu.allocated_bytes
@@ -167,24 +158,25 @@ class CpuAllocator:
         self._live: dict[int, int] = {}
 
     def allocate(self, block: int, nbytes: int) -> int:
-        _check(block, nbytes, block in self._live)
-        missing = self.allocated_bytes + nbytes - self._limit
-        if missing > 0:
-            return missing
+        if nbytes <= 0 or block in self._live:
+            raise _cannot_allocate(block, nbytes)
+        total = self.allocated_bytes + nbytes
+        if total > self._limit:
+            return total - self._limit
         self._live[block] = nbytes
-        self.allocated_bytes = self.reserved_bytes = self.allocated_bytes + nbytes
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        self.allocated_bytes = self.reserved_bytes = total
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, total)
         return 0
 
     def free(self, block: int) -> None:
         nbytes = self._live.pop(block, None)
         if nbytes is None:
-            raise _not_live(block)
+            raise _cannot_free(block)
         self.allocated_bytes = self.reserved_bytes = self.allocated_bytes - nbytes
 
 
 class CachingAllocator:
-    """CUDA's, event by event. Its laws: allocated <= reserved <= limit, and blocks never overlap.
+    """CUDA's, event by event: allocated <= reserved <= limit, and blocks never overlap.
 
     >>> cuda = CachingAllocator()
     >>> cuda.allocate(0, 1_000), cuda.allocate(1, 1 << 20)
@@ -200,84 +192,99 @@ class CachingAllocator:
         self._max_split = options.max_split_bytes or ENDLESS
         self._max_spare = options.max_non_split_rounding_bytes or options.large_segment_bytes
         self._expandable = options.expandable_segments
-        self._small = _Pool(split_from=MIN_BLOCK, page=SMALL_SEGMENT)
-        self._large = _Pool(MIN_BLOCK if self._expandable else SMALL_REQUEST + 1, options.large_segment_bytes)
-        self._live: dict[int, _Block] = {}
-        self._next_address = 0
+        self._segments: Segments = ExpandableSegments() if self._expandable else FixedSegments()
+        self._small = Pool(SMALL_SEGMENT, split_from=MIN_BLOCK)
+        self._large = Pool(options.large_segment_bytes, split_from=MIN_BLOCK if self._expandable else MIB + 1)
+        self._live: dict[int, Block] = {}
 
     def allocate(self, block: int, nbytes: int) -> int:
-        """0 once allocated; else the bytes by which the limit is too low, the cache freed and all else as before."""
-        _check(block, nbytes, block in self._live)
+        """0 once allocated; else the bytes by which the limit is too low, the cache emptied and nothing allocated."""
+        if nbytes <= 0 or block in self._live:
+            raise _cannot_allocate(block, nbytes)
         size = self.options.rounded(nbytes)
         pool = self._small if size <= SMALL_REQUEST else self._large
-        found = self._cached(pool, size) or self._new(pool, size) or self._new_after_release(pool, size)
+        found = self._cached(pool, size) or self._new(pool, size)
         if found is None:
-            return self.reserved_bytes + self._growth(pool, size) - self._limit
-        if found.size - size >= pool.split_from and (pool is self._small or self._expandable or size < self._max_split):
-            pool.cache(found.split(size))
+            return self.reserved_bytes + self._segments.growth(pool, size) - self._limit
+        if found.size - size >= pool.split_from and (size < self._max_split or self._expandable):
+            pool.put(found.split(size))
         self._live[block] = found
         self.allocated_bytes += found.size
         return 0
 
     def free(self, block: int) -> None:
-        """Back to the cache, joined with the free blocks on either side."""
+        """Back to the cache, joined with the cached blocks on either side."""
         freed = self._live.pop(block, None)
         if freed is None:
-            raise _not_live(block)
+            raise _cannot_free(block)
         self.allocated_bytes -= freed.size
-        freed.pool.cache_joined(freed)
+        freed.pool.put(freed)
 
     def empty_cache(self) -> None:
-        """Give back to the device what holds no allocated block: whole segments, or whole pages of an expandable one."""
+        """Give back to the device what holds no allocated block: segments, or pages of an expandable one."""
         for pool in (self._large, self._small):
-            for block in [block for _, _, block in pool.cached]:
-                if self._expandable:
-                    self._unmap(block)
-                elif block.previous is block.following is None:
-                    self._release(block)
+            self.reserved_bytes -= self._segments.give_back(pool)
 
     def segments(self) -> tuple[Segment, ...]:
-        """A snapshot in the order of addresses; of an expandable segment, each stretch that is mapped without a gap."""
-        cached = (block for pool in (self._small, self._large) for _, _, block in pool.cached)
+        """All memory reserved, by address; of an expandable segment, each part that is mapped without a gap."""
+        cached = [block for pool in (self._small, self._large) for _, _, block in pool.cached]
         firsts = [b for b in (*cached, *self._live.values()) if b.previous is None or not b.previous.mapped]
-        shown = (Segment(b.address, tuple((part.size, not part.is_free) for part in b.stretch())) for b in firsts)
-        return tuple(sorted(shown, key=lambda segment: segment.address))
+        firsts.sort(key=lambda block: block.address)
+        return tuple(Segment(b.address, tuple((part.size, not part.cached) for part in b.stretch())) for b in firsts)
 
-    def _cached(self, pool: _Pool, size: int) -> _Block | None:
-        """The smallest cached block of at least this size, out of the cache; an expandable end counts with all it can grow to."""
+    def _cached(self, pool: Pool, size: int) -> Block | None:
+        """The smallest cached block that fits, taken out of the cache.
+
+        A block too large to be split serves no smaller request, nor one that would leave too much of it unused.
+        """
         cached = pool.cached
-        index = bisect_left(cached, (size,))
+        index = pool.first_fit(size)
         if index == len(cached):
             return None
         if self._expandable:
-            while index + 1 < len(cached) and cached[index + 1][2].reach() < cached[index][2].reach():
-                index += 1
-        found = cached[index][0]
-        if found >= self._max_split if size < self._max_split else found >= size + self._max_spare:
+            index = pool.sparing_the_end(index)
+        too_large = size + self._max_spare if size >= self._max_split else self._max_split
+        return pool.take(index) if cached[index][0] < too_large else None
+
+    def _new(self, pool: Pool, size: int) -> Block | None:
+        """A block of memory fresh from the device; where the limit forbids it, once more after the cache is emptied."""
+        block = self._grown(pool, size)
+        if block is None and self._release_oversize(pool, size):
+            block = self._grown(pool, size)
+        if block is None:
+            self.empty_cache()
+            block = self._grown(pool, size)
+        return block
+
+    def _grown(self, pool: Pool, size: int) -> Block | None:
+        reserved = self.reserved_bytes + self._segments.growth(pool, size)
+        if reserved > self._limit:
             return None
-        return pool.take(index)
+        self.reserved_bytes = reserved
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved)
+        return self._segments.grow(pool, size)
 
-    def _growth(self, pool: _Pool, size: int) -> int:
-        """What a request that no cached block serves takes from the device, in bytes."""
-        if self._expandable:
-            return sum(_mapped_bytes(block, wanted, pool.page) for block, wanted in self._gaps(pool, size))
-        if pool is self._small:
-            return SMALL_SEGMENT
-        return pool.page if size < OWN_SEGMENT else -(-size // SEGMENT_STEP) * SEGMENT_STEP
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
+        """Give back just enough of the cached blocks that are too large to be split, if there are such."""
+        if self._expandable or self._max_split == ENDLESS:
+            return False
+        wanted = max(size, self._max_split)
+        index = pool.first_fit(wanted)
+        if index < len(pool.cached):
+            self.reserved_bytes -= pool.take(index).size
+            return True
+        released = 0
+        while released < wanted and pool.cached and pool.cached[-1][0] >= self._max_split:
+            released += pool.take(-1).size
+        self.reserved_bytes -= released
+        return released >= wanted
 
-    def _new(self, pool: _Pool, size: int) -> _Block | None:
-        """A block of memory fresh from the device, or None where that would pass the limit."""
-        growth = self._growth(pool, size)
-        if self.reserved_bytes + growth > self._limit:
-            return None
-        self.reserved_bytes += growth
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
-        if self._expandable:
-            return self._map(pool, size)
-        return self._fresh(pool, growth)
 
-    def _fresh(self, pool: _Pool, size: int) -> _Block:
-        """A block at an address of its own."""
-        address = -(-self._next_address // pool.page) * pool.page
-        self._next_address = address + size
-        return _Block(address, size, pool)
+def _cannot_allocate(block: int, nbytes: int) -> InputError:
+    if nbytes <= 0:
+        return InputError(f"Block {block} is allocated with {nbytes} bytes; accepted: 1 or more")
+    return InputError(f"Block {block} is allocated while it is live; free it first, or give each block its own number")
+
+
+def _cannot_free(block: int) -> InputError:
+    return InputError(f"Block {block} is freed while it is not live; accepted: one that was allocated and not yet freed")

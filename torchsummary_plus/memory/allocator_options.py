@@ -1,7 +1,8 @@
 """The options of torch's caching allocator, as ``PYTORCH_ALLOC_CONF`` spells them.
 
-Source: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.h of pytorch/pytorch. What bears on device memory
-is the same in torch 2.11, 2.12 and 2.13; 2.12 added ``throw_on_cudamalloc_oom``, 2.13 the ``pinned_max_*_mb`` of host memory.
+Source: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.h of pytorch/pytorch. What bears on device
+memory is the same in the headers of torch 2.11, 2.12 and 2.13; after 2.11 came ``throw_on_cudamalloc_oom``, after 2.12
+``pinned_max_round_threshold_mb`` and ``pinned_max_cached_size_mb`` for host memory.
 """
 
 from __future__ import annotations
@@ -18,30 +19,37 @@ MIN_BLOCK = 512
 """Every block is a multiple of these bytes, unless ``roundup_power2_divisions`` says otherwise."""
 
 INTERVALS = 16
-"""Intervals of ``roundup_power2_divisions``: [1, 2) MiB (and all below), [2, 4) MiB, ... up to [32, 64) GiB (and all above)."""
+"""Of ``roundup_power2_divisions``: [1, 2) MiB and all below, [2, 4) MiB, ... [32, 64) GiB and all above."""
 
 ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The variables that torch reads; the first that is set is the only one that counts."""
 
-WITHOUT_EFFECT = frozenset(
-    """
-    backend garbage_collection_threshold graph_capture_record_stream_reuse per_process_memory_fraction
-    pinned_free_catch_all pinned_max_cached_size_mb pinned_max_round_threshold_mb pinned_num_register_threads
-    pinned_reserve_segment_size_mb pinned_use_background_threads pinned_use_cuda_host_register
-    release_lock_on_cudamalloc throw_on_cudamalloc_oom
-    """.split()
+NOT_MODELLED = (
+    "backend",
+    "garbage_collection_threshold",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "throw_on_cudamalloc_oom",
 )
-"""Accepted and not modelled. Host memory and locks do not move the figures; a memory fraction is the caller's limit;
-``garbage_collection_threshold`` acts only under such a fraction, and frees segments earlier than an allocation would."""
+"""Accepted all the same. Host memory, locks and graphs do not move the figures, and a memory fraction is the caller's
+limit; ``garbage_collection_threshold`` acts only under such a fraction, and gives segments back before memory runs out."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
     """How the caching allocator is set; the defaults are torch's own.
 
-    ``roundup_power2_divisions`` is empty, or has one number per interval (0: off). ``max_split_bytes`` None: every block may
-    be split. ``max_non_split_rounding_bytes`` None: as ``large_segment_bytes``. ``ignored`` names the options that were
-    accepted and are not modelled. Raises InputError for what torch refuses too.
+    ``roundup_power2_divisions`` is empty, or has one number per interval (0: off). Without ``max_split_bytes`` every
+    block may be split; ``max_non_split_rounding_bytes`` is ``large_segment_bytes`` where it is not given. ``ignored``
+    names the options that were accepted and are not modelled. Raises InputError for what torch refuses too.
 
     >>> AllocatorOptions(expandable_segments=True).large_segment_bytes
     20971520
@@ -57,7 +65,7 @@ class AllocatorOptions:
     def __post_init__(self) -> None:
         divisions, large = self.roundup_power2_divisions, self.large_segment_bytes
         if len(divisions) not in (0, INTERVALS) or not all(n == 0 or is_power_of_two(n) for n in divisions):
-            raise InputError(f"roundup_power2_divisions is {divisions}; accepted: {INTERVALS} powers of 2, or 0 for none")
+            raise InputError(f"roundup_power2_divisions is {divisions}; accepted: {INTERVALS} powers of 2 or zeros")
         if large <= 10 * MIB:
             raise InputError(f"large_segment_size_mb is {large / MIB:g}; accepted: more than 10")
         for name, given in (
@@ -65,7 +73,7 @@ class AllocatorOptions:
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if given is not None and given < large:
-                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) or more")
+                raise InputError(f"{name} is {given / MIB:g}; accepted: large_segment_size_mb ({large / MIB:g}) or more")
 
     @classmethod
     def parse(cls, text: str) -> AllocatorOptions:
@@ -82,27 +90,29 @@ class AllocatorOptions:
             if name in MODELLED:
                 field, read = MODELLED[name]
                 fields[field] = read(name, value)
-            elif name in WITHOUT_EFFECT:
+            elif name in NOT_MODELLED:
                 _check_backend(name, value)
                 ignored.append(name)
             else:
-                raise choice_error("allocator option", name, sorted(WITHOUT_EFFECT | set(MODELLED)))
+                raise choice_error("allocator option", name, (*MODELLED, *NOT_MODELLED))
         return cls(**fields, ignored=tuple(ignored))  # type: ignore[arg-type]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> AllocatorOptions:
         """The options that torch would read in this process, or the defaults where no variable is set.
 
-        >>> AllocatorOptions.from_environment({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}).expandable_segments
-        True
+        >>> AllocatorOptions.from_environment({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}).max_split_bytes
+        33554432
         """
         return next((cls.parse(environment[name]) for name in ENVIRONMENT if name in environment), cls())
 
     def rounded(self, nbytes: int) -> int:
         """The size of the block that a request asks for, before it is known whether a larger one must do.
 
-        >>> AllocatorOptions().rounded(1_200), AllocatorOptions.parse("roundup_power2_divisions:4").rounded(1_200 * 1024)
-        (1536, 1310720)
+        >>> AllocatorOptions().rounded(1_200)
+        1536
+        >>> AllocatorOptions.parse("roundup_power2_divisions:4").rounded(1_200 * 1024) // 1024
+        1280
         """
         if self.roundup_power2_divisions:
             interval = min(max(nbytes.bit_length() - 21, 0), INTERVALS - 1)
@@ -129,13 +139,16 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
+PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
+
+
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """Each option and its value, a list with its brackets; blanks do not matter."""
     bare, position = re.sub(r"\s", "", text), 0
     while position < len(bare):
-        match = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)").match(bare, position)
+        match = PAIR.match(bare, position)
         if match is None:
-            raise InputError(f"{describe(text)} cannot be read from {describe(bare[position:])} on; accepted: name:value,name:value")
+            raise InputError(f"The allocator options are {describe(text)}; accepted: name:value,name:value")
         yield match[1], match[2]
         position = match.end()
 
@@ -157,9 +170,9 @@ def _mebibytes(name: str, value: str) -> int:
 
 
 def _divisions(name: str, value: str) -> tuple[int, ...]:
-    """One number for all intervals, or ``[64:8,256:4,>:1]``: MiB and divisions, the first also for all below, ">" for all above.
+    """One number for all intervals, or a list ``[64:8,256:4,>:1]`` of MiB and divisions, as torch reads it.
 
-    An interval between two that are named stays off, as in torch.
+    The first also holds for all below, ">" for all above the last; an interval between two that are named stays off.
     """
     if not value.startswith("["):
         number = _whole(name, value)

@@ -19,7 +19,7 @@ ADDRESS_SPACE = 1 << 60
 
 
 class Block:
-    """Bytes that lie together: allocated, cached (free to be taken), or unmapped (an address without memory behind it)."""
+    """Bytes that lie together: allocated, cached (free to be taken) or unmapped (addresses with no memory behind)."""
 
     __slots__ = ("address", "cached", "following", "mapped", "pool", "previous", "size")
 
@@ -35,7 +35,6 @@ class Block:
     def split(self, size: int) -> Block:
         """Keep the first ``size`` bytes, and return the rest."""
         rest = Block(self.address + size, self.size - size, self.pool)
-        rest.mapped = self.mapped
         rest.previous, rest.following = self, self.following
         if self.following is not None:
             self.following.previous = rest
@@ -58,10 +57,14 @@ class Block:
         return self.previous is None and self.following is None
 
     @property
+    def can_grow(self) -> bool:
+        """Could memory be mapped right behind it?"""
+        return self.following is not None and not self.following.mapped
+
+    @property
     def reach(self) -> int:
-        """Its bytes and those that could be mapped right behind it."""
-        after = self.following
-        return self.size if after is None or after.mapped else self.size + after.size
+        """Its bytes, and those it could grow by."""
+        return self.size + self.following.size if self.following is not None and self.can_grow else self.size
 
     def stretch(self) -> Iterator[Block]:
         """This block and those that follow it, up to the end of the segment or of its mapped part."""
@@ -72,23 +75,34 @@ class Block:
 
 
 class Pool:
-    """The cached blocks of one pool, sorted by size, then address; the unmapped ones of expandable segments, by address.
+    """The cached blocks of one pool by size, then address; the unmapped ones of its expandable segment by address.
 
-    ``page`` is what an expandable segment grows by; what a block has too much is split off from ``split_from`` bytes on.
+    ``page`` is the size of its usual segments, and what an expandable one grows by; what a block has too much is split
+    off from ``split_from`` bytes on.
     """
 
-    __slots__ = ("cached", "is_small", "page", "split_from", "unmapped")
+    __slots__ = ("cached", "page", "split_from", "unmapped")
 
-    def __init__(self, is_small: bool, page: int, split_from: int) -> None:
-        self.is_small = is_small
+    def __init__(self, page: int, split_from: int) -> None:
         self.page = page
         self.split_from = split_from
         self.cached: list[tuple[int, int, Block]] = []
         self.unmapped: list[tuple[int, Block]] = []
 
     def first_fit(self, size: int) -> int:
-        """Index of the smallest cached block of at least ``size`` bytes; the number of cached blocks where there is none."""
-        return bisect_left(self.cached, size, key=_size)
+        """Index of the smallest cached block of at least ``size`` bytes; past the last one where there is none."""
+        return bisect_left(self.cached, (size,))
+
+    def sparing_the_end(self, index: int) -> int:
+        """Index of the best fit from a first fit on, where a block that could grow counts with all it could grow to."""
+        cached = self.cached
+        while (
+            cached[index][2].can_grow
+            and index + 1 < len(cached)
+            and cached[index + 1][2].reach < cached[index][2].reach
+        ):
+            index += 1
+        return index
 
     def take(self, index: int) -> Block:
         """The cached block at an index, out of the cache."""
@@ -144,7 +158,7 @@ class Segments(Protocol):
 
 
 class FixedSegments:
-    """One call of ``cudaMalloc`` for a segment, whose size never changes; only a segment that is free as a whole goes back."""
+    """One call of ``cudaMalloc`` for each segment, which keeps its size, and goes back only when it is free as a whole."""
 
     def __init__(self) -> None:
         self.next_address = 0
@@ -167,20 +181,21 @@ class FixedSegments:
 
 
 class ExpandableSegments:
-    """One segment for each pool, mapped page by page at its end, or in the gaps that an earlier shortage of memory has left."""
+    """One segment for each pool, mapped in pages at its end, or in the gaps that an earlier shortage has left."""
 
     def __init__(self) -> None:
         self.next_address = 0
 
     def growth(self, pool: Pool, size: int) -> int:
-        return sum(nbytes for _, nbytes in self._gaps(pool, size))
+        return sum(nbytes for _, nbytes in self._gaps(self._lowest_place(pool, size), pool.page, size))
 
     def grow(self, pool: Pool, size: int) -> Block:
-        for gap, nbytes in list(self._gaps(pool, size)):
+        block = self._lowest_place(pool, size)
+        for gap, nbytes in list(self._gaps(block, pool.page, size)):
             pool.remove_unmapped(gap)
+            gap.mapped = True
             if nbytes < gap.size:
                 pool.put_unmapped(gap.split(nbytes))
-            gap.mapped = True
             block = pool.put(gap)
         pool.remove(block)
         return block
@@ -210,12 +225,13 @@ class ExpandableSegments:
         if pages is not block:
             pool.put(block)
 
-    def _gaps(self, pool: Pool, size: int) -> Iterator[tuple[Block, int]]:
-        """The unmapped blocks at the lowest place with enough room, and the bytes of each to map: whole pages."""
-        block: Block | None = self._lowest_place(pool, size)
+    @staticmethod
+    def _gaps(first: Block, page: int, size: int) -> Iterator[tuple[Block, int]]:
+        """The unmapped blocks among the ``size`` bytes from ``first`` on, and the bytes of each to map: whole pages."""
+        block: Block | None = first
         while block is not None and size > 0:
             if not block.mapped:
-                yield block, min(block.size, -(-size // pool.page) * pool.page)
+                yield block, min(block.size, -(-size // page) * page)
             size -= block.size
             block = block.following
 
@@ -239,7 +255,3 @@ class ExpandableSegments:
         address = -(-self.next_address // pool.page) * pool.page
         self.next_address = address + ADDRESS_SPACE
         return Block(address, ADDRESS_SPACE, pool)
-
-
-def _size(entry: tuple[int, int, Block]) -> int:
-    return entry[0]

@@ -6,7 +6,8 @@ softmax, reductions, comparison, sorting, indexing, random numbers, factories an
 element-wise sum; an outer product sums nothing, so it is element-wise too.
 
 An operator is free when torch tags it as point-wise, when its schema says it can only view, create or ask, or when its
-name stands below. Nothing is guessed: FFT, linear algebra, sparse kernels and what a later torch brings are not free.
+name stands below, as it is or as the base of a gradient, copy, list or in-place form. Nothing is guessed: FFT, linear
+algebra, sparse kernels and what a later torch brings are not free.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REDUCTIONS = """
     all amax amin aminmax _aminmax any argmax argmin bincount cosine_similarity count_nonzero cummax cummaxmin cummin
     _cummax_helper _cummin_helper cumprod cumsum cumulative_trapezoid dist frobenius_norm hash_tensor histc histogram
     histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _is_all_true
-    _is_any_true kthvalue linalg__powsum linalg_vecdot linalg_vector_norm logcumsumexp _logcumsumexp logsumexp mean
+    _is_any_true kthvalue linalg__powsum linalg_vector_norm logcumsumexp _logcumsumexp logsumexp mean
     median mode nanmean nanmedian nanquantile nansum norm norm_except_dim pairwise_distance powsum prod quantile
     segment_reduce _segment_reduce std std_mean sum sum_to_size trace trapezoid trapz value_selecting_reduction var
     var_mean _nested_sum_backward _sparse_csr_prod _sparse_csr_sum _sparse_sum
@@ -178,7 +179,10 @@ def is_free(func: OpOverload) -> bool:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether the name, or the base form it is a variant of, is one of those above or is tagged or shaped as free."""
+    """Whether the name is one of those above, of a special function, or of packing a weight; or its base form is free.
+
+    The base form may be so by its own tag or schema, as ``add`` is for ``_foreach_add_``.
+    """
     if name in _NAMES or name.startswith("special_") or _PACKING.search(name):
         return True
     match = _VARIANT.fullmatch(name)

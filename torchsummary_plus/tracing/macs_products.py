@@ -126,6 +126,12 @@ def _inner(result: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
     return product(result, left, right) if left.dim() and right.dim() else 0
 
 
+@register_formula("aten::linalg_vecdot")
+def _vecdot(result: Tensor, x: Tensor, y: Tensor, **_: Any) -> int | None:
+    """Two vectors are multiplied as such; batches of them element by element, then reduced, which is free."""
+    return product(result, x, y) if x.dim() == y.dim() == 1 else 0
+
+
 @register_formula("aten::tensordot")
 def _tensordot(
     result: Tensor, left: Tensor, right: Tensor, of_left: Sequence[int], of_right: Sequence[int], **_: Any

@@ -25,7 +25,8 @@ def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
 
     ``ops`` are packets, as ``torch.ops.mylib.rotate``, or names, as ``"mylib::rotate"``, which need not exist (yet);
     a higher-order operator is named as ``"higher_order::flex_attention"``.
-    The formula gets what the operator returned, then the operator's own arguments, and reads shapes, never values.
+    The formula gets what the operator returned, then the operator's own arguments, and reads shapes, never values;
+    one that always returns 0 declares its operators free.
     Raises InputError for anything else than these, for an operator that has a formula already, and for a formula that
     cannot be called so: with every overload's fewest and most arguments for a packet, with a result for a name.
 

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .fakes import PRIM_DEVICE, Kernel
+from .fakes import PRIM_DEVICE
+from .kernels import Kernel
 from .modules import ModuleTree
 
 

@@ -16,9 +16,12 @@ from .rulebook import (
     Shape,
     axis_of,
     channels_last,
+    contiguous,
+    densely,
     fresh,
     in_format_of,
     is_channels_last,
+    is_contiguous,
     is_dense,
     numel,
     preserved,
@@ -128,7 +131,10 @@ def _convolved(x: Tensor, weight: Tensor, shape: Shape, dtype: torch.dtype) -> O
 
     Here alone the rule follows the kernels, not the meta kernel, which in late versions of torch leaves the layout out.
     """
-    if len(shape) == 3 or not (is_channels_last(x) or is_channels_last(weight)):
+    if len(shape) == 3:
+        sure(weight.stride() == contiguous(weight.shape))
+        return fresh(shape, dtype)
+    if not (is_channels_last(x) or is_channels_last(weight)):
         return fresh(shape, dtype)
     sure(len(shape) == 4 and dtype is not torch.float64)
     return shape, channels_last(shape), dtype
@@ -162,7 +168,7 @@ def batch_norm(
     training: bool,
     *_: float,
 ) -> Outs:
-    sure(training or (mean is not None and var is not None))
+    sure(_has_variance(x) if training else mean is not None and var is not None)
     return _batch_normed(x, weight, bias, mean, var)
 
 
@@ -170,7 +176,7 @@ def batch_norm(
 def batch_norm_without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
 ) -> Outs:
-    sure(training)
+    sure(training and _has_variance(x))
     return _batch_normed(x, weight, bias)
 
 
@@ -185,6 +191,7 @@ def batch_norm_at_inference(
 def batch_norm_with_update(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
 ) -> Outs:
+    sure(weight is not None and bias is not None and _has_variance(x))
     return [*_batch_normed(x, weight, bias, mean, var), fresh((0,), torch.uint8)]
 
 
@@ -198,10 +205,15 @@ def cudnn_batch_norm(
     training: bool,
     *_: float,
 ) -> Outs:
-    sure(mean is not None and var is not None)
+    sure(mean is not None and var is not None and (_has_variance(x) or not training))
     out = _normalised(x, weight, bias, mean, var)
     statistics = fresh(weight.shape, _statistics(x)) if training else fresh((0,), weight.dtype)
     return [out, statistics, statistics, fresh((0,), torch.uint8)]
+
+
+def _has_variance(x: Tensor) -> bool:
+    """Whether each channel has two elements at least."""
+    return numel(x.shape) > x.shape[1]
 
 
 def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
@@ -267,7 +279,7 @@ def _pooled(
     settings = [_each(values, axes) for values in (kernel, stride or kernel, padding, dilation)]
     counts = []
     for size, width, step, pad, gap in zip(x.shape[-axes:], *settings):
-        sure(width > 0 and step > 0 and gap > 0 and 0 <= pad <= width // 2)
+        sure(width > 0 and step > 0 and gap > 0 and 0 <= pad <= width // 2 and (axes < 3 or size >= width))
         count = (size + 2 * pad - gap * (width - 1) - 1 + (step - 1 if ceil_mode else 0)) // step + 1
         if ceil_mode and (count - 1) * step >= size + pad:
             count -= 1
@@ -280,18 +292,23 @@ def _pooled(
 def max_pool2d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False
 ) -> Outs:
-    return _with_indices(x, _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode))
+    return _with_indices(x, 2, _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode))
 
 
 @rule("max_pool3d_with_indices")
 def max_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False
 ) -> Outs:
-    return _with_indices(x, _pooled(x, 3, kernel, stride, padding, dilation, ceil_mode))
+    return _with_indices(x, 3, _pooled(x, 3, kernel, stride, padding, dilation, ceil_mode))
 
 
-def _with_indices(x: Tensor, shape: Shape) -> Outs:
-    return [in_format_of(x, shape, x.dtype), in_format_of(x, shape, torch.int64)]
+def _with_indices(x: Tensor, axes: int, shape: Shape) -> Outs:
+    return [_like_image(x, axes, shape, x.dtype), _like_image(x, axes, shape, torch.int64)]
+
+
+def _like_image(x: Tensor, axes: int, shape: Shape, dtype: torch.dtype) -> Out:
+    """A fresh image in the format of another, which counts for a batch only."""
+    return in_format_of(x, shape, dtype) if x.dim() == axes + 2 else fresh(shape, dtype)
 
 
 @rule("avg_pool2d")
@@ -299,7 +316,7 @@ def avg_pool2d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
 ) -> Out:
     sure(settings[1:] != (0,))
-    return in_format_of(x, _pooled(x, 2, kernel, stride, padding, (1,), ceil_mode), x.dtype)
+    return _like_image(x, 2, _pooled(x, 2, kernel, stride, padding, (1,), ceil_mode), x.dtype)
 
 
 @rule("avg_pool3d")
@@ -307,7 +324,7 @@ def avg_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
 ) -> Out:
     sure(settings[1:] != (0,))
-    return in_format_of(x, _pooled(x, 3, kernel, stride, padding, (1,), ceil_mode), x.dtype)
+    return _like_image(x, 3, _pooled(x, 3, kernel, stride, padding, (1,), ceil_mode), x.dtype)
 
 
 @rule("_adaptive_avg_pool2d")
@@ -322,12 +339,13 @@ def adaptive_avg_pool3d(x: Tensor, size: Sizes) -> Out:
 
 @rule("adaptive_max_pool2d")
 def adaptive_max_pool2d(x: Tensor, size: Sizes) -> Outs:
-    return _with_indices(x, _resized(x, 2, size))
+    return _with_indices(x, 2, _resized(x, 2, size))
 
 
 @rule("adaptive_max_pool3d")
 def adaptive_max_pool3d(x: Tensor, size: Sizes) -> Outs:
-    return _with_indices(x, _resized(x, 3, size))
+    shape = _resized(x, 3, size)
+    return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
 
 def _resized(x: Tensor, axes: int, size: Sizes) -> Shape:
@@ -417,7 +435,11 @@ def _padded(x: Tensor, padding: Sizes) -> Shape:
 def glu(x: Tensor, dim: int = -1) -> Out:
     axis = axis_of(dim, x.dim())
     sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
-    return fresh((*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :]), x.dtype)
+    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
+    if is_contiguous(x):
+        return fresh(shape, x.dtype)
+    sure(numel(shape))
+    return shape, densely(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")

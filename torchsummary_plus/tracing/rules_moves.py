@@ -17,6 +17,7 @@ from .rulebook import (
     Shape,
     axis_of,
     channels_last,
+    contiguous,
     formatted,
     fresh,
     is_channels_last,
@@ -26,7 +27,7 @@ from .rulebook import (
     rule,
     sure,
 )
-from .rules_pointwise import promoted, result
+from .rules_pointwise import broadcast, promoted
 
 Sizes = Sequence[int]
 
@@ -73,10 +74,16 @@ def variance_and_mean(
     return [out, out]
 
 
-@rule("amax", "amin", "logsumexp")
+@rule("amax", "amin")
 def extreme(x: Tensor, dims: Sizes = (), keepdim: bool = False) -> Out:
     sure(x.dtype in FLOATS and numel(x.shape))
     return fresh(_reduced(x, dims, keepdim), x.dtype)
+
+
+@rule("logsumexp")
+def logsumexp(x: Tensor, dims: Sizes, keepdim: bool = False) -> Out:
+    sure(dims)
+    return extreme(x, dims, keepdim)
 
 
 @rule("max", "min")
@@ -191,8 +198,9 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
     sure(given and len(indices) <= x.dim() and axes == list(range(axes[0], axes[-1] + 1)) and numel(x.shape))
-    sure(is_contiguous(x) and all(index.dtype in INDICES and is_contiguous(index) for index in given))
-    picked = result(given, torch.int64)[0]
+    sure(x.stride() == contiguous(x.shape) and all(i.dtype in INDICES and is_contiguous(i) for i in given))
+    picked = broadcast([index.shape for index in given])
+    sure(picked)
     return fresh((*x.shape[: axes[0]], *picked, *x.shape[axes[-1] + 1 :]), x.dtype)
 
 
@@ -234,7 +242,7 @@ def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Out
     return x.shape, formatted(x, memory_format), x.dtype
 
 
-@rule("_to_copy", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
+@rule("_to_copy", "empty_like", "zeros_like", "ones_like")
 def like(
     x: Tensor,
     *,
@@ -245,6 +253,13 @@ def like(
 ) -> Out:
     sure(layout in (None, torch.strided))
     return x.shape, formatted(x, memory_format), dtype or x.dtype
+
+
+@rule("rand_like", "randn_like")
+def random_like(x: Tensor, **options: Any) -> Out:
+    out = like(x, **options)
+    sure(out[2] in FLOATS)
+    return out
 
 
 @rule("full_like")

@@ -20,6 +20,7 @@ from .rulebook import (
     channels_last,
     contiguous,
     densely,
+    fresh,
     is_contiguous,
     is_dense,
     numel,
@@ -159,18 +160,18 @@ def _elementwise(
         sure(common in FLOATS or not any(isinstance(value, (float, str)) for value in (*args[count:], *options)))
         return common
 
-    def fresh(*args: Any, **options: Any) -> Out:
+    def apart(*args: Any, **options: Any) -> Out:
         return result(args[:count], dtype(args, options.values()))
 
-    def into_first(*args: Any, **options: Any) -> int:
+    def in_first(*args: Any, **options: Any) -> int:
         return written(args[0], args[1:count], dtype(args, options.values()))
 
     for name in names.split():
         into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
         for overload in overloads.split():
-            rule(name + overload.removeprefix("default"))(fresh)
+            rule(name + overload.removeprefix("default"))(apart)
             if in_place:
-                rule(into + overload.removeprefix("default"))(into_first)
+                rule(into + overload.removeprefix("default"))(in_first)
 
 
 _elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _kept)
@@ -184,7 +185,7 @@ _elementwise("rsqrt sigmoid sin sinc sinh sqrt tan tanh", "default", 1, _to_floa
 _elementwise("logical_not", "default", 1, _to_bool)
 _elementwise("isinf isnan isneginf isposinf signbit", "default", 1, _to_bool, in_place=False)
 _elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _kept)
-_elementwise("rsub", ".Tensor .Scalar", 2, _kept, in_place=False)
+_elementwise("rsub", ".Scalar", 2, _kept, in_place=False)
 _elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _kept, in_place=False)
 _elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _kept_bits)
 _elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
@@ -194,7 +195,14 @@ _elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
 _elementwise("_prelu_kernel", "default", 2, _kept_float, in_place=False)
 _elementwise("lerp", ".Scalar", 2, _same_float)
 _elementwise("lerp", ".Tensor", 3, _same_float)
-_elementwise("addcmul addcdiv", "default", 3, _kept_float)
+_elementwise("addcmul addcdiv", "default", 3, _same_float)
+
+
+@rule("rsub.Tensor")
+def subtracted_from(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
+    dtype = _kept((other, x))
+    sure(dtype in FLOATS or isinstance(alpha, int))
+    return result((other, x), dtype)
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
@@ -238,8 +246,11 @@ def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
+    """Only of a row-major tensor and a mask no larger: elsewhere kernel and meta kernel differ in layout."""
     _fits(x, mask, value)
-    return result((x, mask), x.dtype)
+    out = result((mask, x), x.dtype)
+    sure(is_contiguous(x) and out == fresh(x.shape, x.dtype))
+    return out
 
 
 @rule("masked_fill_.Scalar", "masked_fill_.Tensor")
@@ -253,9 +264,15 @@ def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
     sure(not (isinstance(value, Tensor) and value.dim()))
 
 
-@rule("copy_", "fill_.Tensor")
+@rule("copy_")
 def copied_into(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
     return written(x, (source,), x.dtype)
+
+
+@rule("fill_.Tensor")
+def filled_from(x: Tensor, value: Tensor) -> int:
+    sure(value.dim() == 0)
+    return written(x, (), x.dtype)
 
 
 @rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")

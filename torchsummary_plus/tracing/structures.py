@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -56,7 +56,14 @@ def describe_tensor(tensor: torch.Tensor) -> Structure:
     if tensor.is_nested:
         with torch.utils._python_dispatch._disable_current_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
+    if tensor.layout is torch.strided:
+        return _strided_spec(tensor.shape, tensor.dtype)
     return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
+
+
+@lru_cache(maxsize=4096)
+def _strided_spec(shape: torch.Size, dtype: torch.dtype) -> TensorSpec:
+    return TensorSpec(tuple(shape), dtype_name(dtype), shape.numel() * dtype.itemsize)
 
 
 @cache

@@ -75,9 +75,8 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     memo: dict[int, Any] = {}
     for tensor in tree.tensors():
         if nn.parameter.is_lazy(tensor):
-            memo[id(tensor)] = type(tensor)(
-                requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype
-            )
+            lazy: Any = type(tensor)
+            memo[id(tensor)] = lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
         elif isinstance(tensor, nn.Parameter):
             memo[id(tensor)] = tensor
     twin = ModuleTree(copy.deepcopy(tree.modules[0], memo))

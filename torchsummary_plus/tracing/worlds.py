@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from .fakes import CPU, FakeKernels, Kernel, fake_like, new_fake
+from .fakes import CPU, fake_like, new_fake
 from .inputs import real_input
 from .journal import WriteJournal
+from .kernels import FakeKernels, Kernel
 from .passes import Listener, run_really
 from .world import swap_tensors
 

@@ -1,0 +1,1 @@
+"""Measurements beside other tools and published figures; see README.md."""

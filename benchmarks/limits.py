@@ -1,0 +1,28 @@
+"""A limit on the time that one model of a benchmark may take."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Timeout(BaseException):
+    """The time was over. No ``except Exception`` of a library may swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise :class:`Timeout` in what takes longer; in the main thread of a Unix process."""
+
+    def over(*_: Any) -> None:
+        raise Timeout(f"more than {seconds} s")
+
+    outer = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, outer)

@@ -1,0 +1,55 @@
+"""What torch's own counters say of a model: an oracle for parameters and multiply-adds."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import flop_counter
+from torch.utils._pytree import tree_map_only
+
+ATTENTION_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+"""The one fused attention that torch's flop counter has no formula for."""
+
+
+def parameters(model: nn.Module) -> int:
+    """Elements of the distinct parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
+    """Half of the flops that torch's counter sees in a forward, and where it ran: on "meta", or else for "real"."""
+    try:
+        twin = copy.deepcopy(model).to("meta")
+        data = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+        return _count(twin, *data), "meta"
+    except Exception:
+        return _count(model, args, kwargs), "real"
+
+
+def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Count one forward, with the fast paths off that the counter cannot look into."""
+    counter = flop_counter.FlopCounterMode(
+        display=False, custom_mapping={ATTENTION_ON_CPU: lambda q, k, v, *_, **__: flop_counter.sdpa_flop_count(q, k, v)}
+    )
+    counter.mod_tracker = _NoTracker()  # torch's fails under no_grad where a leaf parameter is an argument
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), counter:
+            model(*args, **kwargs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return int(counter.get_total_flops()) // 2
+
+
+class _NoTracker:
+    """Everything happens in one place."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...

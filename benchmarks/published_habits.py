@@ -1,0 +1,67 @@
+"""What counters behind published multiply-adds leave out or put in, and which of it explains a figure.
+
+timm's profiles come from fvcore, which adds normalisation layers (2 for each element a BatchNorm reads, 5 for a
+LayerNorm or GroupNorm), and has no formula for fused attention, for RNNs, and for convolutions with ``padding="same"``.
+What a detector's heads cost depends on the boxes it finds: random weights find up to 1000, trained ones none in noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from math import prod
+
+from torch import nn
+
+from torchsummary_plus import ModelSummary
+from torchsummary_plus.records import tensors
+from torchsummary_plus.report import Row
+
+NORM_FLOPS = {"BatchNorm": 2, "LayerNorm": 5, "GroupNorm": 5}
+WEIGHT_NORM_FLOPS = 5
+"""For each weight of a convolution that standardises its weights by a batch norm at every call."""
+
+
+def habit(matches: Callable[[int], bool], model: nn.Module, result: ModelSummary) -> str:
+    """The fewest habits with which our count becomes one that ``matches``; "" if none do."""
+    total = result.total_mult_adds
+    changes = {name: change for name, change in habits(model, result).items() if change}
+    for number in range(1, len(changes) + 1):
+        for names in combinations(changes, number):
+            if matches(total + sum(changes[name] for name in names)):
+                return "published " + " and ".join(names)
+    return ""
+
+
+def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
+    """By how much each habit changes the multiply-adds of this summary."""
+    rows = result.rows
+
+    def of_class(*names: str) -> int:
+        return sum(row.own_mult_adds for row in rows if row.class_name in names)
+
+    def of_attribute(*names: str) -> int:
+        return sum(row.mult_adds for row in rows if row.var_name in names)
+
+    modules = dict(model.named_modules())
+    padded = (row for row in rows if isinstance(getattr(modules.get(row.path), "padding", None), str))
+    return {
+        "adds normalisation": sum(map(norm_flops, rows)),
+        "misses fused attention": -of_class("scaled_dot_product_attention"),
+        "misses RNNs": -of_class("LSTM", "GRU", "RNN"),
+        'misses padding="same"': -sum(row.own_mult_adds for row in padded),
+        "has no boxes for its heads": -of_attribute("box_head", "box_predictor"),
+        "has no boxes for masks and keypoints": -of_attribute(
+            "mask_head", "mask_predictor", "keypoint_head", "keypoint_predictor"
+        ),
+    }
+
+
+def norm_flops(row: Row) -> int:
+    """What fvcore adds for a call of a normalisation."""
+    given = next(tensors(row.inputs), None)
+    if given is None or row.kind != "module":
+        return 0
+    if "StdConv" in row.class_name:
+        return WEIGHT_NORM_FLOPS * row.num_params
+    return prod(given.shape) * next((flops for name, flops in NORM_FLOPS.items() if name in row.class_name), 0)

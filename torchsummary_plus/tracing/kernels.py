@@ -1,0 +1,276 @@
+"""The kernels of a fake pass: what an operator gives on fakes, from memory, by a rule, or from torch's meta kernel.
+
+Every answer is remembered, so that the hundredth block of a model costs a dictionary look-up per operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
+from .rules import ruled
+
+Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+REMEMBERED = 50_000
+"""Operator answers kept; beyond it the memory is emptied."""
+
+SMALL = 4096
+"""Elements up to which a tensor that the forward makes itself stays real, so that its values can steer the forward."""
+
+
+class FakeKernels:
+    """Runs an operator on fakes. Small tensors that the forward itself makes stay real until a fake is written to them.
+
+    ``device`` is where tensors go that name no device and meet a fake.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.fakes: dict[int, tuple[torch.Tensor, Fake]] = {}
+        self.born: dict[int, torch.UntypedStorage] = {}
+        self.tainted: set[int] = set()
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not isinstance(func, OpOverload):
+            raise DataDependentError(f"{func} has no fake kernel")
+        key: list[Any] = [func, torch.get_default_dtype()]
+        found: list[torch.Tensor] = []
+        _read(args, key, found)
+        if kwargs:
+            _read(kwargs.values(), key, found)
+            key.extend(kwargs)
+        if not found:
+            return self._factory(func, args, kwargs)
+        if any(type(tensor) is not Fake for tensor in found):
+            if func in _LIFTS and found[0].numel() <= SMALL:
+                self._note_born(found[0])
+                return found[0]
+            writes = func._schema.is_mutable
+            if all(self._stays_real(tensor, writes) for tensor in found) and not self._leaves_cpu(kwargs):
+                return self._really(func, args, kwargs)
+            return self(func, *self._faked(func, args, kwargs))
+        return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
+
+    def fake_of(self, tensor: torch.Tensor) -> Fake:
+        """The one fake that stands for a real tensor in this pass."""
+        known = self.fakes.get(id(tensor))
+        if known is None:
+            device = self.device if tensor.device.type in ("meta", "cpu") and tensor.dim() else tensor.device
+            known = self.fakes[id(tensor)] = (tensor, fake_like(tensor, device))
+        return known[1]
+
+    def _stays_real(self, tensor: torch.Tensor, written: bool) -> bool:
+        """Whether an operator may have a tensor's values: it is small and on the CPU, and if written to, born here."""
+        if type(tensor) is Fake or tensor.numel() > SMALL or tensor.device.type != "cpu" or not is_plain(tensor):
+            return False
+        storage = tensor.untyped_storage()._cdata
+        return storage not in self.tainted and (storage in self.born or not written)
+
+    def _note_born(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self.born[storage._cdata] = storage
+
+    def _leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
+        device = kwargs.get("device")
+        return device is not None and torch.device(device).type != "cpu"
+
+    def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        for tensor in _tensors(out):
+            self._note_born(tensor)
+        return out
+
+    def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator with no tensor among its arguments: real on the CPU while it is small, else a fake."""
+        if not any(argument.name == "device" for argument in func._schema.arguments):
+            return self._really(func, args, kwargs)
+        device = torch.device(kwargs.get("device") or CPU)
+        with in_kernel():
+            meta = func(*args, **_on_meta(kwargs))
+        if device.type == "cpu" and all(tensor.numel() <= SMALL for tensor in _tensors(meta)):
+            return self._really(func, args, kwargs)
+        with in_kernel():
+            return _map(meta, lambda tensor: wrap(tensor, self.device if device.type == "meta" else device))
+
+    def _faked(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments with every real tensor replaced by its fake; one that is written to has no values any more."""
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if type(tensor) is Fake else self.fake_of(tensor)
+
+        if func._schema.is_mutable:
+            for argument, value in zip(func._schema.arguments, args):
+                written = argument.alias_info is not None and argument.alias_info.is_write
+                if written and isinstance(value, torch.Tensor) and type(value) is not Fake:
+                    self.tainted.add(value.untyped_storage()._cdata)
+        return _map(args, fake), _map(kwargs, fake)
+
+
+def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """A value of operator arguments or results with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_map(item, change) for item in value])
+    if isinstance(value, dict):
+        return {name: _map(item, change) for name, item in value.items()}
+    return value
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _map(value, found.append)
+    return found
+
+
+def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
+    """Append to ``key`` all that an operator's answer depends on, and the tensors to ``found``."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+            if type(value) is Fake:
+                key += (value.shape, value.stride(), value.dtype, value.fake_device)
+        elif isinstance(value, (list, tuple)):
+            key.append(len(value))
+            _read(value, key, found)
+        else:
+            key += (value.__class__, value)
+
+
+_ONE_DTYPE = {
+    getattr(torch.ops.aten, name).default
+    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear")
+}
+"""Operators that refuse mixed dtypes for real, and whose meta kernels do not."""
+
+_LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+"""How ``torch.tensor(...)`` hands over what it made."""
+
+_remembered: dict[tuple[Any, ...], Any] = {}
+_memorable: dict[OpOverload, bool] = {}
+_INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
+
+
+def _is_memorable(func: OpOverload) -> bool:
+    """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema."""
+    schema = func._schema
+    tags = func.tags
+    unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+    return (
+        func.namespace == "aten"
+        and schema.name not in _INPLACE_VIEW
+        and not any(tag in tags for tag in unclear)
+        and all(r.alias_info is None or r.alias_info.is_write for r in schema.returns)
+    )
+
+
+def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
+    """The result of an operator on fakes: from memory, by a rule, or from its meta kernel."""
+    memorable = _memorable.get(func)
+    if memorable is None:
+        memorable = _memorable[func] = _is_memorable(func)
+    if not memorable:
+        return _compute(func, args, kwargs, found)
+    full = tuple(key)
+    try:
+        recipe = _remembered.get(full)
+    except TypeError:
+        return _compute(func, args, kwargs, found)
+    if recipe is not None:
+        return _cook(recipe, found)
+    if func in _ONE_DTYPE and len({fake.dtype for fake in found}) > 1:
+        got = " and ".join(str(fake.dtype) for fake in found)
+        raise RuntimeError(f"expected all matrices of {func._schema.name} to have the same dtype, but got {got}")
+    rule = ruled(func, args, kwargs)
+    if rule is None:
+        out = _compute(func, args, kwargs, found)
+        recipe = _recipe(out, found)
+    else:
+        recipe = _placed(rule, _result_device(kwargs, found))
+        out = _cook(recipe, found)
+    if recipe is not None:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        _remembered[full] = recipe
+    return out
+
+
+def _placed(rule: Any, device: torch.device) -> Any:
+    """What a rule says as a recipe: with the device."""
+    if isinstance(rule, list):
+        return [tuple, [_placed(item, device) for item in rule]]
+    return rule if isinstance(rule, int) else (*rule, device)
+
+
+def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+    device = _result_device(kwargs, found)
+    if kwargs.get("device") is not None:
+        kwargs = _on_meta(kwargs)
+    try:
+        with in_kernel():
+            out = func(*args, **kwargs)
+            out = _map(out, lambda t: t if type(t) is Fake else wrap(t, device))
+            return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
+    except RuntimeError as error:
+        if func in _ASK_VALUES or torch.Tag.data_dependent_output in func.tags:
+            raise DataDependentError(f"{func} needs the values of a tensor") from error
+        raise
+
+
+def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that make a tensor, for making it on meta."""
+    kwargs = {**kwargs, "device": META}
+    kwargs.pop("pin_memory", None)
+    return kwargs
+
+
+_ATTENTION = torch.ops.aten._native_multi_head_attention.default
+
+
+def _wants_weights(args: Any, kwargs: Any) -> bool:
+    """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
+    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
+
+
+_ASK_VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
+
+
+def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:
+    """Where a result lives: where it was sent, else with the first argument that is more than a scalar."""
+    wanted = kwargs.get("device")
+    if wanted is not None and torch.device(wanted).type != "meta":
+        return torch.device(wanted)
+    return next((fake.fake_device for fake in found if fake.dim()), found[0].fake_device)
+
+
+def _recipe(out: Any, found: list[Fake]) -> Any:
+    """How to make this result again: an index into the arguments, or a fresh tensor; None where neither would do."""
+    if isinstance(out, Fake):
+        for index, fake in enumerate(found):
+            if fake is out:
+                return index
+        storage = out.untyped_storage()._cdata
+        if out.storage_offset() or any(fake.untyped_storage()._cdata == storage for fake in found):
+            return None
+        return (out.shape, out.stride(), out.dtype, out.fake_device)
+    if isinstance(out, (list, tuple)) and out:
+        recipes = [_recipe(item, found) for item in out]
+        return None if None in recipes else [type(out), recipes]
+    return None
+
+
+def _cook(recipe: Any, found: list[Fake]) -> Any:
+    if type(recipe) is tuple:
+        shape, stride, dtype, device = recipe
+        guard = torch._C._DisableTorchDispatch()
+        fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
+        del guard
+        return fake
+    if type(recipe) is int:
+        return found[recipe]
+    return recipe[0]([_cook(item, found) for item in recipe[1]])
