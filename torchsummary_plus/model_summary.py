@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from types import EllipsisType
 
 from .render.text import render
 from .report import Report
@@ -28,18 +29,23 @@ class ModelSummary(Report):
     view: View = field(default_factory=View)
 
     def render(
-        self, *, style: str | None = None, depth: int | None = None, col_names: Iterable[str] | None = None
+        self,
+        *,
+        style: str | None = None,
+        depth: int | EllipsisType | None = ...,
+        col_names: Iterable[str] | EllipsisType | None = ...,
     ) -> str:
         """The table with another style, depth or other columns; the model is not run again.
 
-        What is None stays as the summary was made. Raises :class:`InputError` for an unknown style or column.
+        What is not given stays as the summary was made; ``depth=None`` is every depth, ``col_names=None`` the default
+        columns. Raises :class:`InputError` for an unknown style, depth or column.
         """
         view = self.view
         return render(
             self,
             view.style if style is None else style,
-            view.depth if depth is None else depth,
-            view.col_names if col_names is None else col_names,
+            view.depth if isinstance(depth, EllipsisType) else depth,
+            view.col_names if isinstance(col_names, EllipsisType) else col_names,
         )
 
     def __str__(self) -> str:

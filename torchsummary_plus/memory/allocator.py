@@ -8,10 +8,10 @@ has no more; then those that are free as a whole go back to it, and the request 
 
 With ``expandable_segments`` each pool has one segment, mapped in pages of 2 and 20 MiB and growing at its end.
 
-Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, read as of early 2026 (torch 2.10 to 2.12); the
-headers of the 2.11, 2.12 and 2.13 releases name the same constants and options for device memory. Left out: other
-streams, private pools (CUDA graphs), an expandable segment's end (1 1/8 of the card's memory). A new segment lies above
-all others here, where a driver is free to choose: of two equal blocks torch may then take the other one.
+Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11,
+2.12 and 2.13 have the same constants and options for device memory. Left out: other streams, private pools (those of
+CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
+here, where a driver is free to choose: of two blocks of one size torch may then take the other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What an allocator says after a series of events, or at the one that failed, which did no more than empty the cache.
+    """What an allocator says after a series of events, or at the one that failed, which only emptied the cache.
 
     ``peak_event`` is the number of the first event that reaches ``peak_allocated_bytes`` (None: nothing allocated).
     The histories hold the bytes after each event, and are empty unless they were asked for.
@@ -287,4 +287,4 @@ def _cannot_allocate(block: int, nbytes: int) -> InputError:
 
 
 def _cannot_free(block: int) -> InputError:
-    return InputError(f"Block {block} is freed while it is not live; accepted: one that was allocated and not yet freed")
+    return InputError(f"Block {block} is freed while it is not live; accepted: a block that was allocated before")

@@ -24,24 +24,6 @@ INTERVALS = 16
 ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The variables that torch reads; the first that is set is the only one that counts."""
 
-NOT_MODELLED = (
-    "backend",
-    "garbage_collection_threshold",
-    "graph_capture_record_stream_reuse",
-    "per_process_memory_fraction",
-    "pinned_free_catch_all",
-    "pinned_max_cached_size_mb",
-    "pinned_max_round_threshold_mb",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_use_background_threads",
-    "pinned_use_cuda_host_register",
-    "release_lock_on_cudamalloc",
-    "throw_on_cudamalloc_oom",
-)
-"""Accepted all the same. Host memory, locks and graphs do not move the figures, and a memory fraction is the caller's
-limit; ``garbage_collection_threshold`` acts only under such a fraction, and gives segments back before memory runs out."""
-
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
@@ -49,7 +31,7 @@ class AllocatorOptions:
 
     ``roundup_power2_divisions`` is empty, or has one number per interval (0: off). Without ``max_split_bytes`` every
     block may be split; ``max_non_split_rounding_bytes`` is ``large_segment_bytes`` where it is not given. ``ignored``
-    names the options that were accepted and are not modelled. Raises InputError for what torch refuses too.
+    names the options that were accepted and are not modelled. Raises InputError for values that torch refuses.
 
     >>> AllocatorOptions(expandable_segments=True).large_segment_bytes
     20971520
@@ -73,7 +55,7 @@ class AllocatorOptions:
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if given is not None and given < large:
-                raise InputError(f"{name} is {given / MIB:g}; accepted: large_segment_size_mb ({large / MIB:g}) or more")
+                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) up")
 
     @classmethod
     def parse(cls, text: str) -> AllocatorOptions:
@@ -91,10 +73,12 @@ class AllocatorOptions:
                 field, read = MODELLED[name]
                 fields[field] = read(name, value)
             elif name in NOT_MODELLED:
-                _check_backend(name, value)
+                NOT_MODELLED[name](name, value)
                 ignored.append(name)
-            else:
-                raise choice_error("allocator option", name, (*MODELLED, *NOT_MODELLED))
+            elif name != "backend":
+                raise choice_error("allocator option", name, (*MODELLED, "backend", *NOT_MODELLED))
+            elif value != "native":
+                raise UnsupportedError(f"The allocator of backend:{value} is not modelled; backend:native is")
         return cls(**fields, ignored=tuple(ignored))  # type: ignore[arg-type]
 
     @classmethod
@@ -119,19 +103,20 @@ class AllocatorOptions:
             divisions = self.roundup_power2_divisions[interval]
             if divisions > 1 and nbytes > MIN_BLOCK * divisions:
                 return next_division(nbytes, divisions)
-        return max(-(-nbytes // MIN_BLOCK), 1) * MIN_BLOCK
+        return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
 
 
 def next_division(nbytes: int, divisions: int) -> int:
-    """The next step up when the way from one power of 2 to the next is cut in ``divisions`` (a power of 2) equal steps.
+    """The next step up when the way from one power of 2 to the next is cut into ``divisions`` equal steps.
+
+    Both are at least 1, ``divisions`` is a power of 2 and no more than ``nbytes``.
 
     >>> next_division(1200, 4)  # of 1024, 1280, 1536, 1792: torch's own example
     1280
     """
     if is_power_of_two(nbytes):
         return nbytes
-    below = 1 << (nbytes.bit_length() - 1)
-    step = max(below // divisions, 1)
+    step = (1 << (nbytes.bit_length() - 1)) // divisions
     return -(-nbytes // step) * step
 
 
@@ -163,6 +148,12 @@ def _whole(name: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]+", value):
         raise InputError(f"{name} is {describe(value)}; accepted: a whole number")
     return int(value)
+
+
+def _fraction(name: str, value: str) -> float:
+    if not re.fullmatch(r"0*(0|1|0?\.[0-9]+|1\.0*)", value):
+        raise InputError(f"{name} is {describe(value)}; accepted: a number from 0 to 1")
+    return float(value)
 
 
 def _mebibytes(name: str, value: str) -> int:
@@ -202,12 +193,10 @@ def _division_entries(name: str, value: str) -> Iterator[tuple[int | None, int]]
         yield begins, _whole(name, number)
 
 
-def _check_backend(name: str, value: str) -> None:
-    if name == "backend" and value != "native":
-        raise UnsupportedError(f"The allocator of backend:{value} is not modelled; backend:native is")
+Reader = Callable[[str, str], object]
+"""Of an option's name and value; raises InputError for a value that the option cannot have."""
 
-
-MODELLED: dict[str, tuple[str, Callable[[str, str], object]]] = {
+MODELLED: dict[str, tuple[str, Reader]] = {
     "expandable_segments": ("expandable_segments", _flag),
     "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
     "max_split_size_mb": ("max_split_bytes", _mebibytes),
@@ -215,3 +204,20 @@ MODELLED: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "large_segment_size_mb": ("large_segment_bytes", _mebibytes),
 }
 """Option -> the field it sets and how its value is read."""
+
+NOT_MODELLED: dict[str, Reader] = {
+    "garbage_collection_threshold": _fraction,
+    "graph_capture_record_stream_reuse": _flag,
+    "per_process_memory_fraction": _fraction,
+    "pinned_free_catch_all": _flag,
+    "pinned_max_cached_size_mb": _whole,
+    "pinned_max_round_threshold_mb": _whole,
+    "pinned_num_register_threads": _whole,
+    "pinned_reserve_segment_size_mb": _whole,
+    "pinned_use_background_threads": _flag,
+    "pinned_use_cuda_host_register": _flag,
+    "release_lock_on_cudamalloc": _flag,
+    "throw_on_cudamalloc_oom": _flag,
+}
+"""Accepted and ignored. Host memory, locks and graphs do not move the figures, and a memory fraction is the caller's
+limit; ``garbage_collection_threshold`` acts only under such a fraction, where it gives cached segments back early."""

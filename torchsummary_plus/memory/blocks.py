@@ -158,7 +158,7 @@ class Segments(Protocol):
 
 
 class FixedSegments:
-    """One call of ``cudaMalloc`` for each segment, which keeps its size, and goes back only when it is free as a whole."""
+    """One call of ``cudaMalloc`` for each segment, which keeps its size and goes back when it is free as a whole."""
 
     def __init__(self) -> None:
         self.next_address = 0

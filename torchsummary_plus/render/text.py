@@ -13,6 +13,9 @@ from .columns import Column, chosen_columns
 from .lines import STYLES
 from .lines import Line as TableLine
 
+FLAT_WIDTH = 64
+"""The least width of torchsummary's table."""
+
 NAME_WIDTH = 20
 """The least width of torchsummary's first column."""
 
@@ -82,7 +85,9 @@ def _table(
     """The cells under their headings, ruled as torchsummary rules them, and the totals."""
     headings = [name, *(column.heading for column in columns)]
     widths = [max(w, *(len(line[i]) for line in [headings, *cells])) for i, w in enumerate(least)]
-    total = len(row([""] * len(widths), widths)) + (row is _flat_row)
+    total = len(row([""] * len(widths), widths))
+    if row is _flat_row:
+        total = max(FLAT_WIDTH, total + 1)
 
     def draw(values: Sequence[str], *_: object) -> str:
         return row(values, widths)

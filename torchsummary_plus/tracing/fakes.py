@@ -20,7 +20,16 @@ PRIM_DEVICE = torch.ops.prim.device.default
 
 
 class DataDependentError(RuntimeError):
-    """A value was asked of a tensor that has none: only a real pass can tell."""
+    """A value was asked of a tensor that has none: only a real pass can tell.
+
+    ``count`` tells how many there have been: a forward may catch one, and what it does then is no answer.
+    """
+
+    count = 0
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        DataDependentError.count += 1
 
 
 class UnfakeableError(RuntimeError):

@@ -185,6 +185,6 @@ def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
     """A tensor to run for real: uniform in [0, 1) where the dtype has such values, else zeros. Moves no global RNG."""
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.float32 if dtype.itemsize < 4 else dtype
-        generator = torch.Generator().manual_seed(0)
-        return torch.rand(tuple(shape), dtype=wide, generator=generator).to(device=device, dtype=dtype)
+        generator = torch.Generator("cpu").manual_seed(0)
+        return torch.rand(tuple(shape), dtype=wide, generator=generator, device="cpu").to(device=device, dtype=dtype)
     return torch.zeros(tuple(shape), dtype=dtype, device=device)

@@ -15,7 +15,7 @@ class WriteJournal(Listener):
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters = list(parameters)
-        self.states = [(p, p.requires_grad, p.grad) for p in self.parameters]
+        self.states = [(p, p.data, p.requires_grad, p.grad) for p in self.parameters]
         self.by_storage: dict[int, list[torch.Tensor]] = {}
         for p in self.parameters:
             if p.layout is torch.strided and p.device.type != "meta":
@@ -38,14 +38,23 @@ class WriteJournal(Listener):
                         self.kept[storage] = (original, _bytes_of(original).clone())
 
     def undo(self) -> None:
-        """Write the kept contents back, and give every parameter its gradient and ``requires_grad`` back."""
+        """Write the kept contents back, and give every parameter its data, gradient and ``requires_grad`` back."""
         with torch.no_grad():
             for original, content in self.kept.values():
                 _bytes_of(original).copy_(content)
-        for parameter, requires_grad, grad in self.states:
+        for parameter, data, requires_grad, grad in self.states:
+            if _place(parameter) != _place(data):
+                parameter.data = data
             parameter.grad = grad
             if parameter.requires_grad is not requires_grad:
                 parameter.requires_grad_(requires_grad)
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where a strided tensor's elements lie, and as what; of any other only the layout."""
+    if tensor.layout is not torch.strided or tensor.is_nested or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return (tensor.layout,)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,9 @@ Every answer is remembered, so that the hundredth block of a model costs a dicti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch._ops import OpOverload
@@ -32,8 +33,8 @@ class FakeKernels:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.fakes: dict[int, tuple[torch.Tensor, Fake]] = {}
-        self.born: dict[int, torch.UntypedStorage] = {}
-        self.tainted: set[int] = set()
+        self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
@@ -53,7 +54,7 @@ class FakeKernels:
             writes = func._schema.is_mutable
             if all(self._stays_real(tensor, writes) for tensor in found) and not self._leaves_cpu(kwargs):
                 return self._really(func, args, kwargs)
-            return self(func, *self._faked(func, args, kwargs))
+            return self._mixed(func, args, kwargs)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
@@ -97,18 +98,33 @@ class FakeKernels:
         with in_kernel():
             return _map(meta, lambda tensor: wrap(tensor, self.device if device.type == "meta" else device))
 
-    def _faked(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with every real tensor replaced by its fake; one that is written to has no values any more."""
+    def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator on fakes and real tensors: on fakes throughout. A real one written to has no values any more."""
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if type(tensor) is Fake else self.fake_of(tensor)
 
-        if func._schema.is_mutable:
-            for argument, value in zip(func._schema.arguments, args):
-                written = argument.alias_info is not None and argument.alias_info.is_write
-                if written and isinstance(value, torch.Tensor) and type(value) is not Fake:
-                    self.tainted.add(value.untyped_storage()._cdata)
-        return _map(args, fake), _map(kwargs, fake)
+        out = self(func, _map(args, fake), _map(kwargs, fake))
+        for tensor in _written(func, args, kwargs) if func._schema.is_mutable else ():
+            if type(tensor) is not Fake:
+                self.tainted[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+                if tensor.shape != self.fake_of(tensor).shape:
+                    _resize(tensor, self.fake_of(tensor).shape)
+        return out
+
+
+def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
+    writes = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return _tensors([named.get(name) for name in writes])
+
+
+def _resize(tensor: torch.Tensor, shape: torch.Size) -> None:
+    """Give a real tensor that was an ``out=`` the size of what was written to it."""
+    if shape.numel() > SMALL:
+        raise DataDependentError(f"a tensor of {list(tensor.shape)} grows to {list(shape)} as an out=")
+    tensor.resize_(shape)
 
 
 def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -144,9 +160,24 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
 
 _ONE_DTYPE = {
     getattr(torch.ops.aten, name).default
-    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear")
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),
+        *("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
+    )
 }
 """Operators that refuse mixed dtypes for real, and whose meta kernels do not."""
+
+_NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("batch", "layer", "group")}
+"""Likewise, but for half-precision inputs with float32 parameters."""
+
+
+def _check_dtypes(func: OpOverload, dtypes: list[torch.dtype]) -> None:
+    first, others = dtypes[0], set(dtypes[1:])
+    mixed = func in _NORMS and first in (torch.float16, torch.bfloat16) and others == {torch.float32}
+    if others - {first} and not mixed:
+        got = " and ".join(map(str, dtypes))
+        raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")
+
 
 _LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 """How ``torch.tensor(...)`` hands over what it made."""
@@ -157,7 +188,10 @@ _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_
 
 
 def _is_memorable(func: OpOverload) -> bool:
-    """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema."""
+    """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema.
+
+    What is written to an ``out=`` may change that tensor's shape, so it is run each time.
+    """
     schema = func._schema
     tags = func.tags
     unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -166,6 +200,7 @@ def _is_memorable(func: OpOverload) -> bool:
         and schema.name not in _INPLACE_VIEW
         and not any(tag in tags for tag in unclear)
         and all(r.alias_info is None or r.alias_info.is_write for r in schema.returns)
+        and not any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
     )
 
 
@@ -183,9 +218,8 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _compute(func, args, kwargs, found)
     if recipe is not None:
         return _cook(recipe, found)
-    if func in _ONE_DTYPE and len({fake.dtype for fake in found}) > 1:
-        got = " and ".join(str(fake.dtype) for fake in found)
-        raise RuntimeError(f"expected all matrices of {func._schema.name} to have the same dtype, but got {got}")
+    if func in _ONE_DTYPE or func in _NORMS:
+        _check_dtypes(func, [fake.dtype for fake in found if fake.dtype is not torch.bool])
     rule = ruled(func, args, kwargs)
     if rule is None:
         out = _compute(func, args, kwargs, found)

@@ -145,7 +145,8 @@ class _Keys:
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         if nn.parameter.is_lazy(tensor):
             place: Any = id(tensor)
-            shape, numel, nbytes = (), 0, 0
+            shape: tuple[int, ...] = ()
+            numel = nbytes = 0
         else:
             shape, numel = tuple(tensor.shape), tensor.numel()
             if tensor.layout is torch.strided and not tensor.is_nested:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .fakes import PRIM_DEVICE
+from .fakes import META, PRIM_DEVICE
 from .kernels import Kernel
 from .modules import ModuleTree
 
@@ -44,8 +44,8 @@ class Listener:
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator is about to run."""
 
-    def operator(self, frame: Frame, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """An operator has run and gave ``out``."""
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """An operator has run and gave ``out``; outside every call (in a backward, say) there is no frame."""
 
 
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,6 +65,7 @@ class Pass(TorchDispatchMode):
         self.frame: Frame | None = None
         self.calls = 0
         self.listening = False
+        self.in_engine = False
         self.failure: tuple[BaseException, Frame] | None = None
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
@@ -78,17 +79,15 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return args[0].device
+            return META if self.in_engine else args[0].device
         kwargs = kwargs or {}
         if self.listening:
             return self.kernel(func, args, kwargs)
         for before in self._before:
             before(func, args, kwargs)
         out = self.kernel(func, args, kwargs)
-        frame = self.frame
-        if frame is not None:
-            for operator in self._operator:
-                operator(frame, func, args, kwargs, out)
+        for operator in self._operator:
+            operator(self.frame, func, args, kwargs, out)
         return out
 
     def hold(self, mode_key: Any) -> None:

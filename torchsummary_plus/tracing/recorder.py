@@ -52,7 +52,9 @@ class Recorder(Listener):
         record.finished = self.ended
         self.ended += 1
 
-    def operator(self, frame: Frame, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if frame is None:
+            return
         record = self.records[frame.index]
         macs = multiply_adds(func, args, kwargs, out)
         if macs is None:

@@ -324,7 +324,7 @@ def avg_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
 ) -> Out:
     sure(settings[1:] != (0,))
-    return _like_image(x, 3, _pooled(x, 3, kernel, stride, padding, (1,), ceil_mode), x.dtype)
+    return fresh(_pooled(x, 3, kernel, stride, padding, (1,), ceil_mode), x.dtype)
 
 
 @rule("_adaptive_avg_pool2d")

@@ -27,7 +27,7 @@ from .rulebook import (
     rule,
     sure,
 )
-from .rules_pointwise import broadcast, promoted
+from .rules_pointwise import broadcast, dtype_of_number, promoted
 
 Sizes = Sequence[int]
 
@@ -174,6 +174,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     sure(tensors and all(t.shape == tensors[0].shape for t in tensors))
     shape = tensors[0].shape
     axis = axis_of(dim, len(shape) + 1)
+    sure(len(shape) not in (3, 4) or all(map(is_contiguous, tensors)))
     return fresh((*shape[:axis], len(tensors), *shape[axis:]), promoted(tensors))
 
 
@@ -276,3 +277,28 @@ def new(x: Tensor, size: Sizes, *, dtype: torch.dtype | None = None, **options: 
 @rule("new_full")
 def new_full(x: Tensor, size: Sizes, value: float, **options: Any) -> Out:
     return new(x, size, **options)
+
+
+@rule("zeros", "ones", "empty.memory_format", "rand", "randn")
+def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+    sure(options.get("layout") in (None, torch.strided) and options.get("memory_format") is None)
+    sure(all(length >= 0 for length in size))
+    return fresh(size, dtype or torch.get_default_dtype())
+
+
+@rule("full")
+def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
+    return made(size, dtype=dtype or dtype_of_number(value), **options)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(value: float, **options: Any) -> Out:
+    return made((), **options)
+
+
+@rule("arange", "arange.start", "arange.start_step")
+def arange(*numbers: int, dtype: torch.dtype | None = None, **options: Any) -> Out:
+    sure(all(type(number) is int for number in numbers))
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    sure(step and (end - start) * step >= 0)
+    return made([-((start - end) // step)], dtype=dtype or torch.int64, **options)

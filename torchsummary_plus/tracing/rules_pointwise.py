@@ -71,22 +71,27 @@ def _stretched(x: Tensor, shape: Shape) -> list[int]:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """The common dtype: tensors come before 0-d tensors, and those before numbers, unless theirs is a higher kind."""
+    """The common dtype: tensors come before 0-d tensors, and those before numbers, unless theirs is a higher kind.
+
+    The cast to it makes a tensor that is not dense lie in another way, which no rule follows.
+    """
     kinds: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
         if isinstance(operand, Tensor):
             level, dtype = 0 if operand.dim() else 1, operand.dtype
         else:
-            level, dtype = 2, _dtype_of_number(operand)
+            level, dtype = 2, dtype_of_number(operand)
         sure(dtype in NUMBERS)
         known = kinds[level]
         kinds[level] = dtype if known is None else torch.promote_types(known, dtype)
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
     common = _higher(kinds[0], _higher(kinds[1], kinds[2]))
-    sure(common is not None)
     return common  # type: ignore[return-value]
 
 
-def _dtype_of_number(number: float | int | bool) -> torch.dtype:
+def dtype_of_number(number: float | int | bool) -> torch.dtype:
+    """The dtype that torch gives a Python number."""
     if isinstance(number, float):
         return torch.get_default_dtype()
     sure(isinstance(number, int))

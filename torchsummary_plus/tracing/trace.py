@@ -15,7 +15,7 @@ from torch import nn
 from ..batches import is_proportional, open_batch
 from ..errors import ForwardError
 from ..records import Run, Trace
-from .fakes import standing_in_for
+from .fakes import DataDependentError, standing_in_for
 from .hints import forward_error
 from .inputs import Example, realise
 from .modules import ModuleTree
@@ -131,6 +131,7 @@ class _Runner:
         try:
             two = self.auto(2)
         except ForwardError as error:
+            error.input_shapes += " (the pass runs a batch of 2)"
             return self._fixed(1, error)
         try:
             three = self.auto(3)
@@ -212,7 +213,7 @@ class _Runner:
         watch = Pass(self.tree, world.kernel, [*world.listeners, _Embeddings(self.example, made), recorder])
         if mode_key is not None:
             watch.hold(mode_key)
-        size = self.tree.size()
+        size, refusals = self.tree.size(), DataDependentError.count
         watch.install()
         functions = Functions(watch) if self.options.functional else nullcontext()
         try:
@@ -222,6 +223,9 @@ class _Runner:
             raise
         except Exception as error:
             raise forward_error(error, watch, recorder.reached(self.specs)) from error
+        if DataDependentError.count != refusals:
+            caught = DataDependentError("the forward asked for the values of a tensor, and caught the refusal")
+            raise forward_error(caught, watch, recorder.reached(self.specs))
         if self.tree.size() != size:
             raise _GrewError
         run = Run(self.kind, self.reason, str(device), batch)

@@ -20,7 +20,7 @@ from .structures import slot_names
 LOCK = threading.RLock()
 """One pass at a time: a pass writes into the attributes of modules."""
 
-_MUTABLE = (dict, list, set, deque)
+_MUTABLE = (dict, list, set, deque, bytearray)
 _DEEPEST = 4
 
 Swap = Callable[[torch.Tensor], torch.Tensor]
@@ -55,6 +55,7 @@ class _Memory:
         self.empty: list[Any] = []
         self.full: list[tuple[Any, list[Any]]] = []
         self.slots: list[tuple[Any, list[tuple[str, Any]]]] = []
+        self.generators: list[Callable[[], object]] = []
         self.seen: set[int] = set()
 
     def keep(self, container: Any, depth: int = 0) -> None:
@@ -79,10 +80,13 @@ class _Memory:
                 if item.__class__ not in _INERT:
                     self._keep_inside(item, depth + 1)
         elif isinstance(value, torch.Tensor):
-            if value.__dict__:
-                self.keep(value.__dict__, depth)
+            self.keep(value.__dict__, depth)
         elif not isinstance(value, _OPAQUE) and id(value) not in self.seen:
             self.seen.add(id(value))
+            turned_back = _turning_back(value)
+            if turned_back is not None:
+                self.generators.append(turned_back)
+                return
             slots = [(name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name)]
             if slots:
                 self.slots.append((value, slots))
@@ -98,6 +102,8 @@ class _Memory:
                 container.clear()
         for container, content in self.full:
             _refill(container, content)
+        for turn_back in self.generators:
+            turn_back()
         for holder, slots in self.slots:
             for name, value in slots:
                 if getattr(holder, name, None) is not value:
@@ -109,6 +115,28 @@ _OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctio
 """Values whose insides are not ours to keep. Of a tensor only the attributes are."""
 
 
+def _turning_back(value: Any) -> Callable[[], object] | None:
+    """For a random generator or an array: a function that turns it back to what it is now."""
+    if isinstance(value, torch.Generator):
+        tensor = value.get_state()
+        return lambda: value.set_state(tensor)
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return lambda: value.setstate(state)
+    module = type(value).__module__
+    if module == "numpy" and hasattr(value, "copy") and hasattr(value, "flags"):
+        content = value.copy()
+        return lambda: value.__setitem__(..., content) if value.flags.writeable else None
+    if not module.startswith("numpy.random"):
+        return None
+    bits = getattr(value, "bit_generator", None)
+    if bits is None:
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    state = bits.state
+    return lambda: setattr(bits, "state", state)
+
+
 def _refill(container: Any, content: list[Any]) -> None:
     if isinstance(container, dict):
         if len(container) == len(content):
@@ -118,7 +146,8 @@ def _refill(container: Any, content: list[Any]) -> None:
             else:
                 return
         container.clear()
-        container.update(content)
+        for key, value in content:
+            container[key] = value
     elif isinstance(container, set):
         if container != set(content):
             container.clear()
@@ -129,9 +158,13 @@ def _refill(container: Any, content: list[Any]) -> None:
 
 
 def _generators() -> list[Callable[[], object]]:
-    """For each random generator that a forward may turn: a function that turns it back."""
-    cpu, own = torch.get_rng_state(), random.getstate()
-    back: list[Callable[[], object]] = [lambda: torch.set_rng_state(cpu), lambda: random.setstate(own)]
+    """For each global that a forward may turn, random generators first of all: a function that turns it back."""
+    cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
+    back: list[Callable[[], object]] = [
+        lambda: torch.set_rng_state(cpu),
+        lambda: random.setstate(own),
+        lambda: torch.set_default_dtype(dtype),
+    ]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         state = numpy.random.get_state()

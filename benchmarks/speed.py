@@ -1,0 +1,171 @@
+"""Time and memory of a summary beside torchsummary and torchinfo, in one run: ``python -m benchmarks.speed``.
+
+Every tool writes its table; a time is the least of several taken in turns. The last two columns are ours over each
+peer's. A goal is judged by the faster peer that runs the batch asked for: torchsummary runs 2, whatever it is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+
+import torch
+from torch import nn
+
+from benchmarks.speed_fit import fit
+from benchmarks.speed_models import BY_NAME, GIANTS, SUBJECTS, Subject
+from benchmarks.speed_process import cold, import_seconds
+from benchmarks.speed_tools import TOOLS, best
+
+BATCHES = (-1, 1, 32, 128)
+WARM_GOALS = {1: 1.0, 32: 0.1, 128: 0.1}
+COLD_GOAL = 1.3
+IMPORT_GOAL_MS = 30.0
+GIANT_GOALS_MS = {"llama2_70b": 3000.0, "llama3_405b": 5000.0}
+GIANT_GOAL_MB = 150.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three small models, few repetitions")
+    parser.add_argument("--only", choices=["warm", "giants", "cold", "import", "fit"], help="one part of it")
+    options = parser.parse_args()
+    quick: bool = options.quick
+    names = ["mlp", "resnet18", "mobilenet_v2"] if quick else [subject.name for subject in SUBJECTS]
+    parts: Mapping[str, Callable[[], None]] = {
+        "warm": lambda: warm([BY_NAME[name] for name in names], (1, 32) if quick else BATCHES, 3 if quick else 7),
+        "giants": lambda: giants(GIANTS[:2] if quick else GIANTS, 2 if quick else 5),
+        "cold": lambda: cold_processes(names[:2] if quick else names, 2 if quick else 5),
+        "import": lambda: imports(3 if quick else 9),
+        "fit": lambda: fit((1_000, 2_000, 5_000) if quick else (1_000, 3_000, 10_000, 30_000, 100_000)),
+    }
+    print(describe_machine())
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
+
+
+def describe_machine() -> str:
+    tools = ", ".join(f"{name} {version(name)}" for name in ("torch", "torchsummary", "torchinfo"))
+    load = os.getloadavg()[0]
+    return (
+        f"Python {platform.python_version()}, {tools}; {os.cpu_count()} CPUs, {torch.get_num_threads()} threads,"
+        f" load before the run {load:.1f}"
+    )
+
+
+def verdict(value: float | None, goal: float | None) -> str:
+    """How a value stands to its goal."""
+    return "" if goal is None or value is None else f"goal {goal:g}: {'met' if value <= goal else 'MISSED'}"
+
+
+def ms(seconds: float | None) -> str:
+    return "fails" if seconds is None else f"{1000 * seconds:.2f}"
+
+
+def ratio(times: Mapping[str, float], peers: Iterable[str]) -> float | None:
+    """Ours over the faster of some peers; None where none of them runs."""
+    known = [times[name] for name in peers if name in times]
+    return times["ours"] / min(known) if known else None
+
+
+def cells(times: Mapping[str, float]) -> str:
+    """The times of the tools, and ours over each peer's, as a line has them."""
+    ratios = [ratio(times, [peer]) for peer in PEERS]
+    return " ".join([*(f"{ms(times.get(name)):>12}" for name in TOOLS), *map(share, ratios)])
+
+
+def share(value: float | None) -> str:
+    return f"{'--' if value is None else f'{value:.3f}':>10}"
+
+
+PEERS = ("torchsummary", "torchinfo")
+HEAD = " ".join([*(f"{name:>12}" for name in TOOLS), f"{'/t.summary':>10} {'/torchinfo':>10}"])
+
+
+def turns(model: nn.Module, subject: Subject, batch: int, repetitions: int) -> tuple[dict[str, float], dict[str, str]]:
+    """The best times of all tools on a model, and why some failed."""
+    return best({name: partial(tool, model, subject, batch) for name, tool in TOOLS.items()}, repetitions, budget=10.0)
+
+
+def print_failures(failed: Mapping[str, str]) -> None:
+    for name, why in failed.items():
+        print(f"{'':14} {name} fails: {why}")
+
+
+def warm(subjects: Iterable[Subject], batches: Sequence[int], repetitions: int) -> None:
+    """A process that has summarised before. Batch "open" is -1, the default of ours and of torchsummary."""
+    print(f"\nWARM, ms (torchsummary always runs a batch of 2)\n{'model':14} {'batch':>5} {HEAD}")
+    for subject in subjects:
+        model = subject.build()
+        failed: dict[str, str] = {}
+        for batch in batches:
+            times, failed = turns(model, subject, batch, repetitions)
+            rivals = PEERS if batch <= 2 else PEERS[1:]
+            goal = verdict(ratio(times, rivals), WARM_GOALS.get(batch))
+            print(f"{subject.name:14} {'open' if batch == -1 else batch:>5} {cells(times)}  {goal}", flush=True)
+        print_failures(failed)
+
+
+def giants(subjects: Iterable[Subject], repetitions: int) -> None:
+    """Models on ``meta``, of which nothing is allocated; peers are tried all the same."""
+    print("\nGIANTS on meta, 2048 tokens, ms; MB by which the peak of a fresh process exceeds that of `import torch`")
+    print(f"{'model':14} {'batch':>5} {HEAD} {'MB':>7}")
+    bare = cold("nothing", "nothing")[1]
+    for subject in subjects:
+        model = subject.build()
+        over = (cold("ours", subject.name)[1] - bare) / 2**20
+        failed: dict[str, str] = {}
+        for batch in (1, 32, 128):
+            times, failed = turns(model, subject, batch, repetitions)
+            goal = GIANT_GOALS_MS.get(subject.name)
+            met = f"{verdict(1000 * times['ours'], goal)} {verdict(over, goal and GIANT_GOAL_MB)}"
+            print(f"{subject.name:14} {batch:5} {cells(times)} {over:7.1f}  {met}", flush=True)
+        print_failures(failed)
+
+
+def cold_processes(names: Iterable[str], repetitions: int) -> None:
+    """Start Python, import torch and the tool, build the model, summarise once at a batch of 1."""
+    print("\nCOLD process, batch 1: ms of all of it, beside one that only builds the model; MB of peak over that one")
+    print(f"{'model':14} {'build only':>12} {HEAD}  {'MB: ours':>9} {'torchsummary':>12} {'torchinfo':>9}")
+    for name in names:
+        times, peaks, failed = cold_turns(name, repetitions)
+        over = {tool: f"{(peaks[tool] - peaks['nothing']) / 2**20:.1f}" for tool in peaks}
+        memory = f"{over['ours']:>9} {over.get('torchsummary', 'fails'):>12} {over.get('torchinfo', 'fails'):>9}"
+        goal = verdict(ratio(times, PEERS), COLD_GOAL)
+        print(f"{name:14} {ms(times['nothing']):>12} {cells(times)}  {memory}  {goal}", flush=True)
+        print_failures(failed)
+
+
+def cold_turns(name: str, repetitions: int) -> tuple[dict[str, float], dict[str, int], dict[str, str]]:
+    """The least seconds and peak bytes of fresh processes, by tool, and why some failed."""
+    times: dict[str, float] = {}
+    peaks: dict[str, int] = {}
+    failed: dict[str, str] = {}
+    for _ in range(repetitions):
+        for tool in ("nothing", *TOOLS):
+            try:
+                seconds, peak = cold(tool, name)
+            except RuntimeError as error:
+                failed[tool] = str(error)
+                continue
+            times[tool] = min(seconds, times.get(tool, seconds))
+            peaks[tool] = min(peak, peaks.get(tool, peak))
+    return times, peaks, failed
+
+
+def imports(repetitions: int) -> None:
+    """What importing adds to importing torch."""
+    print("\nIMPORT after `import torch`, ms")
+    for module in ("torch", "torchsummary_plus", "torchsummary_plus.api", "torchsummary", "torchinfo"):
+        value = 1000 * min(import_seconds(module) for _ in range(repetitions))
+        goal = verdict(value, IMPORT_GOAL_MS if module == "torchsummary_plus" else None)
+        print(f"{module:22} {value:9.2f}  {goal}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A fresh process that builds a model and summarises it with one tool, or with none; and how its parent measures it.
+
+``python -m benchmarks.speed_process TOOL MODEL`` prints the peak of its resident memory in bytes. TOOL "nothing" stops
+after building the model; MODEL "nothing" stops after importing torch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(tool: str, name: str) -> None:
+    import torch  # noqa: F401
+
+    if name != "nothing":
+        from benchmarks.speed_models import BY_NAME
+
+        subject = BY_NAME[name]
+        model = subject.build()
+        if tool != "nothing":
+            from benchmarks.speed_tools import TOOLS, silent
+
+            silent(lambda: TOOLS[tool](model, subject, 1))
+    print(peak_bytes())
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had resident; ``getrusage`` would also count its parent's."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM; this benchmark needs Linux")
+
+
+def cold(tool: str, name: str) -> tuple[float, int]:
+    """Seconds and peak bytes of one fresh process; raises RuntimeError where it fails."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.speed_process", tool, name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    return seconds, int(done.stdout.split()[-1])
+
+
+def import_seconds(module: str) -> float:
+    """How long a fresh process that has imported torch takes to import a module; or to import torch, if that is it."""
+    first = "" if module == "torch" else "import torch; "
+    program = f"{first}import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

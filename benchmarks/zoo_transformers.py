@@ -1,0 +1,120 @@
+"""Models of the transformers library, made tiny by rule: any configuration class, no list of sizes for each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.zoo import Case
+
+TINY = {
+    2: "num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers n_layer n_layers"
+    " num_encoder_layers num_experts_per_tok top_k num_key_value_heads num_kv_heads",
+    4: "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads"
+    " num_experts num_local_experts n_routed_experts",
+    16: "head_dim d_kv",
+    64: "hidden_size d_model n_embd embed_dim dim encoder_hidden_size decoder_hidden_size",
+    128: "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner ffn_hidden_size moe_intermediate_size",
+}
+"""Values by the names that configurations use for them; a name not here keeps its default."""
+
+
+def transformers_cases(chosen: str = "") -> Iterator[Case]:
+    """Every model type whose tiny form can be built and runs as it is; what cannot is not ours to judge."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    for name in MODEL_MAPPING_NAMES:
+        if chosen not in name:
+            continue
+        try:
+            case = _case(name)
+        except Exception:
+            continue
+        if case is not None:
+            yield case
+
+
+def _case(name: str) -> Case | None:
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(name)
+    shrink(config)
+
+    def make() -> nn.Module:
+        model: nn.Module = AutoModel.from_config(config)
+        return model
+
+    probe = make().eval()
+    for data in candidates(probe, config):
+        if runs(probe, data):
+            return Case("transformers", name, make, data=data)
+    return None
+
+
+def shrink(config: Any) -> None:
+    """Give a configuration, and those inside it, the sizes of ``TINY``."""
+    for value, names in TINY.items():
+        for name in names.split():
+            if isinstance(getattr(config, name, None), int):
+                setattr(config, name, value)
+    for kinds in ("layer_types", "mlp_layer_types"):
+        if isinstance(getattr(config, kinds, None), list):
+            setattr(config, kinds, getattr(config, kinds)[:2])
+    for inner in list(vars(config).values()):
+        if hasattr(inner, "model_type"):
+            shrink(inner)
+
+
+def candidates(model: nn.Module, config: Any) -> Iterator[dict[str, Any]]:
+    """Inputs that the names of forward's arguments suggest: the main one, then with one more, then all."""
+    accepted = inspect.signature(model.forward).parameters
+    known = {name: value for name, value in inputs(config).items() if name in accepted}
+    main = getattr(model, "main_input_name", "input_ids")
+    if main in known:
+        yield {main: known[main]}
+        for other in known:
+            if other != main:
+                yield {main: known[main], other: known[other]}
+    yield known
+
+
+def runs(model: nn.Module, data: dict[str, Any]) -> bool:
+    """Whether a forward succeeds."""
+    try:
+        with torch.no_grad():
+            model(**data)
+    except Exception:
+        return False
+    return bool(data)
+
+
+def inputs(config: Any) -> dict[str, Tensor]:
+    """Tensors of the shapes that the arguments of these names usually have, for a batch of 2."""
+    ids = torch.arange(32).reshape(2, 16) % 7 + 5
+    side, channels = _first(config, ("image_size",), 224), _first(config, ("num_channels", "in_channels"), 3)
+    height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    mels = _first(config, ("num_mel_bins", "input_feat_per_channel", "feature_size"), 80)
+    frames = 2 * _first(config, ("max_source_positions",), 32)
+    return {
+        "input_ids": ids,
+        "decoder_input_ids": ids,
+        "pixel_values": torch.rand(2, channels, height, width),
+        "input_values": torch.rand(2, 16000),
+        "input_features": torch.rand(2, mels, frames),
+        "attention_mask": torch.ones_like(ids),
+        "bbox": torch.zeros(2, 16, 4, dtype=torch.long),
+        "pixel_values_videos": torch.rand(2, 8, channels, height, width),
+    }
+
+
+def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
+    """The first of some settings that the configuration, or one inside it, has."""
+    for one in (config, *(inner for inner in vars(config).values() if hasattr(inner, "model_type"))):
+        for name in names:
+            if isinstance(getattr(one, name, None), (int, list, tuple)):
+                return getattr(one, name)
+    return default

@@ -1,0 +1,267 @@
+"""The registry of GPUs: how much memory a card is sold with, and how much of it a program gets.
+
+Three figures. The datasheet's: its "24 GB" is read as 24 GiB, since memory is built in powers of 2 and the driver
+confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). What ``nvidia-smi`` reports as the total. And what CUDA
+shows to a program, ``torch.cuda.get_device_properties(0).total_memory``: the driver and, on cards that have it, error
+correction take their part first. It moves a little from driver to driver; given is the least that was seen in print, on
+Linux.
+
+Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each card names
+that of the other two.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from ..errors import InputError
+from ..units import MIB, describe
+
+GIB = 1024 * MIB
+
+CONTEXT_BYTES: dict[str, tuple[int, int]] = dict.fromkeys(
+    ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"), (3 * GIB // 10, 6 * GIB // 10)
+)
+"""Architecture -> the least and the most bytes of a CUDA context, which the allocator never sees, where kernels are
+loaded lazily (torch 1.13 and later). The first small tensor takes 0.27 GiB in all in pytorch/pytorch#86509, 0.3 to
+0.4 GB in #107667 and #109888; the kernels of a model come on top. No public figure tells the architectures apart."""
+
+PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
+TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
+"""Where a card's ``smi_mib`` and ``cuda_mib`` come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GPU:
+    """A card: the datasheet's GB, and the totals of nvidia-smi and of CUDA in MiB (None where no source is known)."""
+
+    name: str
+    architecture: str
+    compute_capability: tuple[int, int]
+    datasheet_gb: int
+    smi_mib: int | None = None
+    cuda_mib: int | None = None
+    source: str = PRINTED
+
+    @property
+    def datasheet_bytes(self) -> int:
+        """What the card is sold with.
+
+        >>> find_gpu("RTX 4090").datasheet_bytes == 24 * 1024**3
+        True
+        """
+        return self.datasheet_gb * GIB
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a program gets, its CUDA context included: the smallest figure known.
+
+        >>> find_gpu("RTX 4090").usable_bytes // 1024**2
+        24081
+        """
+        known = self.cuda_mib or self.smi_mib
+        return self.datasheet_bytes if known is None else known * MIB
+
+    @property
+    def context_bytes(self) -> tuple[int, int]:
+        """The least and the most of it that the CUDA context takes."""
+        return CONTEXT_BYTES[self.architecture]
+
+
+GPUS: dict[str, GPU] = {}
+"""Every card by its name."""
+
+ALIASES: dict[str, str] = {
+    "H100": "H100 SXM",
+    "H100 80GB": "H100 SXM",
+    "GH200": "GH200 96GB",
+    "GH200 480GB": "GH200 96GB",
+    "RTX 3080": "RTX 3080 10GB",
+    "RTX 3060": "RTX 3060 12GB",
+}
+"""Names that mean one card among several, or that count the memory of the CPU beside it."""
+
+
+def register_gpu(gpu: GPU) -> GPU:
+    """Add a card, for :func:`find_gpu` and every ``memory=`` argument. Raises InputError if its name is taken.
+
+    >>> register_gpu(GPU("Example 9000", "Blackwell", (12, 0), 64)).usable_bytes // 1024**3
+    64
+    >>> del GPUS["Example 9000"]
+    """
+    if _spellings(gpu) in map(_spellings, GPUS.values()):
+        raise InputError(f"The GPU {describe(gpu.name)} is registered already")
+    if gpu.architecture not in CONTEXT_BYTES:
+        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(CONTEXT_BYTES)}")
+    GPUS[gpu.name] = gpu
+    return gpu
+
+
+def find_gpu(name: str) -> GPU:
+    """The card of a name, as people or ``torch.cuda.get_device_name()`` write it.
+
+    Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor do not matter; the memory does where
+    a card comes with several sizes. Raises InputError for an unknown name, with near ones, and for one that several
+    cards share, with theirs.
+
+    >>> find_gpu("nvidia geforce rtx4090").name, find_gpu("NVIDIA A100-SXM4-80GB").name
+    ('RTX 4090', 'A100 80GB')
+    """
+    found = _candidates(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(found)}")
+    near = _near(name)
+    raise InputError(
+        f"unknown GPU {describe(name)}; near names: {_names(near)}"
+        if near
+        else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
+    )
+
+
+def parse_memory(value: int | str) -> int:
+    """Bytes, from a whole number of bytes, a text with its unit, or the name of a GPU (what a program gets of it).
+
+    GiB is 1024**3 bytes and GB 1000**3; the same for K, M and T. Raises InputError that names the accepted forms.
+
+    >>> parse_memory("24GiB"), parse_memory("24 GB"), parse_memory("RTX 4090")
+    (25769803776, 24000000000, 25250758656)
+    """
+    nbytes = _size(value) if isinstance(value, str) else value
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
+        near = _near(value) if isinstance(value, str) else []
+        raise InputError(
+            f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
+            "or the name of a GPU" + (f"; near names: {_names(near)}" if near else "")
+        )
+    return nbytes
+
+
+SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
+
+
+def _size(text: str) -> int | None:
+    """The bytes that a text means, or None."""
+    match = SIZE.fullmatch(text)
+    if match is not None:
+        number, prefix, binary = match.groups()
+        unit = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+        return round(float(number) * unit)
+    found = _candidates(text)
+    if len(found) > 1:
+        return find_gpu(text).usable_bytes
+    if found:
+        return found[0].usable_bytes
+    return int(text) if re.fullmatch(r"\s*[0-9]+\s*", text) else None
+
+
+BRANDS = re.compile(
+    "nvidia|geforce|quadro|tesla|rtx|gtx|graphics|gpu|generation|blackwell|server|workstation|edition|maxq|"
+    "hbm[0-9]e?|gddr[0-9]x?"
+)
+FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b")
+
+
+@cache
+def _compact(name: str) -> str:
+    """A name without case, blanks and brand words: "a10080gb" for "NVIDIA A100 80GB"."""
+    return BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb")
+
+
+@cache
+def _spellings(gpu: GPU) -> tuple[str, str]:
+    """A card's compact name without and with its memory."""
+    memory = f"{gpu.datasheet_gb}gb"
+    model = _compact(gpu.name).removesuffix(memory)
+    return model, model + memory
+
+
+def _candidates(name: str) -> list[GPU]:
+    """The cards that a name can mean; its form factor counts only where cards differ by it."""
+    aliases = {_compact(alias): GPUS[meant] for alias, meant in ALIASES.items()}
+    for wanted in (_compact(name), _compact(FORM_FACTOR.sub("", name.lower()))):
+        if wanted in aliases:
+            return [aliases[wanted]]
+        found = [gpu for gpu in GPUS.values() if wanted in _spellings(gpu)]
+        if found:
+            return found
+    return []
+
+
+def _near(name: str) -> list[GPU]:
+    """The cards whose names resemble one, nearest first."""
+    models = sorted({_spellings(gpu)[0] for gpu in GPUS.values()})
+    close = difflib.get_close_matches(_compact(name), models, n=5, cutoff=0.5)
+    return [gpu for model in close for gpu in GPUS.values() if _spellings(gpu)[0] == model]
+
+
+def _names(gpus: Iterable[GPU]) -> str:
+    return ", ".join(describe(gpu.name) for gpu in gpus)
+
+
+Row = tuple[str, str, tuple[int, int], int, int | None, int | None, str]
+
+KNOWN: tuple[Row, ...] = (
+    ("GTX 1080 Ti", "Pascal", (6, 1), 11, 11_264, 11_172, PRINTED),
+    ("P100", "Pascal", (6, 0), 16, 16_384, 16_276, PRINTED),
+    ("V100 16GB", "Volta", (7, 0), 16, 16_384, 16_130, PRINTED),
+    ("V100 32GB", "Volta", (7, 0), 32, 32_768, 32_494, PRINTED),
+    ("TITAN V", "Volta", (7, 0), 12, None, 12_064, PRINTED),
+    ("T4", "Turing", (7, 5), 16, 15_360, 14_913, TABULATED),
+    ("TITAN RTX", "Turing", (7, 5), 24, 24_576, 24_212, PRINTED),
+    ("RTX 2060", "Turing", (7, 5), 6, 6_144, 5_918, PRINTED),
+    ("RTX 2070", "Turing", (7, 5), 8, 8_192, None, PRINTED),
+    ("RTX 2080 Ti", "Turing", (7, 5), 11, 11_264, 10_825, PRINTED),
+    ("Quadro RTX 8000", "Turing", (7, 5), 48, None, 48_380, PRINTED),
+    ("A10", "Ampere", (8, 6), 24, 23_028, None, TABULATED),
+    ("A10G", "Ampere", (8, 6), 24, 23_028, 22_587, PRINTED),
+    ("A30", "Ampere", (8, 0), 24, 24_576, 24_164, PRINTED),
+    ("A40", "Ampere", (8, 6), 48, 46_068, 45_416, PRINTED),
+    ("A100 40GB", "Ampere", (8, 0), 40, 40_960, 40_441, TABULATED),
+    ("A100 80GB", "Ampere", (8, 0), 80, 81_920, 81_038, TABULATED),
+    ("RTX A4000", "Ampere", (8, 6), 16, 16_376, 15_984, f"{PRINTED}; DengKaiCQ/VGGT-Long#6"),
+    ("RTX A5000", "Ampere", (8, 6), 24, 24_564, 24_248, PRINTED),
+    ("RTX A6000", "Ampere", (8, 6), 48, 49_140, 48_676, PRINTED),
+    ("RTX 3060 12GB", "Ampere", (8, 6), 12, 12_288, 11_910, PRINTED),
+    ("RTX 3070", "Ampere", (8, 6), 8, 8_192, 7_753, PRINTED),
+    ("RTX 3080 10GB", "Ampere", (8, 6), 10, 10_240, 10_002, PRINTED),
+    ("RTX 3080 12GB", "Ampere", (8, 6), 12, None, 12_117, PRINTED),
+    ("RTX 3080 Ti", "Ampere", (8, 6), 12, 12_288, 11_910, PRINTED),
+    ("RTX 3090", "Ampere", (8, 6), 24, 24_576, 24_260, PRINTED),
+    ("RTX 3090 Ti", "Ampere", (8, 6), 24, 24_564, 24_110, PRINTED),
+    ("L4", "Ada", (8, 9), 24, 23_034, 22_563, TABULATED),
+    ("L40", "Ada", (8, 9), 48, 46_068, 45_465, f"{PRINTED}; QwenLM/Qwen3-VL#2097"),
+    ("L40S", "Ada", (8, 9), 48, 46_068, 45_495, TABULATED),
+    ("RTX 6000 Ada", "Ada", (8, 9), 48, 49_140, 48_497, PRINTED),
+    ("RTX 4060", "Ada", (8, 9), 8, 8_188, 7_807, PRINTED),
+    ("RTX 4060 Ti 8GB", "Ada", (8, 9), 8, 8_188, 7_806, PRINTED),
+    ("RTX 4060 Ti 16GB", "Ada", (8, 9), 16, 16_380, None, PRINTED),
+    ("RTX 4070", "Ada", (8, 9), 12, 12_282, 11_994, PRINTED),
+    ("RTX 4070 Ti", "Ada", (8, 9), 12, 12_282, 12_007, PRINTED),
+    ("RTX 4070 Ti SUPER", "Ada", (8, 9), 16, 16_376, 16_069, PRINTED),
+    ("RTX 4080", "Ada", (8, 9), 16, 16_376, 16_049, PRINTED),
+    ("RTX 4080 SUPER", "Ada", (8, 9), 16, 16_376, 15_944, PRINTED),
+    ("RTX 4090", "Ada", (8, 9), 24, 24_564, 24_081, PRINTED),
+    ("H100 SXM", "Hopper", (9, 0), 80, 81_559, 81_082, TABULATED),
+    ("H100 PCIe", "Hopper", (9, 0), 80, 81_559, 81_008, PRINTED),
+    ("H100 NVL", "Hopper", (9, 0), 94, 95_830, 95_232, f"{PRINTED}; ali-vilab/VACE#56"),
+    ("H200", "Hopper", (9, 0), 141, 143_771, 143_156, TABULATED),
+    ("GH200 96GB", "Hopper", (9, 0), 96, 97_871, None, PRINTED),
+    ("B200", "Blackwell", (10, 0), 180, 183_359, 182_631, PRINTED),
+    ("RTX PRO 6000", "Blackwell", (12, 0), 96, 97_887, 97_250, PRINTED),
+    ("RTX 5060 Ti 8GB", "Blackwell", (12, 0), 8, 8_151, None, PRINTED),
+    ("RTX 5060 Ti 16GB", "Blackwell", (12, 0), 16, 16_311, 15_848, PRINTED),
+    ("RTX 5070", "Blackwell", (12, 0), 12, 12_227, None, PRINTED),
+    ("RTX 5070 Ti", "Blackwell", (12, 0), 16, 16_303, None, PRINTED),
+    ("RTX 5080", "Blackwell", (12, 0), 16, 16_303, 15_840, PRINTED),
+    ("RTX 5090", "Blackwell", (12, 0), 32, 32_607, 32_102, PRINTED),
+)
+"""Name, architecture, compute capability, datasheet's GB, nvidia-smi's total and CUDA's in MiB, source of these two."""
+
+for row in KNOWN:
+    register_gpu(GPU(*row))

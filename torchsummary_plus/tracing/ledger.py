@@ -1,0 +1,127 @@
+"""A listener that keeps the books of a step: every storage's birth and death, by operator, module and phase."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..memory_records import MemoryLog, Moment, StorageSpec
+from .passes import Frame, Listener
+from .workspace import scratch_bytes
+
+OUTSIDE = -1
+"""The module number of what happens in no module's forward."""
+
+
+class Ledger(Listener):
+    """Notes what is allocated and freed while a step runs, and for whom.
+
+    A storage is known by a weak reference, so that it is freed in the books when torch frees it. Its owner is the
+    innermost module when it is born: in the forward by the call under way, in the backward by the autograd node,
+    whose sequence number tells in which call it was made.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.phase = "setup"
+        self.step = 0
+        self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
+        self.events: list[tuple[int, int, int]] = []
+        self.nbytes: list[int] = []
+        self.kinds: list[str | None] = []
+        self.owners: list[int] = []
+        self.unmodelled: dict[str, int] = {}
+        self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._node_starts: list[int] = [0]
+        self._node_modules: list[int] = [OUTSIDE]
+        self._module = OUTSIDE
+
+    def enter(self, phase: str, step: int) -> None:
+        """A new phase of the step begins."""
+        self.phase, self.step = phase, step
+        self.moments.append(Moment("", OUTSIDE, phase, step))
+
+    def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Book tensors that are there already, or give those that are booked a kind."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            known = self._live.get(storage._cdata)
+            number = self._book(storage, owner) if known is None else known[0]
+            self.kinds[number] = kind
+            if owner != OUTSIDE:
+                self.owners[number] = owner
+
+    def begin(self, frame: Frame) -> None:
+        self._turn(OUTSIDE if frame.module is None else frame.module)
+
+    def end(self, frame: Frame, output: Any) -> None:
+        outer = frame.outer
+        self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
+
+    def _turn(self, module: int) -> None:
+        """From the next autograd node on, nodes are made by ``module``."""
+        self._module = module
+        number = torch._C._autograd._get_sequence_nr()
+        if self._node_starts[-1] == number:
+            self._node_modules[-1] = module
+        else:
+            self._node_starts.append(number)
+            self._node_modules.append(module)
+
+    def _owner(self) -> int:
+        """The module that the present operator works for."""
+        node = torch._C._current_autograd_node() if self.phase == "backward" else None
+        if node is None or self._module != OUTSIDE:
+            return self._module
+        return self._node_modules[bisect_right(self._node_starts, node._sequence_nr()) - 1]
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        owner = self._owner()
+        self.moments.append(Moment(func.name() if hasattr(func, "name") else str(func), owner, self.phase, self.step))
+        for tensor in _results(out):
+            if tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._live:
+                    self._book(storage, owner)
+        scratch = scratch_bytes(self.backend, func, args, kwargs, out)
+        if scratch:
+            number = self._number(scratch, owner, "workspace")
+            self.events.append((len(self.moments) - 1, number, scratch))
+            self.events.append((len(self.moments) - 1, number, 0))
+
+    def _number(self, nbytes: int, owner: int, kind: str | None) -> int:
+        self.nbytes.append(nbytes)
+        self.kinds.append(kind)
+        self.owners.append(owner)
+        return len(self.nbytes) - 1
+
+    def _book(self, storage: torch.UntypedStorage, owner: int) -> int:
+        nbytes = storage.nbytes()
+        number = self._number(nbytes, owner, None)
+        key = storage._cdata
+        self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
+        if nbytes:
+            self.events.append((len(self.moments) - 1, number, nbytes))
+        return number
+
+    def _free(self, key: int) -> None:
+        number, _ = self._live.pop(key)
+        if self.nbytes[number]:
+            self.events.append((len(self.moments) - 1, number, 0))
+
+    def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
+        """The books as plain data."""
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners))
+        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths)
+
+
+def _results(out: Any) -> Iterable[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return (out,)
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in _results(item)]
+    return ()
