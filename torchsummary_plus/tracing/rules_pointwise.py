@@ -86,8 +86,7 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
         kinds[level] = dtype if known is None else torch.promote_types(known, dtype)
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
-    common = _higher(kinds[0], _higher(kinds[1], kinds[2]))
-    return common  # type: ignore[return-value]
+    return _higher(kinds[0], _higher(kinds[1], kinds[2]))  # type: ignore[return-value]
 
 
 def dtype_of_number(number: float | int | bool) -> torch.dtype:

@@ -87,7 +87,8 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 @contextmanager
 def engine_watched(watch: Pass, ledger_phase: Any) -> Iterator[None]:
     """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
-    run = torch.autograd._engine_run_backward
+    engine: Any = torch.autograd
+    run = engine._engine_run_backward
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         outer, watch.in_engine = watch.in_engine, True
@@ -97,8 +98,8 @@ def engine_watched(watch: Pass, ledger_phase: Any) -> Iterator[None]:
         finally:
             watch.in_engine = outer
 
-    torch.autograd._engine_run_backward = watched
+    engine._engine_run_backward = watched
     try:
         yield
     finally:
-        torch.autograd._engine_run_backward = run
+        engine._engine_run_backward = run

@@ -22,7 +22,7 @@ from .ledger import OUTSIDE, Ledger
 from .modules import ModuleTree
 from .passes import Pass, deep_stack
 from .semantics import StepFunctions, StepKernels, engine_watched
-from .structures import replace_tensors
+from .structures import all_tensors
 from .world import LOCK, restored, swap_tensors
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
@@ -32,9 +32,9 @@ OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
 class Step:
     """The step to keep books of.
 
-    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` a callable on
-    the output; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``; ``keep_output`` for a loop that
-    keeps the output until the next one; ``steps`` how many times it runs.
+    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` a callable
+    on the output; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``; ``keep_output`` for a loop
+    that keeps the output until the next one; ``steps`` how many times it runs.
     """
 
     mode: str = "train"
@@ -104,9 +104,10 @@ class _Books:
         for index, module in enumerate(self.tree.modules):
             self.ledger.hold((p for p in module._parameters.values() if p is not None), "parameters", index)
             self.ledger.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
-        replace_tensors((args, kwargs), lambda tensor: self.ledger.hold([tensor], "inputs") or tensor)
+        self.ledger.hold(all_tensors((args, kwargs)), "inputs")
         with ExitStack() as stack:
-            trained = [p for module in self.tree.modules for p in module._parameters.values() if p is not None]
+            held = [p for module in self.tree.modules for p in module._parameters.values() if p is not None]
+            trained = list({id(p): p for p in held}.values())
             stack.enter_context(self._gradients_named())
             stack.enter_context(engine_watched(self.watch, self._phase))
             stack.enter_context(self.watch)
@@ -215,8 +216,7 @@ def default_loss(output: Any) -> torch.Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
-    found: list[torch.Tensor] = []
-    replace_tensors(output, lambda t: (found.append(t) if t.is_floating_point() and t.requires_grad else None) or t)
+    found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not found:
         raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
     total = found[0].sum()
@@ -240,12 +240,11 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
         if optimizer.lower() not in _NAMES:
             raise choice_error("optimizer", optimizer, sorted(_NAMES))
         optimizer = _NAMES[optimizer.lower()]
-    if inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer):
-        if "lr" in inspect.signature(optimizer).parameters:
-            return lambda parameters: optimizer(parameters, lr=1e-3)
-        return optimizer
-    if callable(optimizer):
-        return optimizer  # type: ignore[no-any-return]
+    made: Any = optimizer
+    if inspect.isclass(optimizer) and "lr" in inspect.signature(optimizer).parameters:
+        return lambda parameters: made(parameters, lr=1e-3)
+    if callable(made):
+        return made  # type: ignore[no-any-return]
     raise InputError(
         f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, or a callable from parameters"
     )

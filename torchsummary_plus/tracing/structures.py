@@ -142,17 +142,21 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
     return twin
 
 
-def first_tensor(value: Any) -> torch.Tensor | None:
-    """The first tensor with at least one axis, in order; None where there is none."""
+def all_tensors(value: Any) -> list[torch.Tensor]:
+    """Every tensor of a value, in order."""
     found: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim():
-            found.append(tensor)
+        found.append(tensor)
         return tensor
 
     replace_tensors(value, keep)
-    return found[0] if found else None
+    return found
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one axis, in order; None where there is none."""
+    return next((tensor for tensor in all_tensors(value) if tensor.dim()), None)
 
 
 def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:

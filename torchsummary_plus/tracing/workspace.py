@@ -5,7 +5,7 @@ A rule gives the bytes above what is live before the operator that its kernel ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -40,7 +40,7 @@ def _lanes() -> int:
     return 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
 
 
-def _blocked(shape: Any, axes: tuple[int, ...], itemsize: int) -> int:
+def _blocked(shape: Sequence[int], axes: tuple[int, ...], itemsize: int) -> int:
     """Bytes of a tensor in a blocked layout: some axes rounded up to whole blocks."""
     lanes = _lanes()
     return itemsize * prod(-(-size // lanes) * lanes if axis in axes else size for axis, size in enumerate(shape))
@@ -64,7 +64,8 @@ def _cpu_convolution(
     axes = (0,) if few else (0, 1)
     kernel = weight.numel() * size if _is_depthwise(x, rest[1]) else _blocked(weight.shape, axes, size)
     written = _blocked(out.shape, (1,), size)
-    return max(read + kernel + written, written + out.numel() * size) - out.numel() * size
+    result: int = out.numel() * size
+    return max(read + kernel + written, written + result) - result
 
 
 @rule("cpu", "aten::convolution_backward")
@@ -83,10 +84,9 @@ def _cpu_convolution_backward(out: Any, grad: Any, x: Any, weight: Any, *rest: A
     peaks = [0]
     if wanted[0]:
         outgoing = _blocked(x.shape, (1,), size)
-        peaks += [
-            incoming + (plain if depthwise else _blocked(weight.shape, (0, 1), size)) + outgoing,
-            outgoing + given,
-        ]
+        apart = plain if depthwise else _blocked(weight.shape, (0, 1), size)
+        peaks += [incoming + apart + outgoing, outgoing + given]
     kernel = plain if depthwise else _blocked(weight.shape, (0,) if few else (0, 1), size)
     peaks.append(given + incoming + (0 if few else _blocked(x.shape, (1,), size)) + kernel)
-    return max(peaks) - sum(t.numel() * size for t in out if t is not None)
+    results: int = sum(t.numel() * size for t in out if t is not None)
+    return max(peaks) - results
