@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from math import prod
 from typing import Any
 
 import torch
@@ -10,8 +11,11 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-ATTENTION_ON_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""The one fused attention that torch's flop counter has no formula for."""
+MISSING = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * prod(a) * b[-1],
+}
+"""Formulas that torch's flop counter has not: fused attention on a CPU, and the products of mixtures of experts."""
 
 
 def parameters(model: nn.Module) -> int:
@@ -31,9 +35,7 @@ def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Count one forward, with the fast paths off that the counter cannot look into."""
-    counter = FlopCounterMode(
-        display=False, custom_mapping={ATTENTION_ON_CPU: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
-    )
+    counter = FlopCounterMode(display=False, custom_mapping=MISSING)
     counter.mod_tracker = _NoTracker()  # torch's fails under no_grad where a leaf parameter is an argument
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -49,11 +49,21 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.step",
     ),
     # 2: plain data again
-    ("report", "memory", "memory.allocator_options", "memory.blocks", "memory.allocator", "memory.gpus"),
+    (
+        "report",
+        "memory",
+        "memory.allocator_options",
+        "memory.blocks",
+        "memory.allocator",
+        "memory.gpus",
+        "memory.attribution",
+        "memory.estimate",
+        "memory.capacity",
+    ),
     # 3: views
     ("render", "render.lines", "render.columns", "render.text", "model_summary"),
     # 4: what a user calls
-    ("api", "", "cli", "__main__"),
+    ("api", "memory_api", "", "cli", "__main__"),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

@@ -10,17 +10,25 @@ if TYPE_CHECKING:
     from .errors import InputError as InputError
     from .errors import SummaryError as SummaryError
     from .errors import UnsupportedError as UnsupportedError
+    from .memory.capacity import BatchSizeLimit as BatchSizeLimit
+    from .memory.estimate import MemoryEstimate as MemoryEstimate
+    from .memory_api import estimate_memory as estimate_memory
+    from .memory_api import max_batch_size as max_batch_size
     from .model_summary import ModelSummary as ModelSummary
     from .tracing.macs import register_formula as register_formula
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchSizeLimit": "memory.capacity",
     "ForwardError": "errors",
     "InputError": "errors",
+    "MemoryEstimate": "memory.estimate",
     "ModelSummary": "model_summary",
     "SummaryError": "errors",
     "UnsupportedError": "errors",
+    "estimate_memory": "memory_api",
+    "max_batch_size": "memory_api",
     "register_formula": "tracing.macs",
     "summary": "api",
     "summary_string": "api",

@@ -41,10 +41,11 @@ class MemoryLog:
     """All allocations and frees of a step in their order.
 
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
-    in ``moments`` and ``storages``.
+    in ``moments`` and ``storages``. ``unknown`` are operators whose scratch memory no rule models.
     """
 
     moments: tuple[Moment, ...]
     events: tuple[tuple[int, int, int], ...]
     storages: tuple[StorageSpec, ...]
     module_paths: tuple[str, ...]
+    unknown: tuple[tuple[str, int], ...] = ()

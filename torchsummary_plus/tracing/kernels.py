@@ -6,6 +6,8 @@ Every answer is remembered, so that the hundredth block of a model costs a dicti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import cache
+from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,7 +23,10 @@ REMEMBERED = 50_000
 """Operator answers kept; beyond it the memory is emptied."""
 
 SMALL = 4096
-"""Elements up to which a tensor that the forward makes itself stays real, so that its values can steer the forward."""
+"""Elements up to which a tensor with no fake among its makers stays real, so that its values can steer the forward."""
+
+MASK = 1 << 21
+"""The same for operators that give no more elements than they take, as masks go through."""
 
 
 class FakeKernels:
@@ -51,8 +56,7 @@ class FakeKernels:
             if func in _LIFTS and found[0].numel() <= SMALL:
                 self._note_born(found[0])
                 return found[0]
-            writes = func._schema.is_mutable
-            if all(self._stays_real(tensor, writes) for tensor in found) and not self._leaves_cpu(kwargs):
+            if self._has_values(func, found) and not self._leaves_cpu(kwargs):
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
@@ -65,9 +69,16 @@ class FakeKernels:
             known = self.fakes[id(tensor)] = (tensor, fake_like(tensor, device))
         return known[1]
 
-    def _stays_real(self, tensor: torch.Tensor, written: bool) -> bool:
-        """Whether an operator may have a tensor's values: it is small and on the CPU, and if written to, born here."""
-        if type(tensor) is Fake or tensor.numel() > SMALL or tensor.device.type != "cpu" or not is_plain(tensor):
+    def _has_values(self, func: OpOverload, found: list[torch.Tensor]) -> bool:
+        """Whether an operator may run on values: of small tensors on the CPU, and if it writes, born in this pass."""
+        if any(type(tensor) is Fake for tensor in found):
+            return False
+        limit = MASK if _keeps_size(func) and _broadcast_size(found) <= MASK else SMALL
+        writes = func._schema.is_mutable
+        return all(self._stays_real(tensor, writes, limit) for tensor in found)
+
+    def _stays_real(self, tensor: torch.Tensor, written: bool, limit: int) -> bool:
+        if tensor.numel() > limit or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
         return storage not in self.tainted and (storage in self.born or not written)
@@ -93,7 +104,7 @@ class FakeKernels:
         device = torch.device(kwargs.get("device") or CPU)
         with in_kernel():
             meta = func(*args, **_on_meta(kwargs))
-        if device.type == "cpu" and all(tensor.numel() <= SMALL for tensor in _tensors(meta)):
+        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in _tensors(meta)):
             return self._really(func, args, kwargs)
         with in_kernel():
             return _map(meta, lambda tensor: wrap(tensor, self.device if device.type == "meta" else device))
@@ -160,12 +171,13 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
 
 _ONE_DTYPE = {
     getattr(torch.ops.aten, name).default
-    for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),
-        *("_transformer_encoder_layer_fwd", "_native_multi_head_attention"),
-    )
+    for name in (*("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),)
 }
 """Operators that refuse mixed dtypes for real, and whose meta kernels do not."""
+
+_ATTENTION = torch.ops.aten._native_multi_head_attention.default
+_MASKED = {torch.ops.aten._transformer_encoder_layer_fwd.default, _ATTENTION}
+"""Likewise, but for a mask of booleans."""
 
 _NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("batch", "layer", "group")}
 """Likewise, but for half-precision inputs with float32 parameters."""
@@ -218,8 +230,8 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _compute(func, args, kwargs, found)
     if recipe is not None:
         return _cook(recipe, found)
-    if func in _ONE_DTYPE or func in _NORMS:
-        _check_dtypes(func, [fake.dtype for fake in found if fake.dtype is not torch.bool])
+    if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
+        _check_dtypes(func, [fake.dtype for fake in found if func not in _MASKED or fake.dtype is not torch.bool])
     rule = ruled(func, args, kwargs)
     if rule is None:
         out = _compute(func, args, kwargs, found)
@@ -242,18 +254,14 @@ def _placed(rule: Any, device: torch.device) -> Any:
 
 
 def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+    if _asks_values(func) and kwargs.get("output_size") is None:
+        raise DataDependentError(f"{func} needs the values of a tensor")
     device = _result_device(kwargs, found)
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
-    try:
-        with in_kernel():
-            out = func(*args, **kwargs)
-            out = _map(out, lambda t: t if type(t) is Fake else wrap(t, device))
-            return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
-    except RuntimeError as error:
-        if func in _ASK_VALUES or torch.Tag.data_dependent_output in func.tags:
-            raise DataDependentError(f"{func} needs the values of a tensor") from error
-        raise
+    with in_kernel():
+        out = _map(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
+    return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -263,15 +271,36 @@ def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-_ATTENTION = torch.ops.aten._native_multi_head_attention.default
-
-
 def _wants_weights(args: Any, kwargs: Any) -> bool:
     """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
     return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
 
 
-_ASK_VALUES = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
+@cache
+def _asks_values(func: OpOverload) -> bool:
+    """Whether an operator's result, or its shape, depends on values."""
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+@cache
+def _keeps_size(func: OpOverload) -> bool:
+    """Whether an operator gives no more elements than its arguments broadcast to."""
+    return torch.Tag.pointwise in func.tags or (func.namespace == "aten" and func._opname in _SHRINKING)
+
+
+_SHRINKING = frozenset({
+    *("_to_copy", "clone", "copy_", "fill_", "masked_fill", "masked_fill_", "cumsum", "flip", "roll", "tril", "triu"),
+    *("all", "any", "sum", "mean", "max", "min", "amax", "amin", "prod", "argmax", "argmin", "count_nonzero"),
+    *("detach", "view", "_unsafe_view", "unsqueeze", "squeeze", "select", "slice", "t", "transpose", "permute"),
+    *("alias", "_local_scalar_dense", "equal", "split", "unbind", "chunk"),
+})  # fmt: skip
+
+
+def _broadcast_size(found: list[torch.Tensor]) -> int:
+    """Elements of the shape that tensors broadcast to, or more."""
+    longest = max(tensor.dim() for tensor in found)
+    padded = [(1,) * (longest - tensor.dim()) + tuple(tensor.shape) for tensor in found]
+    return prod(max(sizes) for sizes in zip(*padded))
 
 
 def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:

@@ -88,7 +88,10 @@ class Ledger(Listener):
                 if storage._cdata not in self._live:
                     self._book(storage, owner)
         scratch = scratch_bytes(self.backend, func, args, kwargs, out)
-        if scratch:
+        if scratch is None:
+            name = self.moments[-1].operator
+            self.unmodelled[name] = self.unmodelled.get(name, 0) + 1
+        elif scratch:
             number = self._number(scratch, owner, "workspace")
             self.events.append((len(self.moments) - 1, number, scratch))
             self.events.append((len(self.moments) - 1, number, 0))
@@ -116,7 +119,8 @@ class Ledger(Listener):
     def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
         """The books as plain data."""
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners))
-        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths)
+        unknown = tuple(sorted(self.unmodelled.items()))
+        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, unknown)
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:

@@ -401,7 +401,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Out:
 
 @rule("constant_pad_nd")
 def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
-    sure(any(pad > 0 for pad in padding))
+    sure(any(padding) and min(padding) >= 0)
     return in_format_of(x, _padded(x, padding), x.dtype)
 
 

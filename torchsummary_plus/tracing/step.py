@@ -51,9 +51,7 @@ def record_step(model: nn.Module, example: Example, step: Step, device: torch.de
     maker = optimizer_maker(step.optimizer)
     with LOCK, ExitStack() as stack:
         tree = ModuleTree(model)
-        place = device or tree.device()
-        if place.type == "cuda" and place.index is None:
-            place = torch.device("cuda", 0)
+        place = placed(device or tree.device())
         stack.enter_context(restored(tree.modules))
         stack.enter_context(deep_stack())
         mode_key = stack.enter_context(standing_in_for(place))
@@ -109,9 +107,9 @@ class _Books:
             held = [p for module in self.tree.modules for p in module._parameters.values() if p is not None]
             trained = list({id(p): p for p in held}.values())
             stack.enter_context(self._gradients_named())
-            stack.enter_context(engine_watched(self.watch, self._phase))
+            stack.enter_context(engine_watched(self.watch, self.device, self._phase))
             stack.enter_context(self.watch)
-            stack.enter_context(StepFunctions(self.watch))
+            stack.enter_context(StepFunctions(self.watch, self.device))
             optimizer = self._optimizer(trained)
             if optimizer is not None:
                 stack.enter_context(self._optimizer_named(optimizer))
@@ -209,6 +207,11 @@ class _Books:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def placed(device: torch.device) -> torch.device:
+    """A device with its index."""
+    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
 
 
 def default_loss(output: Any) -> torch.Tensor:

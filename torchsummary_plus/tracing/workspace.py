@@ -13,6 +13,12 @@ import torch
 
 Rule = Callable[..., int]
 
+UNMODELLED: dict[str, frozenset[str]] = {
+    "cpu": frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}),
+    "cuda": frozenset({"aten::convolution", "aten::convolution_backward", "aten::cudnn_batch_norm"}),
+}
+"""Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
+
 _RULES: dict[tuple[str, str], Rule] = {}
 
 
@@ -29,10 +35,13 @@ def rule(backend: str, *operators: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def scratch_bytes(backend: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-    """Bytes that a kernel holds beside its outputs; 0 where no rule says otherwise."""
-    found = _RULES.get((backend, func.name() if hasattr(func, "name") else ""))
-    return 0 if found is None else max(0, found(out, *args, **kwargs))
+def scratch_bytes(backend: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int | None:
+    """Bytes that a kernel holds beside its outputs: 0 where none are known of, None where it takes some by no rule."""
+    name = func.name() if hasattr(func, "name") else ""
+    found = _RULES.get((backend, name))
+    if found is not None:
+        return max(0, found(out, *args, **kwargs))
+    return None if name in UNMODELLED[backend] else 0
 
 
 def _lanes() -> int:

@@ -1,0 +1,143 @@
+"""A memory log replayed: the peak, what it is made of, who holds it, and the level at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..memory_records import KINDS, MemoryLog, Moment
+from .allocator import CachingAllocator, CpuAllocator
+from .allocator_options import AllocatorOptions
+
+Allocator = CachingAllocator | CpuAllocator
+
+
+def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | None = None) -> Allocator:
+    """The allocator of a backend, empty."""
+    return CachingAllocator(options, limit) if backend == "cuda" else CpuAllocator(limit)
+
+
+def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
+    """What each storage is for, over its whole life: as it was told, else by when it lives.
+
+    What the forward makes and the backward still finds was kept for it: a saved activation. The rest is temporary.
+    """
+    born: dict[int, Moment] = {}
+    died: dict[int, Moment] = {}
+    for moment, storage, nbytes in log.events:
+        (born if nbytes else died)[storage] = log.moments[moment]
+    starts = {m.step for m in log.moments if m.phase == "backward"}
+
+    def kind(number: int) -> str:
+        told = log.storages[number].kind
+        if told is not None:
+            return told
+        first, last = born.get(number), died.get(number)
+        if first is None or first.phase != "forward" or first.step not in starts:
+            return "temporaries"
+        outlives = last is None or last.step > first.step or last.phase != "forward"
+        return "saved_activations" if outlives else "temporaries"
+
+    return tuple(map(kind, range(len(log.storages))))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A log run through an allocator: its peaks, and the sizes of the blocks that were live at the first one."""
+
+    peak_bytes: int
+    peak_moment: int
+    at_peak: dict[int, int]
+    peak_reserved_bytes: int
+    final_bytes: int
+    phase_peaks: tuple[tuple[str, int], ...]
+
+
+def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = None) -> Replayed:
+    """Replay a log; sizes are those of the allocator's blocks, so that they add up to its peak."""
+    allocator = new_allocator(backend, options)
+    peak, at, event_at_peak = 0, 0, -1
+    phases: dict[str, int] = {}
+    for index, (moment, storage, nbytes) in enumerate(log.events):
+        if not nbytes:
+            allocator.free(storage)
+            continue
+        allocator.allocate(storage, nbytes)
+        now = allocator.allocated_bytes
+        phase = log.moments[moment].phase
+        phases[phase] = max(phases.get(phase, 0), now)
+        if now > peak:
+            peak, at, event_at_peak = now, moment, index
+    return Replayed(
+        peak_bytes=peak,
+        peak_moment=at,
+        at_peak=_live_after(log, event_at_peak, new_allocator(backend, options)),
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        final_bytes=allocator.allocated_bytes,
+        phase_peaks=tuple(phases.items()),
+    )
+
+
+def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:
+    """The blocks that are live after an event, with their sizes, by a replay up to there."""
+    live: dict[int, int] = {}
+    for _, storage, nbytes in log.events[: event + 1]:
+        before = allocator.allocated_bytes
+        if nbytes:
+            allocator.allocate(storage, nbytes)
+            live[storage] = allocator.allocated_bytes - before
+        else:
+            allocator.free(storage)
+            del live[storage]
+    return live
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePoint:
+    """The live bytes by kind when an operator has run, with where that was."""
+
+    operator: str
+    module: str
+    phase: str
+    step: int
+    live: tuple[tuple[str, int], ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Live bytes of all kinds."""
+        return sum(nbytes for _, nbytes in self.live)
+
+
+def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
+    """A point for each moment at which anything was allocated or freed: the highest level within it."""
+    kinds = storage_kinds(log)
+    live = dict.fromkeys(KINDS, 0)
+    sizes: dict[int, int] = {}
+    present, highest, snapshot = 0, -1, dict(live)
+    for moment, storage, nbytes in log.events:
+        if moment != present:
+            if highest >= 0:
+                yield _point(log, present, snapshot)
+            present, highest = moment, -1
+        before = allocator.allocated_bytes
+        if nbytes:
+            allocator.allocate(storage, nbytes)
+            sizes[storage] = allocator.allocated_bytes - before
+            live[kinds[storage]] += sizes[storage]
+        else:
+            allocator.free(storage)
+            live[kinds[storage]] -= sizes.pop(storage)
+        if allocator.allocated_bytes > highest:
+            highest, snapshot = allocator.allocated_bytes, dict(live)
+    if highest >= 0:
+        yield _point(log, present, snapshot)
+
+
+def _point(log: MemoryLog, moment: int, live: dict[str, int]) -> TimelinePoint:
+    where = log.moments[moment]
+    return TimelinePoint(where.operator, path_of(log, where.module), where.phase, where.step, tuple(live.items()))
+
+
+def path_of(log: MemoryLog, module: int) -> str:
+    """The path of a module by its number; "" for the root and for none."""
+    return log.module_paths[module] if module >= 0 else ""

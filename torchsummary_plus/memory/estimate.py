@@ -1,0 +1,118 @@
+"""The data of an estimate: peak, reserved and device bytes, what they are made of, who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..memory_records import KINDS, MemoryLog
+from .allocator_options import AllocatorOptions
+from .attribution import TimelinePoint, new_allocator, path_of, run_log, storage_kinds, timeline
+from .gpus import CONTEXT_BYTES, parse_memory
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMemory:
+    """What a module holds at the peak, in bytes by kind; ``inclusive_bytes`` adds the modules inside it."""
+
+    path: str
+    at_peak: tuple[tuple[str, int], ...]
+    own_bytes: int
+    inclusive_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory of a step. Every figure is in bytes; ``at_peak`` and the modules' own bytes add up to ``peak_bytes``.
+
+    ``peak_bytes`` is what ``torch.cuda.max_memory_allocated`` would say, ``reserved_bytes`` what the caching allocator
+    has taken from the device, ``steady_bytes`` what is left between steps. ``unknown`` names the operators whose
+    scratch memory no rule models, with how often each ran.
+    """
+
+    peak_bytes: int
+    reserved_bytes: int
+    steady_bytes: int
+    peak_phase: str
+    peak_location: str
+    peak_operator: str
+    at_peak: Mapping[str, int]
+    by_module: tuple[ModuleMemory, ...]
+    phase_peaks: Mapping[str, int]
+    unknown: tuple[tuple[str, int], ...]
+    backend: str
+    options: AllocatorOptions
+    log: MemoryLog
+
+    @property
+    def device_bytes(self) -> tuple[int, int]:
+        """Reserved bytes and the CUDA context: the least and the most by what contexts of GPU families take."""
+        if self.backend != "cuda":
+            return self.reserved_bytes, self.reserved_bytes
+        low = min(context[0] for context in CONTEXT_BYTES.values())
+        high = max(context[1] for context in CONTEXT_BYTES.values())
+        return self.reserved_bytes + low, self.reserved_bytes + high
+
+    @property
+    def timeline(self) -> tuple[TimelinePoint, ...]:
+        """The live bytes by kind over the steps, a point for each operator that changed them."""
+        return tuple(timeline(self.log, new_allocator(self.backend, self.options)))
+
+    def fits(self, memory: int | str) -> bool:
+        """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
+
+        The log is replayed under the limit, so that the allocator may give cached segments back before it fails.
+        Raises :class:`InputError` for a text that is neither.
+        """
+        context = self.device_bytes[1] - self.reserved_bytes
+        allocator = new_allocator(self.backend, self.options, parse_memory(memory) - context)
+        for _, storage, nbytes in self.log.events:
+            if not nbytes:
+                allocator.free(storage)
+            elif allocator.allocate(storage, nbytes):
+                return False
+        return True
+
+
+def build_estimate(log: MemoryLog, backend: str, options: AllocatorOptions) -> MemoryEstimate:
+    """A log explained: replayed by the allocator of its device, its peak by kind and by module."""
+    done = run_log(log, backend, options)
+    kinds = storage_kinds(log)
+    moment = log.moments[done.peak_moment]
+    at_peak = dict.fromkeys(KINDS, 0)
+    for storage, nbytes in done.at_peak.items():
+        at_peak[kinds[storage]] += nbytes
+    return MemoryEstimate(
+        peak_bytes=done.peak_bytes,
+        reserved_bytes=done.peak_reserved_bytes,
+        steady_bytes=done.final_bytes,
+        peak_phase=moment.phase,
+        peak_location=path_of(log, moment.module),
+        peak_operator=moment.operator,
+        at_peak=at_peak,
+        by_module=_by_module(log, kinds, done.at_peak),
+        phase_peaks=dict(done.phase_peaks),
+        unknown=log.unknown,
+        backend=backend,
+        options=options,
+        log=log,
+    )
+
+
+def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:
+    """The bytes of the peak by owner; what no module owns stands with the root."""
+    own: dict[int, dict[str, int]] = {}
+    for storage, nbytes in live.items():
+        owner = max(0, log.storages[storage].owner)
+        held = own.setdefault(owner, {})
+        held[kinds[storage]] = held.get(kinds[storage], 0) + nbytes
+    sums = [sum(own.get(index, {}).values()) for index in range(len(log.module_paths))]
+    inclusive = list(sums)
+    number = {path: index for index, path in enumerate(log.module_paths)}
+    for index in range(len(sums) - 1, 0, -1):
+        parent = number.get(log.module_paths[index].rpartition(".")[0], 0)
+        inclusive[parent] += inclusive[index]
+    return tuple(
+        ModuleMemory(path, tuple(sorted(own.get(index, {}).items())), sums[index], inclusive[index])
+        for index, path in enumerate(log.module_paths)
+    )
