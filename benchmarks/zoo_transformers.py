@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,62 +14,73 @@ from torch import Tensor, nn
 
 from benchmarks.zoo import Case
 
-TINY = {
-    2: "num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers n_layer n_layers"
-    " num_encoder_layers num_experts_per_tok top_k num_key_value_heads num_kv_heads",
-    4: "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads"
-    " num_experts num_local_experts n_routed_experts",
-    16: "head_dim d_kv",
-    64: "hidden_size d_model n_embd embed_dim dim encoder_hidden_size decoder_hidden_size",
-    128: "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner ffn_hidden_size moe_intermediate_size",
-}
-"""Values by the names that configurations use for them; a name not here keeps its default."""
+DEPTH = (
+    "num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers n_layer n_layers num_encoder_layers"
+)
+EXPERTS = "num_experts num_local_experts n_routed_experts"
+CHOSEN = "num_experts_per_tok top_k num_key_value_heads num_kv_heads"
+HEADS = "num_attention_heads num_heads n_head n_heads encoder_attention_heads decoder_attention_heads"
+HEAD_SIZE = "head_dim d_kv"
+WIDTH = "hidden_size d_model n_embd embed_dim dim encoder_hidden_size decoder_hidden_size"
+INNER_WIDTH = "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner ffn_hidden_size"
+FORMS = (
+    {DEPTH: 2, EXPERTS: 4, CHOSEN: 2, HEADS: 4, HEAD_SIZE: 16, WIDTH: 64, INNER_WIDTH: 128},
+    {DEPTH: 2, EXPERTS: 4, CHOSEN: 2, HEADS: 4, WIDTH: 64, INNER_WIDTH: 128},
+    {DEPTH: 2, EXPERTS: 4},
+)
+"""Tiny forms to try, as values by the names that configurations use for them; other names keep their defaults."""
+
+MOST_PARAMETERS = 300_000_000
 
 
 def transformers_cases(chosen: str = "") -> Iterator[Case]:
-    """Every model type whose tiny form can be built and runs as it is; what cannot is not ours to judge."""
+    """Every model type of which a tiny form can be built and runs as it is; what cannot is not ours to judge."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     for name in MODEL_MAPPING_NAMES:
-        if chosen not in name:
-            continue
-        try:
-            case = _case(name)
-        except Exception:
-            continue
-        if case is not None:
-            yield case
+        if chosen in name:
+            found = (case for form in FORMS for case in _cases(name, form))
+            yield from islice(found, 1)
 
 
-def _case(name: str) -> Case | None:
+def _cases(name: str, form: Mapping[str, int]) -> Iterator[Case]:
+    """The case of one form of a model, if there is one."""
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.for_model(name)
-    shrink(config)
+    try:
+        config = AutoConfig.for_model(name)
+        shrink(config, form)
+        with torch.device("meta"):
+            size = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
+        if size > MOST_PARAMETERS:
+            return
+        probe = AutoModel.from_config(config).eval()
+        data = next((data for data in candidates(probe, config) if runs(probe, data)), None)
+    except Exception:
+        return
+    if data is not None:
+        yield Case("transformers", name, partial(AutoModel.from_config, config), data=data)
 
-    def make() -> nn.Module:
-        model: nn.Module = AutoModel.from_config(config)
-        return model
 
-    probe = make().eval()
-    for data in candidates(probe, config):
-        if runs(probe, data):
-            return Case("transformers", name, make, data=data)
-    return None
-
-
-def shrink(config: Any) -> None:
-    """Give a configuration, and those inside it, the sizes of ``TINY``."""
-    for value, names in TINY.items():
+def shrink(config: Any, form: Mapping[str, int]) -> None:
+    """Give a configuration, and those inside it, the sizes of a form, and a layer of each of its first two kinds."""
+    for names, value in form.items():
         for name in names.split():
             if isinstance(getattr(config, name, None), int):
-                setattr(config, name, value)
-    for kinds in ("layer_types", "mlp_layer_types"):
-        if isinstance(getattr(config, kinds, None), list):
-            setattr(config, kinds, getattr(config, kinds)[:2])
+                _set(config, name, value)
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds = getattr(config, name, None)
+        if isinstance(kinds, list) and kinds:
+            _set(config, name, [kinds[0], next((kind for kind in kinds if kind != kinds[0]), kinds[0])])
     for inner in list(vars(config).values()):
         if hasattr(inner, "model_type"):
-            shrink(inner)
+            shrink(inner, form)
+
+
+def _set(config: Any, name: str, value: Any) -> None:
+    """Set what can be set: some settings follow from others."""
+    with suppress(AttributeError):
+        setattr(config, name, value)
 
 
 def candidates(model: nn.Module, config: Any) -> Iterator[dict[str, Any]]:
@@ -74,7 +88,7 @@ def candidates(model: nn.Module, config: Any) -> Iterator[dict[str, Any]]:
     accepted = inspect.signature(model.forward).parameters
     known = {name: value for name, value in inputs(config).items() if name in accepted}
     main = getattr(model, "main_input_name", "input_ids")
-    if main in known:
+    if isinstance(main, str) and main in known:
         yield {main: known[main]}
         for other in known:
             if other != main:

@@ -24,6 +24,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.modules",
         "tracing.cuda_guard",
         "tracing.rulebook",
+        "tracing.rules_images",
+        "tracing.rules_reductions",
         "tracing.rules_views",
         "tracing.rules_pointwise",
         "tracing.rules_layers",

@@ -29,8 +29,9 @@ def describe(value: object) -> str:
 def structure_text(structure: Structure) -> str:
     """A structure as a table cell, nested as it was: ``[-1, 64]``, ``[[-1, 64], [2, -1, 8]]``, ``{logits: [-1, 10]}``.
 
+    >>> from torchsummary_plus.records import Group
     >>> a = TensorSpec((2, 3), "float32", 24)
-    >>> structure_text(Group((a, Group((a,)))), )
+    >>> structure_text(Group((a, Group((a,)))))
     '[[2, 3], [[2, 3]]]'
     >>> structure_text(None)
     '--'

@@ -97,7 +97,7 @@ class in_kernel:
             self.guards.pop()
 
 
-def wrap(meta: torch.Tensor, device: torch.device) -> Fake:
+def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
     """A plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
 
     C++ asks a fake for its device, so that composite operators choose as they would for real; but of a CUDA fake it
@@ -106,7 +106,9 @@ def wrap(meta: torch.Tensor, device: torch.device) -> Fake:
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     told = Fake.cuda_is_guarded or device.type != "cuda"
-    fake: Fake = torch.Tensor._make_subclass(Fake, meta, False, dispatch_device=told, device_for_backend_keys=device)
+    fake: Fake = torch.Tensor._make_subclass(
+        Fake, meta, requires_grad, dispatch_device=told, device_for_backend_keys=device
+    )
     fake.fake_device = device
     return fake
 
@@ -128,11 +130,10 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
     """
     if not is_plain(tensor) or hasattr(tensor, "_is_flat_param"):
         raise UnfakeableError(f"a {tensor.layout} tensor of class {type(tensor).__name__} has no fake")
-    shape, stride, requires_grad = tensor.shape, tensor.stride(), tensor.requires_grad
-    with in_kernel():
-        fake = wrap(torch.empty_strided(shape, stride, dtype=tensor.dtype, device=META), device)
-    if requires_grad:
-        fake.requires_grad_(True)
+    guard = torch._C._DisableTorchDispatch()
+    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+    fake = wrap(meta, device, tensor.requires_grad)
+    del guard
     if isinstance(tensor, torch.nn.Parameter):
         fake._is_param = True
     return fake

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
 from .rules import ruled
+from .rules_views import View, viewed
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -44,7 +45,7 @@ class FakeKernels:
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
-        key: list[Any] = [func, torch.get_default_dtype()]
+        key: list[Any] = [id(func), torch.get_default_dtype()]
         found: list[torch.Tensor] = []
         _read(args, key, found)
         if kwargs:
@@ -53,7 +54,7 @@ class FakeKernels:
         if not found:
             return self._factory(func, args, kwargs)
         if any(type(tensor) is not Fake for tensor in found):
-            if func in _LIFTS and found[0].numel() <= SMALL:
+            if id(func) in _LIFTS and found[0].numel() <= SMALL:
                 self._note_born(found[0])
                 return found[0]
             if self._has_values(func, found) and not self._leaves_cpu(kwargs):
@@ -102,12 +103,16 @@ class FakeKernels:
         if not any(argument.name == "device" for argument in func._schema.arguments):
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
-        with in_kernel():
-            meta = func(*args, **_on_meta(kwargs))
-        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in _tensors(meta)):
+        place = self.device if device.type == "meta" else device
+        rule = ruled(func, args, kwargs)
+        if rule is None:
+            with in_kernel():
+                made = _map(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
+        else:
+            made = _cook(_placed(rule, place), [])
+        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in _tensors(made)):
             return self._really(func, args, kwargs)
-        with in_kernel():
-            return _map(meta, lambda tensor: wrap(tensor, self.device if device.type == "meta" else device))
+        return made
 
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operator on fakes and real tensors: on fakes throughout. A real one written to has no values any more."""
@@ -191,14 +196,14 @@ def _check_dtypes(func: OpOverload, dtypes: list[torch.dtype]) -> None:
         raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")
 
 
-_LIFTS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+_LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}
 """How ``torch.tensor(...)`` hands over what it made."""
 
 _remembered: dict[tuple[Any, ...], Any] = {}
-_memorable: dict[OpOverload, bool] = {}
 _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
 
 
+@cache
 def _is_memorable(func: OpOverload) -> bool:
     """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema.
 
@@ -218,11 +223,6 @@ def _is_memorable(func: OpOverload) -> bool:
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
     """The result of an operator on fakes: from memory, by a rule, or from its meta kernel."""
-    memorable = _memorable.get(func)
-    if memorable is None:
-        memorable = _memorable[func] = _is_memorable(func)
-    if not memorable:
-        return _compute(func, args, kwargs, found)
     full = tuple(key)
     try:
         recipe = _remembered.get(full)
@@ -232,18 +232,26 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _cook(recipe, found)
     if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
         _check_dtypes(func, [fake.dtype for fake in found if func not in _MASKED or fake.dtype is not torch.bool])
-    rule = ruled(func, args, kwargs)
-    if rule is None:
-        out = _compute(func, args, kwargs, found)
-        recipe = _recipe(out, found)
-    else:
-        recipe = _placed(rule, _result_device(kwargs, found))
+    recipe = _ruled(func, args, kwargs, found)
+    if recipe is not None:
         out = _cook(recipe, found)
+    else:
+        out = _compute(func, args, kwargs, found)
+        recipe = _recipe(out, found) if _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
         _remembered[full] = recipe
     return out
+
+
+def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+    """How to make what a rule says an operator gives; None where no rule is sure."""
+    views = viewed(func, args, kwargs)
+    if views is not None:
+        return [list, views] if isinstance(views, list) else views
+    rule = ruled(func, args, kwargs)
+    return None if rule is None else _placed(rule, _result_device(kwargs, found))
 
 
 def _placed(rule: Any, device: torch.device) -> Any:
@@ -254,7 +262,7 @@ def _placed(rule: Any, device: torch.device) -> Any:
 
 
 def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
-    if _asks_values(func) and kwargs.get("output_size") is None:
+    if _asks_values(func) and kwargs.get("output_size") is None and not _has_integer_indices(func, args):
         raise DataDependentError(f"{func} needs the values of a tensor")
     device = _result_device(kwargs, found)
     if kwargs.get("device") is not None:
@@ -274,6 +282,12 @@ def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
 def _wants_weights(args: Any, kwargs: Any) -> bool:
     """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
     return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
+
+
+def _has_integer_indices(func: OpOverload, args: Any) -> bool:
+    """Whether an indexing operator is given no mask, so that its shape follows from those of its indices."""
+    indexed = func is torch.ops.aten.index.Tensor
+    return indexed and all(t is None or t.dtype not in (torch.bool, torch.uint8) for t in args[1])
 
 
 @cache
@@ -336,4 +350,16 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
         return fake
     if type(recipe) is int:
         return found[recipe]
+    if type(recipe) is View:
+        return _viewing(recipe, found[0])
     return recipe[0]([_cook(item, found) for item in recipe[1]])
+
+
+def _viewing(view: View, base: Fake) -> Fake:
+    """A view of a fake; torch's own kernels would import half of torch.distributed to make one."""
+    guard = torch._C._DisableTorchDispatch()
+    plain = torch.empty(0, dtype=base.dtype, device=META)
+    plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+    fake = wrap(plain, base.fake_device)
+    del guard
+    return fake

@@ -125,15 +125,15 @@ def _called(frame: Frame, modules: Sequence[ModuleSpec]) -> str:
     return f"{frame.name} ({kind})" if frame.name else kind
 
 
-_views: dict[Any, bool] = {}
+_views: dict[int, bool] = {}
 
 
 def _is_view(func: Any) -> bool:
-    known = _views.get(func)
+    known = _views.get(id(func))
     if known is None:
         schema = getattr(func, "_schema", None)
         returns = schema.returns if schema is not None else ()
-        known = _views[func] = bool(returns) and all(
+        known = _views[id(func)] = bool(returns) and all(
             value.alias_info is not None and not value.alias_info.is_write for value in returns
         )
     return known

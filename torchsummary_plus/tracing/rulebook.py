@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = Sequence[int]
 Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
 """Shape, stride and dtype of a fresh tensor."""
 Outs: TypeAlias = "list[Out | int]"
@@ -60,6 +61,12 @@ def axis_of(dim: int, rank: int) -> int:
     rank = max(rank, 1)
     sure(-rank <= dim < rank)
     return dim % rank
+
+
+def each(values: Sizes, count: int) -> Sizes:
+    """One setting for each of ``count`` axes; a single one holds for all."""
+    sure(len(values) in (1, count))
+    return list(values) * count if len(values) == 1 else values
 
 
 def numel(shape: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import rules_layers, rules_moves, rules_pointwise  # noqa: F401  (each registers its rules)
+from . import rules_images, rules_layers, rules_moves, rules_pointwise, rules_reductions  # noqa: F401  (they register)
 from .rulebook import RULES, Answer, Unsure
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor
 from torch._ops import OpOverload
 
-from .rulebook import Shape, Unsure, axis_of, contiguous, numel, sure
-
-Sizes = Sequence[int]
+from .rulebook import Shape, Sizes, Unsure, axis_of, contiguous, numel, sure
 
 
 class View(NamedTuple):

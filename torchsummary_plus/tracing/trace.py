@@ -118,6 +118,7 @@ class _Runner:
         self.tree = tree
         self.specs = tree.specs()
         self.own_device = tree.device()
+        self.fakes: dict[int, torch.Tensor] = {}
         self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
@@ -195,7 +196,7 @@ class _Runner:
             mode_key = stack.enter_context(standing_in_for(device))
             if self.options.mode != "same":
                 self.model.train(self.options.mode == "train")
-            world = FakeWorld(device) if self.kind == "fake" else RealWorld(device)
+            world = FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device)
             stack.enter_context(world)
             try:
                 world.swap(self.tree.modules)
@@ -254,15 +255,19 @@ class _Embeddings(Listener):
         self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(made) if undecided[i]}
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if func in _EMBEDDINGS and args[1].is_floating_point():
+        if id(func) in _EMBEDDINGS and args[1].is_floating_point():
             index = self.inputs.get(args[1].untyped_storage()._cdata)
             if index is not None:
                 raise NeedsIntegerError(index)
             raise RuntimeError(f"Expected indices of scalar types Long, Int; got {args[1].dtype} for an embedding")
 
 
-_EMBEDDINGS = frozenset({
-    torch.ops.aten.embedding.default,
-    torch.ops.aten._embedding_bag.default,
-    torch.ops.aten._embedding_bag_forward_only.default,
-})  # fmt: skip
+_EMBEDDINGS = frozenset(
+    id(operator.default)
+    for operator in (
+        torch.ops.aten.embedding,
+        torch.ops.aten._embedding_bag,
+        torch.ops.aten._embedding_bag_forward_only,
+    )
+)
+"""By identity: operators hash slowly, and every one of a pass is looked up."""

@@ -39,18 +39,26 @@ class World(AbstractContextManager["World"]):
 
 
 class FakeWorld(World):
-    """Fakes on one device: nothing is computed, nothing is allocated."""
+    """Fakes on one device: nothing is computed, nothing is allocated.
 
-    def __init__(self, device: torch.device) -> None:
+    ``fakes`` keeps those of the model's tensors, by the id of the tensor, for the next pass of the same model.
+    """
+
+    def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor]) -> None:
         super().__init__(device)
         self.kernel = FakeKernels(device)
+        self.fakes = fakes
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
         swap_tensors(modules, self._stand_in, self._stand_in)
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """A model's tensor on the device asked for; a scalar that lives on the CPU stays there."""
-        return fake_like(tensor, CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device)
+        fake = self.fakes.get(id(tensor))
+        if fake is None:
+            place = CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device
+            fake = self.fakes[id(tensor)] = fake_like(tensor, place)
+        return fake
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         if self._may_steer(torch.Size(shape).numel(), dtype):

@@ -1,0 +1,94 @@
+"""The truth about CPU memory: every allocation and free that torch's profiler sees while real steps run.
+
+The step is that of ``estimate_memory``: forward, loss, backward, optimizer, ``zero_grad()``, with the output freed once
+the loss is known.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._profiler import _EventType  # the event tree has no public reader
+from torch.profiler import ProfilerActivity, profile
+
+OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes: the peak with the static ones, what is left after the last step, and the static ones themselves."""
+
+    peak_bytes: int
+    left_bytes: int
+    static_bytes: int
+
+
+def cpu_deltas(run: Callable[[], object]) -> list[int]:
+    """The bytes of every CPU allocation (positive) and free (negative) while ``run`` runs, in their order."""
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        run()
+    found: list[tuple[int, int, int]] = []
+    waiting = list(reversed(prof.profiler.kineto_results.experimental_event_tree()))
+    while waiting:
+        event = waiting.pop()
+        fields = event.extra_fields
+        if event.tag == _EventType.Allocation and fields.device.type == "cpu":
+            found.append((event.start_time_ns, len(found), fields.alloc_size))
+        waiting.extend(reversed(event.children))
+    return [nbytes for _, _, nbytes in sorted(found)]
+
+
+def highest(deltas: Iterable[int]) -> tuple[int, int]:
+    """The highest level above the one at entry, and the last level."""
+    level = peak = 0
+    for nbytes in deltas:
+        level += nbytes
+        peak = max(peak, level)
+    return peak, level
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes of all storages of some tensors, each counted once."""
+    storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
+    return sum(storages.values())
+
+
+def measure(
+    model: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    mode: str = "train",
+    optimizer: OptimizerMaker | None = None,
+    autocast: torch.dtype | None = None,
+    steps: int = 2,
+) -> Measured:
+    """What ``steps`` real steps of a model on the CPU hold at most; the model is trained by them."""
+    model.train(mode == "train")
+
+    def forward() -> Any:
+        with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+            return model(*inputs) if mode == "eval" else model(*inputs).sum()
+
+    def run() -> None:
+        if mode == "eval":
+            with torch.no_grad():
+                for _ in range(steps):
+                    forward()
+            return
+        chosen = optimizer(list(model.parameters())) if optimizer is not None else None
+        for _ in range(steps):
+            loss = forward()
+            loss.backward()
+            if chosen is not None:
+                chosen.step()
+            model.zero_grad()
+        del chosen, loss
+
+    peak, left = highest(cpu_deltas(run))
+    static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
+    return Measured(static + peak, static + left, static)
