@@ -260,7 +260,24 @@ MODES: dict[str, tuple[str, OptimizerMaker | None]] = {
     "adamw": ("train", lambda parameters: torch.optim.AdamW(parameters, lr=0.001)),
 }
 
-FINDINGS: dict[tuple[str, str], str] = {}
+FINDINGS: dict[tuple[str, str], str] = {
+    ("resnet", "train"): "-2.152 %: scratch of convolution_backward",
+    ("resnet", "momentum"): "-2.053 %: scratch of convolution_backward",
+    ("resnet", "adamw"): "-1.962 %: scratch of convolution_backward",
+    ("unet", "train"): "+4.629 %: scratch of a 1x1 convolution's backward",
+    ("unet", "momentum"): "+4.433 %: scratch of a 1x1 convolution's backward",
+    ("unet", "adamw"): "+4.252 %: scratch of a 1x1 convolution's backward",
+    ("mobilenet", "train"): "+3.288 %: scratch of a 1x1 convolution's backward",
+    ("mobilenet", "momentum"): "+3.277 %: scratch of a 1x1 convolution's backward",
+    ("mobilenet", "adamw"): "+3.266 %: scratch of a 1x1 convolution's backward",
+    ("gpt", "train"): "-0.232 %: 2,620 bytes too few; cause not known",
+    ("gpt", "momentum"): "-0.187 %: 2,620 bytes too few; cause not known",
+    ("gpt", "adamw"): "-0.157 %: 2,620 bytes too few; cause not known",
+    ("checkpointed", "eval"): "-0.745 %: the random state that checkpoint saves (5,056 bytes)",
+    ("checkpointed", "train"): "+20.314 %: 256,068 bytes too many; cause not known",
+    ("checkpointed", "momentum"): "+14.949 %: 256,068 bytes too many; cause not known",
+    ("checkpointed", "adamw"): "+11.825 %: 256,068 bytes too many; cause not known",
+}
 """What the engine does not get right yet: the signed error that was measured, and its cause where known."""
 
 
@@ -290,7 +307,10 @@ def test_the_peak_of_two_steps(name: str, mode: str) -> None:
     assert abs(predicted - measured) <= bound * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt"])
+LEFT_OVER = pytest.mark.xfail(strict=True, reason="+0.021 % (240 bytes): the result of torch.arange stays in the books")
+
+
+@pytest.mark.parametrize("name", ["mlp", pytest.param("gpt", marks=LEFT_OVER)])
 def test_the_peak_of_the_first_step(name: str) -> None:
     predicted, measured = error_of(name, "adamw", steps=1)
     assert abs(predicted - measured) <= EXACT * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"

@@ -125,6 +125,19 @@ def calls(*names: str) -> Callable[[Callable[[Draw], Sequence[Any]]], None]:
     return register
 
 
+@calls("_grouped_mm")
+def _grouped_products(draw: Draw) -> Sequence[Any]:
+    """In bfloat16, the one dtype for which torch has a meta kernel."""
+    groups, rows, inner, columns = (
+        draw.randint(1, 3),
+        8 * draw.randint(1, 3),
+        8 * draw.randint(1, 3),
+        8 * draw.randint(1, 3),
+    )
+    x, y = meta((rows, inner), torch.bfloat16), meta((groups, inner, columns), torch.bfloat16)
+    return x, y, meta((groups,), torch.int32), {}
+
+
 # Comparing
 
 ODD_META_KERNELS = {"convolution", "floor_divide", "logical_and", "logical_or", "logical_xor"}

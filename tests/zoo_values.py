@@ -429,7 +429,6 @@ class PacksInside(nn.Module):
 
 @case(
     data=lambda: (pack_sequence([torch.rand(4, 4), torch.rand(2, 4)]),),
-    real_only="the lengths of a packed sequence are numbers on the CPU",
 )
 class PackedInput(nn.Module):
     def __init__(self) -> None:

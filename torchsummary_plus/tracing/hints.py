@@ -11,14 +11,13 @@ from torch import nn
 
 from ..errors import ForwardError
 from .modules import class_name
-from .passes import Frame, Pass
+from .passes import Frame, Pass, failed_frame
 from .structures import first_tensor, shapes_text
 
 
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...]) -> ForwardError:
     """The error of a pass as the user should read it. ``reached`` are the calls that had finished."""
-    noted = watch.failure
-    frame = noted[1] if noted is not None and noted[0] is error else None
+    frame = failed_frame(error)
     while frame is not None and frame.module is None:
         frame = frame.outer
     module = watch.tree.modules[0 if frame is None or frame.module is None else frame.module]

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch._ops import OpOverload
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
 from .rules import ruled
@@ -38,7 +39,7 @@ class FakeKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.fakes: dict[int, tuple[torch.Tensor, Fake]] = {}
+        self.fakes: MutableMapping[torch.Tensor, Fake] = WeakTensorKeyDictionary()
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
 
@@ -64,11 +65,11 @@ class FakeKernels:
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
         """The one fake that stands for a real tensor in this pass."""
-        known = self.fakes.get(id(tensor))
+        known = self.fakes.get(tensor)
         if known is None:
             device = self.device if tensor.device.type in ("meta", "cpu") and tensor.dim() else tensor.device
-            known = self.fakes[id(tensor)] = (tensor, fake_like(tensor, device))
-        return known[1]
+            known = self.fakes[tensor] = fake_like(tensor, device)
+        return known
 
     def _has_values(self, func: OpOverload, found: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: of small tensors on the CPU, and if it writes, born in this pass."""

@@ -32,6 +32,14 @@ class Frame:
         self.by_hook = False
 
 
+_FRAME = "_torchsummary_plus_frame"
+
+
+def failed_frame(error: BaseException) -> Frame | None:
+    """The innermost call an exception came from. The exception holds it, so that it goes when that is caught."""
+    return error.__dict__.get(_FRAME)
+
+
 class Listener:
     """Hears of a pass. ``frame`` is the innermost call under way."""
 
@@ -66,7 +74,6 @@ class Pass(TorchDispatchMode):
         self.calls = 0
         self.listening = False
         self.in_engine = False
-        self.failure: tuple[BaseException, Frame] | None = None
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._before = _heard(listeners, "before")
@@ -125,8 +132,8 @@ class Pass(TorchDispatchMode):
         try:
             output = forward(*args, **kwargs)
         except BaseException as error:
-            if self.failure is None or self.failure[0] is not error:
-                self.failure = (error, self.frame or frame)
+            if failed_frame(error) is None:
+                error.__dict__[_FRAME] = self.frame or frame
             self.frame = frame.outer
             raise
         if not by_hook:

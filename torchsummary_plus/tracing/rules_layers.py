@@ -53,6 +53,16 @@ def bmm(x: Tensor, y: Tensor) -> Out:
     return fresh((x.shape[0], x.shape[1], y.shape[2]), _floats(x, y))
 
 
+@rule("_grouped_mm")
+def grouped_mm(
+    x: Tensor, y: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Out:
+    """One product for each group of rows. Rows whose bytes are no multiple of 16 are padded: that is left alone."""
+    sure(offs is not None and bias is None and x.dtype == y.dtype and (x.dim(), y.dim()) == (2, 3))
+    sure(x.shape[1] == y.shape[1] and y.shape[2] * x.dtype.itemsize % 16 == 0 and out_dtype in (None, x.dtype))
+    return fresh((x.shape[0], y.shape[2]), x.dtype)
+
+
 @rule("addmm")
 def addmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
     return _plus(bias, mm(x, y))

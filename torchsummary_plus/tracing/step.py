@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -47,7 +48,17 @@ class Step:
 
 
 def record_step(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
-    """The memory events of a model's steps on fake tensors; raises :class:`ForwardError`. The model is as it was."""
+    """The memory events of a model's steps on fake tensors; raises :class:`ForwardError`. The model is as it was.
+
+    The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
+    step is recorded once more.
+    """
+    imported = len(sys.modules)
+    log = _record(model, example, step, device)
+    return log if len(sys.modules) == imported else _record(model, example, step, device)
+
+
+def _record(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
     maker = optimizer_maker(step.optimizer)
     with LOCK, ExitStack() as stack:
         tree = ModuleTree(model)
