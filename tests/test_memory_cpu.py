@@ -270,13 +270,13 @@ FINDINGS: dict[tuple[str, str], str] = {
     ("mobilenet", "train"): "+3.288 %: scratch of a 1x1 convolution's backward",
     ("mobilenet", "momentum"): "+3.277 %: scratch of a 1x1 convolution's backward",
     ("mobilenet", "adamw"): "+3.266 %: scratch of a 1x1 convolution's backward",
-    ("gpt", "train"): "-0.232 %: 2,620 bytes too few; cause not known",
-    ("gpt", "momentum"): "-0.187 %: 2,620 bytes too few; cause not known",
-    ("gpt", "adamw"): "-0.157 %: 2,620 bytes too few; cause not known",
+    ("gpt", "train"): "-0.254 %: 2,876 bytes too few; cause not known",
+    ("gpt", "momentum"): "-0.205 %: 2,876 bytes too few; cause not known",
+    ("gpt", "adamw"): "-0.172 %: 2,876 bytes too few; cause not known",
     ("checkpointed", "eval"): "-0.745 %: the random state that checkpoint saves (5,056 bytes)",
-    ("checkpointed", "train"): "+20.314 %: 256,068 bytes too many; cause not known",
-    ("checkpointed", "momentum"): "+14.949 %: 256,068 bytes too many; cause not known",
-    ("checkpointed", "adamw"): "+11.825 %: 256,068 bytes too many; cause not known",
+    ("checkpointed", "train"): "-0.401 %: the random state that checkpoint saves (5,056 bytes)",
+    ("checkpointed", "momentum"): "-0.295 %: the random state that checkpoint saves (5,056 bytes)",
+    ("checkpointed", "adamw"): "-0.233 %: the random state that checkpoint saves (5,056 bytes)",
 }
 """What the engine does not get right yet: the signed error that was measured, and its cause where known."""
 
@@ -300,17 +300,14 @@ def error_of(name: str, mode_name: str, steps: int = 2) -> tuple[int, int]:
     return predicted, measure(model, (x,), mode, optimizer, case.autocast, steps).peak_bytes
 
 
-@pytest.mark.parametrize(("name", "mode"), params())
+@pytest.mark.parametrize(("name", "mode"), list(params()))
 def test_the_peak_of_two_steps(name: str, mode: str) -> None:
     predicted, measured = error_of(name, mode)
     bound = CASES[name].bound
     assert abs(predicted - measured) <= bound * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"
 
 
-LEFT_OVER = pytest.mark.xfail(strict=True, reason="+0.021 % (240 bytes): the result of torch.arange stays in the books")
-
-
-@pytest.mark.parametrize("name", ["mlp", pytest.param("gpt", marks=LEFT_OVER)])
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_the_peak_of_the_first_step(name: str) -> None:
     predicted, measured = error_of(name, "adamw", steps=1)
     assert abs(predicted - measured) <= EXACT * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"

@@ -88,8 +88,8 @@ def max_batch_size(
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
 
-    Two traces, at batches of 2 and 3, are scaled to any batch and replayed; where their events are not the same, each
-    batch that the search tries is traced. Arguments and errors as for :func:`estimate_memory`.
+    Two traces, at batches of 2 and 3, are scaled to any batch and replayed, if a third one at 5 is what they foretell;
+    else each batch that the search tries is traced. Arguments and errors as for :func:`estimate_memory`.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -103,8 +103,8 @@ def max_batch_size(
             allocator=allocator,
         )  # fmt: skip
 
-    two, three = estimate(2), estimate(3)
-    scaled = scales(two.log, three.log)
+    two, three, five = estimate(2), estimate(3), estimate(5)
+    scaled = scales(two.log, three.log) and at_batch(two.log, three.log, (2, 3), 5).events == five.log.events
 
     def any_batch(batch: int) -> MemoryEstimate:
         if not scaled or batch == 1:
