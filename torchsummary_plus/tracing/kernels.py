@@ -28,7 +28,7 @@ SMALL = 4096
 """Elements up to which a tensor with no fake among its makers stays real, so that its values can steer the forward."""
 
 MASK = 1 << 21
-"""The same for operators that give no more elements than they take, as masks go through."""
+"""The same where a rule tells that the result has no more either, as with masks."""
 
 
 class FakeKernels:
@@ -56,9 +56,9 @@ class FakeKernels:
             return self._factory(func, args, kwargs)
         if any(type(tensor) is not Fake for tensor in found):
             if id(func) in _LIFTS and found[0].numel() <= SMALL:
-                self._note_born(found[0])
+                self.note_born(found[0])
                 return found[0]
-            if self._has_values(func, found) and not self._leaves_cpu(kwargs):
+            if self._has_values(func, args, kwargs, found) and not self._leaves_cpu(kwargs):
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
@@ -71,21 +71,24 @@ class FakeKernels:
             known = self.fakes[tensor] = fake_like(tensor, device)
         return known
 
-    def _has_values(self, func: OpOverload, found: list[torch.Tensor]) -> bool:
-        """Whether an operator may run on values: of small tensors on the CPU, and if it writes, born in this pass."""
-        if any(type(tensor) is Fake for tensor in found):
-            return False
-        limit = MASK if _keeps_size(func) and _broadcast_size(found) <= MASK else SMALL
+    def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+        """Whether an operator may run on values: of tensors on the CPU, and with a result that is small enough."""
         writes = func._schema.is_mutable
-        return all(self._stays_real(tensor, writes, limit) for tensor in found)
+        if not all(self._is_known(tensor, writes) for tensor in found):
+            return False
+        if all(tensor.numel() <= SMALL for tensor in found) or viewed(func, args, kwargs) is not None:
+            return True
+        return all(tensor.numel() <= MASK for tensor in found) and _gives_at_most(MASK, func, args, kwargs)
 
-    def _stays_real(self, tensor: torch.Tensor, written: bool, limit: int) -> bool:
-        if tensor.numel() > limit or tensor.device.type != "cpu" or not is_plain(tensor):
+    def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
+        """Whether a tensor has values; it is written to only if it was made for this pass."""
+        if type(tensor) is Fake or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
         return storage not in self.tainted and (storage in self.born or not written)
 
-    def _note_born(self, tensor: torch.Tensor) -> None:
+    def note_born(self, tensor: torch.Tensor) -> None:
+        """Remember that a tensor was made for this pass."""
         storage = tensor.untyped_storage()
         self.born[storage._cdata] = storage
 
@@ -96,7 +99,7 @@ class FakeKernels:
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         for tensor in _tensors(out):
-            self._note_born(tensor)
+            self.note_born(tensor)
         return out
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -297,25 +300,13 @@ def _asks_values(func: OpOverload) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-@cache
-def _keeps_size(func: OpOverload) -> bool:
-    """Whether an operator gives no more elements than its arguments broadcast to."""
-    return torch.Tag.pointwise in func.tags or (func.namespace == "aten" and func._opname in _SHRINKING)
-
-
-_SHRINKING = frozenset({
-    *("_to_copy", "clone", "copy_", "fill_", "masked_fill", "masked_fill_", "cumsum", "flip", "roll", "tril", "triu"),
-    *("all", "any", "sum", "mean", "max", "min", "amax", "amin", "prod", "argmax", "argmin", "count_nonzero"),
-    *("detach", "view", "_unsafe_view", "unsqueeze", "squeeze", "select", "slice", "t", "transpose", "permute"),
-    *("alias", "_local_scalar_dense", "equal", "split", "unbind", "chunk"),
-})  # fmt: skip
-
-
-def _broadcast_size(found: list[torch.Tensor]) -> int:
-    """Elements of the shape that tensors broadcast to, or more."""
-    longest = max(tensor.dim() for tensor in found)
-    padded = [(1,) * (longest - tensor.dim()) + tuple(tensor.shape) for tensor in found]
-    return prod(max(sizes) for sizes in zip(*padded))
+def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether an operator's result is known to have so many elements at most: by a rule, or because it is no tensor."""
+    if not any("Tensor" in str(value.type) for value in func._schema.returns):
+        return True
+    rule = ruled(func, args, kwargs)
+    outs = rule if isinstance(rule, list) else [rule]
+    return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
 
 
 def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:

@@ -46,7 +46,7 @@ class FakeWorld(World):
 
     def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor]) -> None:
         super().__init__(device)
-        self.kernel = FakeKernels(device)
+        self.kernel = self.kernels = FakeKernels(device)
         self.fakes = fakes
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
@@ -62,13 +62,18 @@ class FakeWorld(World):
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         if self._may_steer(torch.Size(shape).numel(), dtype):
-            return real_input(shape, dtype, CPU)
+            return self._known(real_input(shape, dtype, CPU))
         return new_fake(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu" and is_plain(tensor) and self._may_steer(tensor.numel(), tensor.dtype):
-            return tensor.clone()
+            return self._known(tensor.clone())
         return fake_like(tensor, self.device)
+
+    def _known(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor that the forward may also write to."""
+        self.kernels.note_born(tensor)
+        return tensor
 
     def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:
         """Whether an input is of the kind forwards look into (tokens, lengths, masks), and small enough to be real."""
