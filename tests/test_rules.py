@@ -174,6 +174,8 @@ def answers(func: OpOverload, args: Any, options: Any) -> bool:
         return False
     try:
         truth = in_words(func(*args, **options), tensors)
+    except NotImplementedError:
+        pytest.skip("this torch has no meta kernel for it")
     except Exception as error:
         raise AssertionError(f"torch refuses {described}: {error}") from error
     exact = all(t.stride() == meta(t.shape, t.dtype).stride() for t in tensors)

@@ -1,10 +1,11 @@
 """Fake CUDA on a build without CUDA: torch's own fake device guard in the slot that such a build leaves empty.
 
 Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A CUDA
-build has one; a CPU build dies at the question. torch can install a fake one (``_ensureCUDADeviceGuardSet``), but
+build has one, a CPU build dies at the question. torch can install a fake one (``_ensureCUDADeviceGuardSet``), but
 does so only in the place of a guard that counts no devices. So a stub that answers 0 to everything is put there for
 that one question. Where any step is missing (another platform, an older torch) nothing is changed and the caller
-is told so: fakes then have CUDA's dispatch keys only.
+is told so: fakes then have CUDA's dispatch keys only. So they do in a backward on a CUDA build without a card, whose
+autograd engine asks the driver about every device that the fake guard counts.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ _METHODS = 64
 
 
 @contextmanager
-def cuda_guard() -> Iterator[bool]:
+def cuda_guard(backward: bool = False) -> Iterator[bool]:
     """Whether C++ may be told of CUDA devices while it holds; what it installs it takes away again."""
     if torch.cuda.is_available():
         yield True
         return
     ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
-    if ensure is not None and torch.backends.cuda.is_built():
-        ensure()
-        yield True
+    if torch.backends.cuda.is_built():
+        if ensure is not None and not backward:
+            ensure()
+        yield ensure is not None and not backward
         return
     slot = None if ensure is None else _Slot.find()
     if slot is None:

@@ -146,7 +146,7 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
 
 
 @contextmanager
-def standing_in_for(device: torch.device) -> Iterator[Any]:
+def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[Any]:
     """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
 
     torch initialises CUDA when a tensor is asked for on it, unless a mode holds the key of its own fake mode; and
@@ -159,7 +159,7 @@ def standing_in_for(device: torch.device) -> Iterator[Any]:
 
     asked = common.amp_definitely_not_available, torch.cuda.is_bf16_supported
     try:
-        with cuda_guard() as Fake.cuda_is_guarded:
+        with cuda_guard(backward) as Fake.cuda_is_guarded:
             if torch.cuda.is_available():
                 yield None
             else:

@@ -65,7 +65,7 @@ def _record(model: nn.Module, example: Example, step: Step, device: torch.device
         place = placed(device or tree.device())
         stack.enter_context(restored(tree.modules))
         stack.enter_context(deep_stack())
-        mode_key = stack.enter_context(standing_in_for(place))
+        mode_key = stack.enter_context(standing_in_for(place, backward=step.mode == "train"))
         model.train(step.mode == "train")
         swap_tensors(tree.modules, lambda p: fake_like(p, place), lambda t: fake_like(t, place))
         kernels = StepKernels(place)
