@@ -17,6 +17,9 @@ MISSING = {
 }
 """Formulas that torch's flop counter has not: fused attention on a CPU, and the products of mixtures of experts."""
 
+SEED = 0
+"""Set before a forward: what it draws at random may decide how much it computes."""
+
 
 def parameters(model: nn.Module) -> int:
     """Elements of the distinct parameters."""
@@ -36,7 +39,8 @@ def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Count one forward, with the fast paths off that the counter cannot look into."""
     counter = FlopCounterMode(display=False, custom_mapping=MISSING)
-    counter.mod_tracker = _NoTracker()  # torch's fails under no_grad where a leaf parameter is an argument
+    counter.mod_tracker = _NoTracker()  # type: ignore[assignment]  # torch's fails under no_grad where a leaf parameter is an argument
+    torch.manual_seed(SEED)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

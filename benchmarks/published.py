@@ -43,7 +43,8 @@ class Published:
     def has_gmacs(self, macs: int) -> bool:
         """Whether a count is the published one within 1 %, or half a unit of the last digit."""
         digits = len(self.gmacs.partition(".")[2])
-        return abs(macs / 1e9 - float(self.gmacs)) <= max(0.01 * float(self.gmacs), 0.5000001 * 10**-digits)
+        published = float(self.gmacs)
+        return abs(macs / 1e9 - published) <= max(0.01 * published, float(f"0.5000001e-{digits}"))
 
 
 @dataclass(frozen=True)

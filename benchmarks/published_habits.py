@@ -2,12 +2,12 @@
 
 timm's profiles come from fvcore, which adds normalisation layers (2 for each element a BatchNorm reads, 5 for a
 LayerNorm or GroupNorm), and has no formula for fused attention, for RNNs, and for convolutions with ``padding="same"``.
-What a detector's heads cost depends on the boxes it finds: random weights find up to 1000, trained ones none in noise.
+What a detector's heads cost depends on the boxes it finds: random weights find up to 1000, trained ones few in noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from math import prod
 
@@ -18,6 +18,7 @@ from torchsummary_plus.records import tensors
 from torchsummary_plus.report import Row
 
 NORM_FLOPS = {"BatchNorm": 2, "LayerNorm": 5, "GroupNorm": 5}
+OBJECT_HEADS = ("mask_head", "mask_predictor", "keypoint_head", "keypoint_predictor")
 WEIGHT_NORM_FLOPS = 5
 """For each weight of a convolution that standardises its weights by a batch norm at every call."""
 
@@ -50,11 +51,16 @@ def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
         "misses fused attention": -of_class("scaled_dot_product_attention"),
         "misses RNNs": -of_class("LSTM", "GRU", "RNN"),
         'misses padding="same"': -sum(row.own_mult_adds for row in padded),
-        "has no boxes for its heads": -of_attribute("box_head", "box_predictor"),
-        "has no boxes for masks and keypoints": -of_attribute(
-            "mask_head", "mask_predictor", "keypoint_head", "keypoint_predictor"
-        ),
+        "finds nothing in its picture": -of_attribute("box_head", "box_predictor"),
+        **{f"finds {number} objects in its picture": change for number, change in enumerate(object_changes(result))},
     }
+
+
+def object_changes(result: ModelSummary) -> Iterator[int]:
+    """The change if 0, 1, 2 objects had been found, each of which costs a pass through the mask or keypoint heads."""
+    heads = [row for row in result.rows if row.var_name in OBJECT_HEADS]
+    for number in range(3):
+        yield sum(row.mult_adds * number // next(tensors(row.outputs)).shape[0] - row.mult_adds for row in heads)
 
 
 def norm_flops(row: Row) -> int:

@@ -24,6 +24,7 @@ RESIZED = {"vit_h_14": {"image_size": 518}}
 
 def build(library: str, name: str, size: str) -> nn.Module:
     """The model in eval mode, with random weights; on ``meta`` unless it needs values."""
+    torch.manual_seed(0)
     if library == "torchvision":
         make = torchvision_maker(name, **RESIZED.get(name, {}))
     else:
@@ -81,9 +82,11 @@ def _timm_maker(name: str, size: int) -> Callable[[], nn.Module]:
     import timm
 
     def make() -> nn.Module:
+        model: nn.Module
         try:
-            return timm.create_model(name, img_size=size)
+            model = timm.create_model(name, img_size=size)
         except TypeError:  # a model for any size
-            return timm.create_model(name)
+            model = timm.create_model(name)
+        return model
 
     return make

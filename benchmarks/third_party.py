@@ -80,8 +80,9 @@ def check_in_time(case: Case, seconds: int) -> Checked:
 
 def check(case: Case) -> Checked:
     """Build a model, summarise it, and compare."""
-    torch.manual_seed(0)
+    torch.manual_seed(oracle.SEED)
     model = case.make().eval()
+    torch.manual_seed(oracle.SEED)
     started = time.perf_counter()
     result = summary(model, case.size, input_data=case.data, verbose=0)
     seconds = time.perf_counter() - started

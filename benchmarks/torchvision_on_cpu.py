@@ -7,6 +7,7 @@ Here they are defined as torchvision declares them; their CPU kernels are plain 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -27,7 +28,7 @@ def import_torchvision() -> ModuleType:
     """The torchvision package, with its own library where that loads, else with the kernels below."""
     global _library
     try:
-        import torchvision
+        return import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
@@ -36,12 +37,11 @@ def import_torchvision() -> ModuleType:
         for schema in SCHEMAS:
             _library.define(schema)
         _library.impl("nms", nms, "CPU")
-        import torchvision
-
+        torchvision = import_module("torchvision")
         _library.impl("roi_align", sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__, "CPU")
         for name in ("torchvision.extension", "torchvision.ops.roi_align"):
             sys.modules[name]._has_ops = lambda: True  # type: ignore[attr-defined]
-    return torchvision
+        return torchvision
 
 
 def _forget(package: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ def timm_cases() -> Iterator[Case]:
     for members in families.values():
         name = min(members, key=_rank)
         size = timm.models.get_pretrained_cfg(name).input_size
-        yield Case("timm", name, lambda name=name: timm.create_model(name), size=size)
+        yield Case("timm", name, partial(timm.create_model, name), size=size)
 
 
 def _rank(name: str) -> tuple[int, int, str]:

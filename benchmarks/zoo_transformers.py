@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -39,12 +39,14 @@ def transformers_cases(chosen: str = "") -> Iterator[Case]:
 
     for name in MODEL_MAPPING_NAMES:
         if chosen in name:
-            found = (case for form in FORMS for case in _cases(name, form))
-            yield from islice(found, 1)
+            with redirect_stdout(io.StringIO()):
+                found = next(filter(None, (_case(name, form) for form in FORMS)), None)
+            if found is not None:
+                yield found
 
 
-def _cases(name: str, form: Mapping[str, int]) -> Iterator[Case]:
-    """The case of one form of a model, if there is one."""
+def _case(name: str, form: Mapping[str, int]) -> Case | None:
+    """A form of a model, with an input that it runs on; None where it cannot be built or no input fits."""
     from transformers import AutoConfig, AutoModel
 
     try:
@@ -53,13 +55,12 @@ def _cases(name: str, form: Mapping[str, int]) -> Iterator[Case]:
         with torch.device("meta"):
             size = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
         if size > MOST_PARAMETERS:
-            return
+            return None
         probe = AutoModel.from_config(config).eval()
         data = next((data for data in candidates(probe, config) if runs(probe, data)), None)
     except Exception:
-        return
-    if data is not None:
-        yield Case("transformers", name, partial(AutoModel.from_config, config), data=data)
+        return None
+    return None if data is None else Case("transformers", name, partial(AutoModel.from_config, config), data=data)
 
 
 def shrink(config: Any, form: Mapping[str, int]) -> None:
