@@ -69,9 +69,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("again", [False, True], ids=["first", "remembered"])
-def test_a_fake_has_the_shape_strides_and_dtype_of_the_real(
-    fake_cpu: FakeKernels, name: str, again: bool
-) -> None:
+def test_a_fake_has_the_shape_strides_and_dtype_of_the_real(fake_cpu: FakeKernels, name: str, again: bool) -> None:
     operation = OPERATIONS[name]
     if again:
         operation(new_fake((2, 4, 8, 8), torch.float32, CPU))

@@ -45,6 +45,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.world",
         "tracing.worlds",
         "tracing.trace",
+        "tracing.workspace_registry",
+        "tracing.workspace_conv",
         "tracing.workspace",
         "tracing.ledger",
         "tracing.semantics",

@@ -11,7 +11,7 @@ import torch
 
 from ..memory_records import MemoryLog, Moment, StorageSpec
 from .passes import Frame, Listener
-from .workspace import scratch_bytes
+from .workspace import Workspaces
 
 OUTSIDE = -1
 """The module number of what happens in no module's forward."""
@@ -26,7 +26,7 @@ class Ledger(Listener):
     """
 
     def __init__(self, backend: str) -> None:
-        self.backend = backend
+        self.workspaces = Workspaces(backend)
         self.phase = "setup"
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
@@ -34,7 +34,6 @@ class Ledger(Listener):
         self.nbytes: list[int] = []
         self.kinds: list[str | None] = []
         self.owners: list[int] = []
-        self.unmodelled: dict[str, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
@@ -81,20 +80,26 @@ class Ledger(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         owner = self._owner()
-        self.moments.append(Moment(func.name() if hasattr(func, "name") else str(func), owner, self.phase, self.step))
+        name = func.name() if hasattr(func, "name") else str(func)
+        self.moments.append(Moment(name, owner, self.phase, self.step))
+        sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
         for tensor in _results(out):
+            nbytes = next(sizes, None)
             if tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live:
-                    self._book(storage, owner)
-        scratch = scratch_bytes(self.backend, func, args, kwargs, out)
-        if scratch is None:
-            name = self.moments[-1].operator
-            self.unmodelled[name] = self.unmodelled.get(name, 0) + 1
-        elif scratch:
+                    self._book(storage, owner, nbytes)
+        lasting = self.workspaces.lasting(name, args, kwargs, out)
+        if lasting:
+            self._event(self._number(lasting, owner, "workspace"), lasting)
+        scratch = self.workspaces.scratch(name, args, kwargs, out)
+        if scratch:
             number = self._number(scratch, owner, "workspace")
-            self.events.append((len(self.moments) - 1, number, scratch))
-            self.events.append((len(self.moments) - 1, number, 0))
+            self._event(number, scratch)
+            self._event(number, 0)
+
+    def _event(self, storage: int, nbytes: int) -> None:
+        self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None) -> int:
         self.nbytes.append(nbytes)
@@ -102,24 +107,24 @@ class Ledger(Listener):
         self.owners.append(owner)
         return len(self.nbytes) - 1
 
-    def _book(self, storage: torch.UntypedStorage, owner: int) -> int:
-        nbytes = storage.nbytes()
+    def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None) -> int:
+        nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None)
         key = storage._cdata
         self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
         if nbytes:
-            self.events.append((len(self.moments) - 1, number, nbytes))
+            self._event(number, nbytes)
         return number
 
     def _free(self, key: int) -> None:
         number, _ = self._live.pop(key)
         if self.nbytes[number]:
-            self.events.append((len(self.moments) - 1, number, 0))
+            self._event(number, 0)
 
     def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
         """The books as plain data."""
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners))
-        unknown = tuple(sorted(self.unmodelled.items()))
+        unknown = tuple(sorted(self.workspaces.unknown.items()))
         return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, unknown)
 
 

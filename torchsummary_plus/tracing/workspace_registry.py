@@ -1,0 +1,69 @@
+"""The registry of bytes that a kernel takes and the dispatcher does not see: backend and operator -> rules.
+
+Three kinds. *Scratch* lives while the kernel runs. A *reserve* is a result whose bytes the fake kernel does not know,
+kept as long as the result is. A *lasting* workspace is taken by the first call that asks for it and held from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Formula = Callable[..., Any]
+"""``formula(result, *args, **kwargs)``, the operator's own arguments; what it returns is said by each kind below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A formula with what it rests on, and the largest relative error that was seen when it was measured."""
+
+    formula: Formula
+    source: str
+    band: float
+
+
+Register = Callable[[Formula], Formula]
+
+SCRATCH: dict[tuple[str, str], Rule] = {}
+"""-> the bytes above what is live before the operator that its kernel holds at its own peak, less the results."""
+
+RESERVES: dict[tuple[str, str], Rule] = {}
+"""-> a tuple of bytes, one for each tensor of the result; None for one whose fake size is right."""
+
+LASTING: dict[tuple[str, str], Rule] = {}
+"""-> pairs of a name and bytes; a name that was taken before takes nothing more."""
+
+UNMODELLED: dict[str, frozenset[str]] = {
+    "cpu": frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}),
+    "cuda": frozenset({"aten::convolution", "aten::convolution_backward", "aten::cudnn_batch_norm"}),
+}
+"""Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
+
+
+def scratch(backend: str, *operators: str, source: str, band: float) -> Register:
+    """Register the scratch of some operators on one backend."""
+    return _register(SCRATCH, backend, operators, source, band)
+
+
+def reserve(backend: str, *operators: str, source: str, band: float) -> Register:
+    """Register the true sizes of the results of some operators on one backend."""
+    return _register(RESERVES, backend, operators, source, band)
+
+
+def lasting(backend: str, *operators: str, source: str, band: float) -> Register:
+    """Register the lasting workspaces of some operators on one backend."""
+    return _register(LASTING, backend, operators, source, band)
+
+
+def _register(
+    table: dict[tuple[str, str], Rule], backend: str, operators: tuple[str, ...], source: str, band: float
+) -> Register:
+    def register(formula: Formula) -> Formula:
+        for operator in operators:
+            if (backend, operator) in table:
+                raise ValueError(f"{operator} on {backend} has a rule already")
+            table[backend, operator] = Rule(formula, source, band)
+        return formula
+
+    return register
