@@ -61,6 +61,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "memory.allocator",
         "memory.gpus",
         "memory.attribution",
+        "memory.footprint",
         "memory.estimate",
         "memory.capacity",
     ),

@@ -37,15 +37,64 @@ class StorageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """A call of a module in a forward: ``events[start:stop]`` happened while it ran.
+
+    ``outer`` is the position of the call around it (-1: none), ``outputs`` are the storages of what it returned.
+    """
+
+    module: int
+    step: int
+    outer: int
+    start: int
+    stop: int
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryLog:
     """All allocations and frees of a step in their order.
 
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
-    in ``moments`` and ``storages``. ``unknown`` are operators whose scratch memory no rule models.
+    in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
+    ``unknown`` are operators whose scratch memory no rule models.
     """
 
     moments: tuple[Moment, ...]
     events: tuple[tuple[int, int, int], ...]
     storages: tuple[StorageSpec, ...]
     module_paths: tuple[str, ...]
+    calls: tuple[ModuleCall, ...] = ()
     unknown: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside."""
+
+    device: str
+    batch_size: int
+    mode: str
+    optimizer: str = ""
+    autocast: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMemory:
+    """What a row of a table adds to memory, in bytes: kept for the backward, gradients, optimizer state.
+
+    These three add up over the rows. ``peak_bytes`` is all that is live when the call returns; None without a call.
+    """
+
+    saved_bytes: int = 0
+    grad_bytes: int = 0
+    optimizer_bytes: int = 0
+    peak_bytes: int | None = None
+
+    def __add__(self, other: RowMemory) -> RowMemory:
+        return RowMemory(
+            self.saved_bytes + other.saved_bytes,
+            self.grad_bytes + other.grad_bytes,
+            self.optimizer_bytes + other.optimizer_bytes,
+            self.peak_bytes,
+        )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
-from ..memory_records import KINDS, MemoryLog, Moment
+from ..memory_records import KINDS, MemoryLog
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -17,26 +18,30 @@ def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | N
     return CachingAllocator(options, limit) if backend == "cuda" else CpuAllocator(limit)
 
 
+def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
+    """For each storage the event that makes it and the one that frees it; -1 where there is none."""
+    born, died = [-1] * len(log.storages), [-1] * len(log.storages)
+    for event, (_, storage, nbytes) in enumerate(log.events):
+        (born if nbytes else died)[storage] = event
+    return born, died
+
+
 def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
     """What each storage is for, over its whole life: as it was told, else by when it lives.
 
-    What the forward makes and the backward still finds was kept for it: a saved activation. The rest is temporary.
+    What a forward makes and a backward still finds was kept for it: a saved activation. The rest is temporary.
     """
-    born: dict[int, Moment] = {}
-    died: dict[int, Moment] = {}
-    for moment, storage, nbytes in log.events:
-        (born if nbytes else died)[storage] = log.moments[moment]
-    starts = {m.step for m in log.moments if m.phase == "backward"}
+    backwards = list(accumulate(moment.phase == "backward" for moment in log.moments))
+    born, died = lifetimes(log)
 
     def kind(number: int) -> str:
         told = log.storages[number].kind
-        if told is not None:
-            return told
-        first, last = born.get(number), died.get(number)
-        if first is None or first.phase != "forward" or first.step not in starts:
-            return "temporaries"
-        outlives = last is None or last.step > first.step or last.phase != "forward"
-        return "saved_activations" if outlives else "temporaries"
+        if told is not None or born[number] < 0:
+            return told or "temporaries"
+        first = log.events[born[number]][0]
+        last = -1 if died[number] < 0 else log.events[died[number]][0]
+        met_by_backward = log.moments[first].phase == "forward" and backwards[last] > backwards[first]
+        return "saved_activations" if met_by_backward else "temporaries"
 
     return tuple(map(kind, range(len(log.storages))))
 

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from ..memory_records import KINDS, MemoryLog
 from .allocator_options import AllocatorOptions
 from .attribution import TimelinePoint, new_allocator, path_of, run_log, storage_kinds, timeline
+from .footprint import Footprint, footprints, inclusive, parents
 from .gpus import CONTEXT_BYTES, parse_memory
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
-    """What a module holds at the peak, in bytes by kind; ``inclusive_bytes`` adds the modules inside it."""
+    """What a module holds at the peak, in bytes by kind, and what it adds to the whole step.
+
+    ``inclusive_bytes`` and ``inclusive`` add the modules inside it.
+    """
 
     path: str
     at_peak: tuple[tuple[str, int], ...]
     own_bytes: int
     inclusive_bytes: int
+    own: Footprint
+    inclusive: Footprint
 
 
 @dataclass(frozen=True)
@@ -107,12 +113,13 @@ def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) 
         held = own.setdefault(owner, {})
         held[kinds[storage]] = held.get(kinds[storage], 0) + nbytes
     sums = [sum(own.get(index, {}).values()) for index in range(len(log.module_paths))]
-    inclusive = list(sums)
-    number = {path: index for index, path in enumerate(log.module_paths)}
-    for index in range(len(sums) - 1, 0, -1):
-        parent = number.get(log.module_paths[index].rpartition(".")[0], 0)
-        inclusive[parent] += inclusive[index]
+    total = list(sums)
+    for index, parent in reversed(list(enumerate(parents(log.module_paths)))):
+        if index:
+            total[parent] += total[index]
+    made = footprints(log)
+    with_inner = inclusive(log.module_paths, made)
     return tuple(
-        ModuleMemory(path, tuple(sorted(own.get(index, {}).items())), sums[index], inclusive[index])
-        for index, path in enumerate(log.module_paths)
+        ModuleMemory(path, tuple(sorted(own.get(i, {}).items())), sums[i], total[i], made[i], with_inner[i])
+        for i, path in enumerate(log.module_paths)
     )

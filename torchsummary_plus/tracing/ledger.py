@@ -5,12 +5,14 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ..memory_records import MemoryLog, Moment, StorageSpec
+from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec
 from .passes import Frame, Listener
+from .structures import all_tensors
 from .workspace import Workspaces
 
 OUTSIDE = -1
@@ -34,6 +36,8 @@ class Ledger(Listener):
         self.nbytes: list[int] = []
         self.kinds: list[str | None] = []
         self.owners: list[int] = []
+        self.calls: list[ModuleCall] = []
+        self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
@@ -56,10 +60,19 @@ class Ledger(Listener):
 
     def begin(self, frame: Frame) -> None:
         self._turn(OUTSIDE if frame.module is None else frame.module)
+        if self.phase == "forward" and frame.module is not None:
+            outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
+            self._call_of[frame.index] = len(self.calls)
+            self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
 
     def end(self, frame: Frame, output: Any) -> None:
         outer = frame.outer
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
+        number = self._call_of.pop(frame.index, None)
+        if number is not None:
+            booked = (self._live.get(tensor.untyped_storage()._cdata) for tensor in all_tensors(output))
+            outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
+            self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
     def _turn(self, module: int) -> None:
         """From the next autograd node on, nodes are made by ``module``."""
@@ -125,7 +138,17 @@ class Ledger(Listener):
         """The books as plain data."""
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, unknown)
+        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, self._returned(), unknown)
+
+    def _returned(self) -> tuple[ModuleCall, ...]:
+        """The calls that returned; one around them that did not (an exception left it) stands for none."""
+        place = {-1: -1}
+        kept: list[ModuleCall] = []
+        for number, call in enumerate(self.calls):
+            place[number] = -1 if call.stop < 0 else len(kept)
+            if call.stop >= 0:
+                kept.append(replace(call, outer=place[call.outer]))
+        return tuple(kept)
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:

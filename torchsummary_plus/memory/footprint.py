@@ -1,0 +1,146 @@
+"""What each module, and each call of one, adds to the memory of a step, whenever the peak may be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..memory_records import MemoryLog, RowMemory
+from .attribution import Allocator, lifetimes, storage_kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes in the last step: each storage counts once, for the module that made it or that holds its parameter.
+
+    ``output_bytes`` is what its calls return and no module inside it returned before, ``saved_bytes`` what its own
+    operators keep for the backward.
+    """
+
+    output_bytes: int = 0
+    saved_bytes: int = 0
+    param_bytes: int = 0
+    grad_bytes: int = 0
+    optimizer_bytes: int = 0
+
+    def __add__(self, other: Footprint) -> Footprint:
+        return Footprint(
+            self.output_bytes + other.output_bytes,
+            self.saved_bytes + other.saved_bytes,
+            self.param_bytes + other.param_bytes,
+            self.grad_bytes + other.grad_bytes,
+            self.optimizer_bytes + other.optimizer_bytes,
+        )
+
+
+def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
+    """The own footprint of each module; what no module owns stands with the root."""
+    held: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for number, kind in _in_last_step(log):
+        held[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
+    outputs: dict[int, int] = defaultdict(int)
+    for module, number in _first_returns(log):
+        outputs[module] += log.storages[number].nbytes
+    return tuple(
+        Footprint(
+            outputs[module],
+            held["saved_activations"][module],
+            held["parameters"][module],
+            held["gradients"][module],
+            held["optimizer_state"][module],
+        )
+        for module in range(len(log.module_paths))
+    )
+
+
+def _in_last_step(log: MemoryLog) -> Iterator[tuple[int, str]]:
+    """The storages that are there in the last step, with their kinds; saved activations only where it made them."""
+    last = log.moments[-1].step
+    born, died = lifetimes(log)
+    for number, kind in enumerate(storage_kinds(log)):
+        if born[number] < 0 or (died[number] >= 0 and log.moments[log.events[died[number]][0]].step < last):
+            continue
+        if kind != "saved_activations" or log.moments[log.events[born[number]][0]].step == last:
+            yield number, kind
+
+
+def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
+    """Each storage that a call of the last step returns, with the module that returned it first."""
+    last = log.moments[-1].step
+    seen: set[int] = set()
+    for call in sorted((call for call in log.calls if call.step == last), key=lambda call: call.stop):
+        for number in call.outputs:
+            if number not in seen and log.storages[number].kind is None:
+                seen.add(number)
+                yield call.module, number
+
+
+def inclusive(paths: Sequence[str], own: Sequence[Footprint]) -> tuple[Footprint, ...]:
+    """Each module's footprint with those of the modules inside it."""
+    total = list(own)
+    for index, parent in reversed(list(enumerate(parents(paths)))):
+        if index:
+            total[parent] += total[index]
+    return tuple(total)
+
+
+def parents(paths: Sequence[str]) -> list[int]:
+    """For each module the number of the one that it is in; the root's is its own.
+
+    >>> parents(["", "body", "body.0", "head"])
+    [0, 0, 1, 0]
+    """
+    number = {path: index for index, path in enumerate(paths)}
+    return [number.get(path.rpartition(".")[0], 0) for path in paths]
+
+
+def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[int, RowMemory]]:
+    """The calls of the last step in the order they began: the module's number, and what its own operators keep.
+
+    Gradients and optimizer state stand with a module's first call.
+    """
+    levels = _levels(log, allocator)
+    saved = _saved_by_call(log)
+    own = footprints(log)
+    met: set[int] = set()
+    rows = []
+    for number, call in enumerate(log.calls):
+        if call.step != log.moments[-1].step:
+            continue
+        level = levels[call.stop - 1] if call.stop else 0
+        first = call.module not in met
+        met.add(call.module)
+        held = own[call.module] if first else Footprint()
+        rows.append((call.module, RowMemory(saved[number], held.grad_bytes, held.optimizer_bytes, level)))
+    return rows
+
+
+def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
+    """The live bytes after each event."""
+    levels = []
+    for _, storage, nbytes in log.events:
+        if nbytes:
+            allocator.allocate(storage, nbytes)
+        else:
+            allocator.free(storage)
+        levels.append(allocator.allocated_bytes)
+    return levels
+
+
+def _saved_by_call(log: MemoryLog) -> dict[int, int]:
+    """For each call, by its place, the saved bytes that were born in it and in no call inside it."""
+    born, _ = lifetimes(log)
+    births = sorted((born[n], n) for n, kind in _in_last_step(log) if kind == "saved_activations")
+    saved: dict[int, int] = defaultdict(int)
+    upcoming = iter(enumerate(log.calls))
+    ahead = next(upcoming, None)
+    stack: list[int] = []
+    for event, number in births:
+        while ahead is not None and ahead[1].start <= event:
+            stack.append(ahead[0])
+            ahead = next(upcoming, None)
+        stack = [place for place in stack if log.calls[place].stop > event]
+        if stack:
+            saved[stack[-1]] += log.storages[number].nbytes
+    return saved
