@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.fakes",
         "tracing.kernels",
         "tracing.passes",
+        "tracing.embeddings",
         "tracing.hints",
         "tracing.journal",
         "tracing.macs_free",

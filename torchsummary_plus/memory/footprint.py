@@ -69,7 +69,8 @@ def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
     """Each storage that a call of the last step returns, with the module that returned it first."""
     last = log.moments[-1].step
     seen: set[int] = set()
-    for call in sorted((call for call in log.calls if call.step == last), key=lambda call: call.stop):
+    inner_first = reversed([call for call in log.calls if call.step == last])
+    for call in sorted(inner_first, key=lambda call: call.stop):
         for number in call.outputs:
             if number not in seen and log.storages[number].kind is None:
                 seen.add(number)

@@ -28,6 +28,7 @@ class Ledger(Listener):
     """
 
     def __init__(self, backend: str) -> None:
+        self.backend = backend
         self.workspaces = Workspaces(backend)
         self.phase = "setup"
         self.step = 0
@@ -50,7 +51,7 @@ class Ledger(Listener):
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book tensors that are there already, or give those that are booked a kind."""
-        for tensor in tensors:
+        for tensor in filter(self._is_here, tensors):
             storage = tensor.untyped_storage()
             known = self._live.get(storage._cdata)
             number = self._book(storage, owner) if known is None else known[0]
@@ -70,7 +71,8 @@ class Ledger(Listener):
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
-            booked = (self._live.get(tensor.untyped_storage()._cdata) for tensor in all_tensors(output))
+            here = filter(self._is_here, all_tensors(output))
+            booked = (self._live.get(tensor.untyped_storage()._cdata) for tensor in here)
             outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
@@ -98,7 +100,7 @@ class Ledger(Listener):
         sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
         for tensor in _results(out):
             nbytes = next(sizes, None)
-            if tensor.layout is torch.strided:
+            if self._is_here(tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live:
                     self._book(storage, owner, nbytes)
@@ -110,6 +112,10 @@ class Ledger(Listener):
             number = self._number(scratch, owner, "workspace")
             self._event(number, scratch)
             self._event(number, 0)
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor takes memory of the device that the books are of, in a storage of its own."""
+        return tensor.layout is torch.strided and tensor.device.type == self.backend
 
     def _event(self, storage: int, nbytes: int) -> None:
         self.events.append((len(self.moments) - 1, storage, nbytes))

@@ -16,6 +16,7 @@ from torch.optim import optimizer as optimizers
 from ..errors import InputError, choice_error
 from ..memory_records import MemoryLog
 from ..units import describe
+from .embeddings import Embeddings, NeedsIntegerError
 from .fakes import fake_like, new_fake, standing_in_for
 from .hints import forward_error
 from .inputs import Example, realise
@@ -51,8 +52,16 @@ def record_step(model: nn.Module, example: Example, step: Step, device: torch.de
     """The memory events of a model's steps on fake tensors; raises :class:`ForwardError`. The model is as it was.
 
     The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
-    step is recorded once more.
+    step is recorded once more. So it is with integers for a sized input that reaches an embedding.
     """
+    while True:
+        try:
+            return _imported_and_recorded(model, example, step, device)
+        except NeedsIntegerError as needed:
+            example = example.with_dtype(needed.index, torch.long)
+
+
+def _imported_and_recorded(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
     imported = len(sys.modules)
     log = _record(model, example, step, device)
     return log if len(sys.modules) == imported else _record(model, example, step, device)
@@ -70,12 +79,15 @@ def _record(model: nn.Module, example: Example, step: Step, device: torch.device
         swap_tensors(tree.modules, lambda p: fake_like(p, place), lambda t: fake_like(t, place))
         kernels = StepKernels(place)
         ledger = Ledger("cuda" if place.type == "cuda" else "cpu")
-        watch = kernels.watch = Pass(tree, kernels, [ledger])
+        embeddings = Embeddings(example)
+        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger])
         if mode_key is not None:
             watch.hold(mode_key)
         watch.install()
         try:
-            _Books(tree, watch, ledger, step, maker, place).keep(example)
+            _Books(tree, watch, ledger, step, maker, place).keep(example, embeddings)
+        except NeedsIntegerError:
+            raise
         except Exception as error:
             raise forward_error(error, watch, ()) from error
         return ledger.log(tuple(tree.paths))
@@ -100,28 +112,34 @@ class _Books:
         self.step = step
         self.maker = maker
         self.device = device
+        self.held: dict[int, tuple[torch.Tensor, int]] = {}
+        """Each parameter by its id, with the first module that holds it."""
+        for index, module in enumerate(tree.modules):
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self.held.setdefault(id(parameter), (parameter, index))
 
-    def keep(self, example: Example) -> None:
+    def keep(self, example: Example, embeddings: Embeddings) -> None:
         """Run the steps."""
-        args, kwargs, _ = realise(
+        args, kwargs, made = realise(
             example,
             example.batch_size or 1,
             self.tree.dtype(),
             lambda shape, dtype: new_fake(shape, dtype, self.device),
             lambda tensor: fake_like(tensor, self.device),
         )
+        embeddings.watch(made)
+        for parameter, owner in self.held.values():
+            self.ledger.hold([parameter], "parameters", owner)
         for index, module in enumerate(self.tree.modules):
-            self.ledger.hold((p for p in module._parameters.values() if p is not None), "parameters", index)
             self.ledger.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
         self.ledger.hold(all_tensors((args, kwargs)), "inputs")
         with ExitStack() as stack:
-            held = [p for module in self.tree.modules for p in module._parameters.values() if p is not None]
-            trained = list({id(p): p for p in held}.values())
             stack.enter_context(self._gradients_named())
             stack.enter_context(engine_watched(self.watch, self.device, self._phase))
             stack.enter_context(self.watch)
             stack.enter_context(StepFunctions(self.watch, self.device))
-            optimizer = self._optimizer(trained)
+            optimizer = self._optimizer([parameter for parameter, _ in self.held.values()])
             if optimizer is not None:
                 stack.enter_context(self._optimizer_named(optimizer))
             output = None
@@ -170,10 +188,9 @@ class _Books:
     def _gradients_named(self) -> Iterator[None]:
         """Each gradient is booked as one, and for the module whose parameter it is of, as soon as it is there."""
         handles = []
-        for index, module in enumerate(self.tree.modules):
-            for parameter in module._parameters.values():
-                if parameter is not None and parameter.requires_grad:
-                    handles.append(parameter.register_post_accumulate_grad_hook(self._name_gradient(index)))
+        for parameter, owner in self.held.values():
+            if parameter.requires_grad:
+                handles.append(parameter.register_post_accumulate_grad_hook(self._name_gradient(owner)))
         try:
             yield
         finally:
@@ -200,7 +217,6 @@ class _Books:
     @contextmanager
     def _optimizer_named(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         """The phase is the optimizer's while it steps, and its state is booked as such, for the parameter's module."""
-        owners = {id(p): i for i, m in enumerate(self.tree.modules) for p in m._parameters.values() if p is not None}
         phases = ExitStack()
 
         def before(*_: Any) -> None:
@@ -208,9 +224,10 @@ class _Books:
 
         def after(*_: Any) -> None:
             phases.close()
-            for parameter, state in optimizer.state.items():
+            for stepped, state in optimizer.state.items():
                 held = [value for value in state.values() if isinstance(value, torch.Tensor)]
-                self.ledger.hold(held, "optimizer_state", owners.get(id(parameter), OUTSIDE))
+                owner = self.held[id(stepped)][1] if id(stepped) in self.held else OUTSIDE
+                self.ledger.hold(held, "optimizer_state", owner)
 
         handles = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +14,12 @@ from torch import nn
 from ..batches import is_proportional, open_batch
 from ..errors import ForwardError
 from ..records import Run, Trace
+from .embeddings import Embeddings, NeedsIntegerError
 from .fakes import DataDependentError, standing_in_for
 from .hints import forward_error
 from .inputs import Example, realise
 from .modules import ModuleTree
-from .passes import Listener, Pass, deep_stack, run_really
+from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
 from .structures import describe_arguments
 from .world import LOCK, restored
@@ -98,14 +98,6 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
 
 class _GrewError(Exception):
     """The forward registered modules that were not there before it."""
-
-
-class NeedsIntegerError(Exception):
-    """An embedding was given the sized input number ``index`` as floats."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
 
 
 class _Runner:
@@ -211,7 +203,9 @@ class _Runner:
         except RuntimeError as error:
             raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
         recorder = Recorder(self._parameter_keys())
-        watch = Pass(self.tree, world.kernel, [*world.listeners, _Embeddings(self.example, made), recorder])
+        embeddings = Embeddings(self.example)
+        embeddings.watch(made)
+        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder])
         if mode_key is not None:
             watch.hold(mode_key)
         size, refusals = self.tree.size(), DataDependentError.count
@@ -245,29 +239,3 @@ class _Runner:
 def _eager() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds, so that their parts are seen."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-class _Embeddings(Listener):
-    """Asks for integers when a sized input, given no dtype, reaches an embedding as floats."""
-
-    def __init__(self, example: Example, made: Sequence[torch.Tensor]) -> None:
-        undecided = [sized.dtype is None for sized in example.sized()]
-        self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(made) if undecided[i]}
-
-    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if id(func) in _EMBEDDINGS and args[1].is_floating_point():
-            index = self.inputs.get(args[1].untyped_storage()._cdata)
-            if index is not None:
-                raise NeedsIntegerError(index)
-            raise RuntimeError(f"Expected indices of scalar types Long, Int; got {args[1].dtype} for an embedding")
-
-
-_EMBEDDINGS = frozenset(
-    id(operator.default)
-    for operator in (
-        torch.ops.aten.embedding,
-        torch.ops.aten._embedding_bag,
-        torch.ops.aten._embedding_bag_forward_only,
-    )
-)
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
