@@ -146,3 +146,14 @@ def test_a_wrong_shape_is_refused_as_for_real(fake_cpu: FakeKernels) -> None:
 def test_a_fake_outside_its_pass_is_refused() -> None:
     with pytest.raises(DataDependentError, match="outside its pass"):
         new_fake((2,), torch.float32, CPU) + 1
+
+
+def test_values_written_in_a_forward_go_to_a_card_that_is_not_there(fake_cuda: FakeKernels) -> None:
+    made = torch.tensor([1.5, 2.5], device="cuda")
+    assert (type(made), made.device, made.dtype) == (Fake, CUDA, torch.float32)
+
+
+def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
+    with standing_in_for(CUDA):
+        assert torch._C._only_lift_cpu_tensors()
+    assert not torch._C._only_lift_cpu_tensors()

@@ -150,7 +150,8 @@ def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[An
     """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
 
     torch initialises CUDA when a tensor is asked for on it, unless a mode holds the key of its own fake mode; and
-    ``torch.autocast("cuda")`` turns itself off where there is none.
+    ``torch.autocast("cuda")`` turns itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its
+    tensor on the CPU and lets the mode see how it is moved, so that no card is ever asked for memory.
     """
     if device.type != "cuda":
         yield None
@@ -158,6 +159,8 @@ def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[An
     from torch.cuda.amp import common
 
     asked = common.amp_definitely_not_available, torch.cuda.is_bf16_supported
+    lifted = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
     try:
         with cuda_guard(backward) as Fake.cuda_is_guarded:
             if torch.cuda.is_available():
@@ -168,4 +171,5 @@ def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[An
                 yield torch._C._TorchDispatchModeKey.FAKE
     finally:
         Fake.cuda_is_guarded = False
+        torch._C._set_only_lift_cpu_tensors(lifted)
         common.amp_definitely_not_available, torch.cuda.is_bf16_supported = asked

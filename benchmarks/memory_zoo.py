@@ -1,0 +1,179 @@
+"""Does ``estimate_memory`` train models that others wrote? ``python -m benchmarks.memory_zoo``.
+
+Each model has random weights and is in train mode; AdamW takes two steps, on fake CPU and on fake CUDA, and for real on
+the CPU where the model is small enough, under torch's profiler. A line for each model, then totals and reasons; the
+exit code tells whether a model failed that trains for real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.limits import Timeout, time_limit
+from benchmarks.published_models import DETECTION
+from benchmarks.third_party import cases
+from benchmarks.torchvision_on_cpu import import_torchvision
+from benchmarks.zoo import Case
+from tests.memory_truth import cpu_deltas, highest, storage_bytes
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.tracing.step import default_loss
+from torchsummary_plus.tracing.structures import all_tensors
+
+BATCH = 2
+PLACES = ("cpu", "cuda", "real")
+MIB = 1 << 20
+MOST_BYTES = 3 << 30
+"""Steps that are predicted to take more are not run for real."""
+
+
+@dataclass
+class Trained:
+    """What became of a model: peaks in bytes by place ("cpu", "cuda", "real"), or why there is none."""
+
+    case: Case
+    peaks: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def wrong(self) -> bool:
+        """Whether an estimate failed although the model trains for real."""
+        return "real" in self.peaks and ("cpu" not in self.peaks or "cuda" not in self.peaks)
+
+    def __str__(self) -> str:
+        cells = [f"{self.peaks[at] / MIB:10.1f}" if at in self.peaks else f"{'-':>10}" for at in PLACES]
+        error = ""
+        if "real" in self.peaks and "cpu" in self.peaks:
+            error = f"{self.peaks['cpu'] / self.peaks['real'] - 1:+.3%}"
+        notes = [f"{at}: {why}" for at, why in self.failures.items()] + list(self.assumed[:1])
+        return f"{self.case.library + '/' + self.case.name:50} {' '.join(cells)} {error:>9}  {'; '.join(notes)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", choices=["torchvision", "timm", "transformers"])
+    parser.add_argument("--model", default="", help="only models whose name contains this")
+    parser.add_argument("--seconds", type=int, default=120, help="give up on a model after so long")
+    parser.add_argument("--part", default="0/1", help="K/N: every N-th model from the K-th")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    import_torchvision()
+    first, step = map(int, options.part.split("/"))
+    print(f"{'model':50} {'cpu MiB':>10} {'cuda MiB':>10} {'real MiB':>10} {'cpu/real':>9}")
+    done = []
+    for number, case in enumerate(cases(options.library, options.model)):
+        if number % step == first:
+            done.append(train(case, options.seconds))
+            print(done[-1], flush=True)
+            gc.collect()
+    raise SystemExit(print_totals(done))
+
+
+def train(case: Case, seconds: int) -> Trained:
+    """A model's peaks, predicted and measured."""
+    found = Trained(case)
+    try:
+        torch.manual_seed(0)
+        model = case.make().train()
+        args, kwargs = training_input(case, model)
+    except Exception as error:
+        found.failures["built"] = text_of(error)
+        return found
+
+    def attempt(place: str, run: Callable[[], int]) -> None:
+        try:
+            with time_limit(seconds):
+                found.peaks[place] = run()
+        except (Exception, Timeout) as error:
+            found.failures[place] = text_of(error)
+
+    def predicted(device: str) -> int:
+        estimate = estimate_memory(model, input_data=(args, kwargs), device=device, optimizer="adamw")
+        found.assumed = getattr(estimate, "assumptions", ())
+        found.unknown = tuple(name for name, _ in estimate.unknown)
+        return estimate.peak_bytes
+
+    for device in ("cpu", "cuda"):
+        attempt(device, lambda device=device: predicted(device))
+    if max(found.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
+        attempt("real", lambda: measured(model, args, kwargs))
+    return found
+
+
+def text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+
+
+def training_input(case: Case, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a training forward; a detector in training also wants to know what is in its pictures."""
+    if case.size is not None:
+        sizes = case.size if isinstance(case.size, list) else [case.size]
+        return tuple(torch.rand(BATCH, *size) for size in sizes), {}
+    if isinstance(case.data, dict):
+        return (), case.data
+    if case.library == "torchvision" and any(part in case.name for part in DETECTION):
+        return (case.data[0], [target(case) for _ in case.data[0]]), {}
+    return case.data, {}
+
+
+def target(case: Case) -> dict[str, torch.Tensor]:
+    """One object in a picture of 128 x 128."""
+    found = {"boxes": torch.tensor([[20.0, 20.0, 90.0, 90.0]]), "labels": torch.ones(1, dtype=torch.long)}
+    if case.name.startswith("mask"):
+        found["masks"] = torch.ones(1, 128, 128, dtype=torch.uint8)
+    if case.name.startswith("keypoint"):
+        found["keypoints"] = torch.tensor([[[40.0, 40.0, 1.0]] * 17])
+    return found
+
+
+def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
+    static = storage_bytes([*model.parameters(), *model.buffers(), *all_tensors((args, kwargs))])
+
+    def run() -> None:
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        for _ in range(2):
+            loss = default_loss(model(*args, **kwargs))
+            loss.backward()
+            del loss
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return static + highest(cpu_deltas(run))[0]
+
+
+def print_totals(done: list[Trained]) -> int:
+    """What came out for each library; the number of models that train for real and have no estimate."""
+    for library in dict.fromkeys(one.case.library for one in done):
+        mine = [one for one in done if one.case.library == library]
+        real = [one for one in mine if "real" in one.peaks]
+        cpu, cuda = (sum(at in one.peaks for one in mine) for at in ("cpu", "cuda"))
+        both = sorted(abs(one.peaks["cpu"] / one.peaks["real"] - 1) for one in real if "cpu" in one.peaks)
+        middle = f"; median error on the CPU {both[len(both) // 2]:.3%}" if both else ""
+        failed = sum(one.wrong for one in real)
+        print(
+            f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
+            f" {len(real)} trained for real, {failed} of these without an estimate{middle}"
+        )
+    reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
+    for (place, why), count in reasons.most_common():
+        print(f"{count:4} {place}: {why}")
+    unknown = Counter(name for one in done for name in one.unknown)
+    for name, count in unknown.most_common():
+        print(f"{count:4} models with scratch of {name} unknown")
+    return sum(one.wrong for one in done)
+
+
+if __name__ == "__main__":
+    main()
