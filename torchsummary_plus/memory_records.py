@@ -29,11 +29,15 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class StorageSpec:
-    """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none)."""
+    """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none).
+
+    One that is ``spared`` is scratch memory that its kernel does without where there is none left.
+    """
 
     nbytes: int
     kind: str | None
     owner: int
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ..memory_records import KINDS, MemoryLog
 from .allocator_options import AllocatorOptions
 from .attribution import TimelinePoint, new_allocator, path_of, run_log, storage_kinds, timeline
 from .footprint import Footprint, footprints, inclusive, parents
-from .gpus import CONTEXT_BYTES, parse_memory
+from .gpus import context_range, parse_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class MemoryEstimate:
         """Reserved bytes and the CUDA context: the least and the most by what contexts of GPU families take."""
         if self.backend != "cuda":
             return self.reserved_bytes, self.reserved_bytes
-        low = min(context[0] for context in CONTEXT_BYTES.values())
-        high = max(context[1] for context in CONTEXT_BYTES.values())
+        low, high = context_range(0)
         return self.reserved_bytes + low, self.reserved_bytes + high
 
     @property
@@ -67,16 +66,22 @@ class MemoryEstimate:
     def fits(self, memory: int | str) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
 
-        The log is replayed under the limit, so that the allocator may give cached segments back before it fails.
-        Raises :class:`InputError` for a text that is neither.
+        The log is replayed under the limit, so that the allocator may give cached segments back before it fails, and
+        a kernel does without the scratch memory that it can spare. Raises :class:`InputError` for a text that is
+        neither.
         """
-        context = self.device_bytes[1] - self.reserved_bytes
+        context = context_range(memory)[1] if self.backend == "cuda" else 0
         allocator = new_allocator(self.backend, self.options, parse_memory(memory) - context)
+        spared: set[int] = set()
         for _, storage, nbytes in self.log.events:
-            if not nbytes:
+            if storage in spared:
+                spared.remove(storage)
+            elif not nbytes:
                 allocator.free(storage)
             elif allocator.allocate(storage, nbytes):
-                return False
+                if not self.log.storages[storage].spared:
+                    return False
+                spared.add(storage)
         return True
 
 

@@ -24,11 +24,12 @@ from ..units import MIB, describe
 GIB = 1024 * MIB
 
 CONTEXT_BYTES: dict[str, tuple[int, int]] = dict.fromkeys(
-    ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"), (3 * GIB // 10, 6 * GIB // 10)
+    ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"), (256 * MIB, 616 * MIB)
 )
 """Architecture -> the least and the most bytes of a CUDA context, which the allocator never sees, where kernels are
-loaded lazily (torch 1.13 and later). The first small tensor takes 0.27 GiB in all in pytorch/pytorch#86509, 0.3 to
-0.4 GB in #107667 and #109888; the kernels of a model come on top. No public figure tells the architectures apart."""
+loaded lazily (torch 1.13 and later). A bare one takes 256 MiB on an RTX 3090 (invoke-ai/InvokeAI#9413), the first small
+tensor 0.27 GiB in all in pytorch/pytorch#86509, 0.3 to 0.4 GB in #107667 and #109888, a serving process without a model
+616 MiB (LMCache/LMCache#4019); the kernels of a model come on top. No public figure tells the architectures apart."""
 
 PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
@@ -122,6 +123,27 @@ def find_gpu(name: str) -> GPU:
         if near
         else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
     )
+
+
+def named_gpu(memory: int | str) -> GPU | None:
+    """The card that a ``memory=`` argument names, of several sizes the first; None where it is bytes.
+
+    >>> named_gpu("H200").compute_capability, named_gpu("24GiB")
+    ((9, 0), None)
+    """
+    found = _candidates(memory) if isinstance(memory, str) and SIZE.fullmatch(memory) is None else []
+    return found[0] if found else None
+
+
+def context_range(memory: int | str) -> tuple[int, int]:
+    """The least and the most bytes of a CUDA context: on the card that ``memory`` names, else on any.
+
+    >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
+    [256, 616]
+    """
+    gpu = named_gpu(memory)
+    ranges = CONTEXT_BYTES.values() if gpu is None else [gpu.context_bytes]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def parse_memory(value: int | str) -> int:

@@ -13,7 +13,7 @@ import torch
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec
 from .passes import Frame, Listener
 from .structures import all_tensors
-from .workspace import Workspaces
+from .workspace import AMPERE, Capability, Workspaces
 
 OUTSIDE = -1
 """The module number of what happens in no module's forward."""
@@ -27,9 +27,9 @@ class Ledger(Listener):
     whose sequence number tells in which call it was made.
     """
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
         self.backend = backend
-        self.workspaces = Workspaces(backend)
+        self.workspaces = Workspaces(backend, capability)
         self.phase = "setup"
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
@@ -37,6 +37,7 @@ class Ledger(Listener):
         self.nbytes: list[int] = []
         self.kinds: list[str | None] = []
         self.owners: list[int] = []
+        self.spared: set[int] = set()
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -104,12 +105,14 @@ class Ledger(Listener):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live:
                     self._book(storage, owner, nbytes)
-        lasting = self.workspaces.lasting(name, args, kwargs, out)
+        lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         if lasting:
             self._event(self._number(lasting, owner, "workspace"), lasting)
         scratch = self.workspaces.scratch(name, args, kwargs, out)
         if scratch:
             number = self._number(scratch, owner, "workspace")
+            if self.workspaces.spares(name):
+                self.spared.add(number)
             self._event(number, scratch)
             self._event(number, 0)
 
@@ -142,7 +145,8 @@ class Ledger(Listener):
 
     def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
         """The books as plain data."""
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners))
+        spared = map(self.spared.__contains__, range(len(self.nbytes)))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, self._returned(), unknown)
 

@@ -11,6 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from .kernels import FakeKernels
 from .passes import Pass
+from .semantics_cuda import cuda_function
+from .workspace import AMPERE, Capability
 
 aten = torch.ops.aten
 
@@ -62,19 +64,19 @@ class StepKernels(FakeKernels):
 class StepFunctions(TorchFunctionMode):
     """Composite functions as they run without a mode. Python that runs inside the engine sees the true device."""
 
-    def __init__(self, watch: Pass, device: torch.device) -> None:
+    def __init__(self, watch: Pass, device: torch.device, capability: Capability = AMPERE) -> None:
         super().__init__()
         self.watch = watch
         self.on_cuda = device.type == "cuda"
+        self.capability = capability
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
             if func is torch.nn.functional.linear:
                 return _linear(*args, **(kwargs or {}))
-            if self.on_cuda and func is torch.nn.functional.scaled_dot_product_attention:
-                return _cuda_attention(*args, **(kwargs or {}))
-            return func(*args, **(kwargs or {}))
+            kernel = cuda_function(func, self.capability) if self.on_cuda else None
+            return (kernel or func)(*args, **(kwargs or {}))
         finally:
             self.watch.in_engine = outer
 
@@ -87,51 +89,10 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return torch.matmul(input, weight.t()).add_(bias)
 
 
-def _cuda_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """The kernel a card takes: flash for half precision without a mask and heads of at most 256, else memory-efficient.
-
-    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. A CPU build would take the math path for fake CUDA.
-    """
-    query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
-    width = query.shape[-1]
-    scale = width**-0.5 if scale is None else scale
-    if query.dtype in (torch.float16, torch.bfloat16) and attn_mask is None and width <= 256:
-        if width % 8:
-            query, key, value = (torch.nn.functional.pad(t, (0, -width % 8)) for t in (query, key, value))
-        flash: Any = aten._scaled_dot_product_flash_attention
-        padded: torch.Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
-        return padded if padded.shape[-1] == width else padded[..., :width]
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
-        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    if attn_mask is not None:
-        if attn_mask.dtype is torch.bool:
-            attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    efficient: Any = aten._scaled_dot_product_efficient_attention
-    result: torch.Tensor = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
-    return result
-
-
-def _autocast(tensors: tuple[torch.Tensor | None, ...]) -> Any:
-    """Tensors in the dtype that autocast gives to attention on CUDA."""
-    if not torch.is_autocast_enabled("cuda"):
-        return tensors
-    dtype = torch.get_autocast_dtype("cuda")
-    return tuple(t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in tensors)
-
-
 @contextmanager
-def engine_watched(watch: Pass, device: torch.device, ledger_phase: Any) -> Iterator[None]:
+def engine_watched(
+    watch: Pass, device: torch.device, ledger_phase: Any, capability: Capability = AMPERE
+) -> Iterator[None]:
     """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
     engine: Any = torch.autograd
     run = engine._engine_run_backward
@@ -142,7 +103,7 @@ def engine_watched(watch: Pass, device: torch.device, ledger_phase: Any) -> Iter
             with (
                 ledger_phase("backward"),
                 torch.autograd.set_multithreading_enabled(False),
-                StepFunctions(watch, device),
+                StepFunctions(watch, device, capability),
             ):
                 return run(*args, **kwargs)
         finally:

@@ -25,6 +25,7 @@ from .modules import ModuleTree
 from .passes import Pass, deep_stack
 from .semantics import StepFunctions, StepKernels, engine_watched
 from .structures import all_tensors
+from .workspace import Capability, capability_here
 from .world import LOCK, restored, swap_tensors
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
@@ -48,26 +49,35 @@ class Step:
     steps: int = 2
 
 
-def record_step(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
+def record_step(
+    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability | None = None
+) -> MemoryLog:
     """The memory events of a model's steps on fake tensors; raises :class:`ForwardError`. The model is as it was.
+
+    ``capability`` is that of the GPU which is asked about: None for the one that is here, or an A100 without one.
 
     The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
     step is recorded once more. So it is with integers for a sized input that reaches an embedding.
     """
     while True:
         try:
-            return _imported_and_recorded(model, example, step, device)
+            return _imported_and_recorded(model, example, step, device, capability or capability_here())
         except NeedsIntegerError as needed:
             example = example.with_dtype(needed.index, torch.long)
 
 
-def _imported_and_recorded(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
+def _imported_and_recorded(
+    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability
+) -> MemoryLog:
     imported = len(sys.modules)
-    log = _record(model, example, step, device)
-    return log if len(sys.modules) == imported else _record(model, example, step, device)
+    asked = (model, example, step, device, capability)
+    log = _record(*asked)
+    return log if len(sys.modules) == imported else _record(*asked)
 
 
-def _record(model: nn.Module, example: Example, step: Step, device: torch.device | None) -> MemoryLog:
+def _record(
+    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability
+) -> MemoryLog:
     maker = optimizer_maker(step.optimizer)
     with LOCK, ExitStack() as stack:
         tree = ModuleTree(model)
@@ -78,7 +88,7 @@ def _record(model: nn.Module, example: Example, step: Step, device: torch.device
         model.train(step.mode == "train")
         swap_tensors(tree.modules, lambda p: fake_like(p, place), lambda t: fake_like(t, place))
         kernels = StepKernels(place)
-        ledger = Ledger("cuda" if place.type == "cuda" else "cpu")
+        ledger = Ledger("cuda" if place.type == "cuda" else "cpu", capability)
         embeddings = Embeddings(example)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger])
         if mode_key is not None:
@@ -112,6 +122,7 @@ class _Books:
         self.step = step
         self.maker = maker
         self.device = device
+        self.capability = ledger.workspaces.capability
         self.held: dict[int, tuple[torch.Tensor, int]] = {}
         """Each parameter by its id, with the first module that holds it."""
         for index, module in enumerate(tree.modules):
@@ -136,9 +147,9 @@ class _Books:
         self.ledger.hold(all_tensors((args, kwargs)), "inputs")
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
-            stack.enter_context(engine_watched(self.watch, self.device, self._phase))
+            stack.enter_context(engine_watched(self.watch, self.device, self._phase, self.capability))
             stack.enter_context(self.watch)
-            stack.enter_context(StepFunctions(self.watch, self.device))
+            stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
             optimizer = self._optimizer([parameter for parameter, _ in self.held.values()])
             if optimizer is not None:
                 stack.enter_context(self._optimizer_named(optimizer))

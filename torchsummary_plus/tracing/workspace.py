@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from . import workspace_conv  # noqa: F401 - its rules register themselves
+import torch
+
+from . import workspace_conv, workspace_cuda, workspace_cuda_attention, workspace_cuda_conv  # noqa: F401  (they register)
 from .workspace_registry import LASTING, RESERVES, SCRATCH, UNMODELLED, Rule
+
+Capability = tuple[int, int]
+"""A GPU's compute capability: (9, 0) for an H200."""
+
+AMPERE: Capability = (8, 0)
+"""The GPU that rules are asked about where none is known: an A100."""
+
+
+def capability_here() -> Capability:
+    """The compute capability of this machine's GPU; :data:`AMPERE` without one."""
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else AMPERE
 
 
 class Workspaces:
-    """What the kernels of one backend take, call by call."""
+    """What the kernels of one backend take, call by call; ``capability`` is that of the GPU."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
         self.backend = backend
+        self.capability = capability
         self.unknown: dict[str, int] = {}
-        """Calls of operators that take scratch memory by no rule, by name."""
-        self._taken: set[str] = set()
+        """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
+        self._taken: set[tuple[bool, str]] = set()
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
         """Bytes that the kernel holds while it runs, beside its results; 0 where none are known of."""
-        rule, is_unknown = _scratch_rule(self.backend, name)
-        if is_unknown:
-            self.unknown[name] = self.unknown.get(name, 0) + 1
-        return 0 if rule is None else max(0, rule.formula(out, *args, **kwargs))
+        rule = SCRATCH.get((self.backend, name))
+        if rule is None:
+            if name in UNMODELLED[self.backend]:
+                self._note(name)
+            return 0
+        nbytes: int = self._ask(rule, name, args, kwargs, out)
+        return max(0, nbytes)
+
+    def spares(self, name: str) -> bool:
+        """Whether the kernel does without its scratch where there is no memory for it."""
+        rule = SCRATCH.get((self.backend, name))
+        return rule is not None and rule.spared
 
     def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
         """The true bytes of each tensor in the result, None for one as large as its fake; () where all are."""
         rule = RESERVES.get((self.backend, name))
-        sizes: tuple[int | None, ...] = () if rule is None else rule.formula(out, *args, **kwargs)
+        sizes: tuple[int | None, ...] = () if rule is None else self._ask(rule, name, args, kwargs, out)
         return sizes
 
-    def lasting(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-        """Bytes that this call is the first to take, and that are held from then on."""
+    def lasting(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, in_engine: bool = False
+    ) -> int:
+        """Bytes that this call is the first to take in its thread, the autograd engine's or the caller's, for good."""
         rule = LASTING.get((self.backend, name))
         if rule is None:
             return 0
-        fresh = {key: nbytes for key, nbytes in rule.formula(out, *args, **kwargs) if key not in self._taken}
-        self._taken.update(fresh)
-        return sum(fresh.values())
+        taken = 0
+        for key, nbytes in self._ask(rule, name, args, kwargs, out):
+            if (in_engine, key) not in self._taken:
+                self._taken.add((in_engine, key))
+                taken += nbytes
+        return taken
 
+    def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if not rule.calibrated:
+            self._note(name)
+        if rule.by_capability:
+            return rule.formula(self.capability, out, *args, **kwargs)
+        return rule.formula(out, *args, **kwargs)
 
-@cache
-def _scratch_rule(backend: str, name: str) -> tuple[Rule | None, bool]:
-    rule = SCRATCH.get((backend, name))
-    return rule, rule is None and name in UNMODELLED[backend]
+    def _note(self, name: str) -> None:
+        self.unknown[name] = self.unknown.get(name, 0) + 1

@@ -16,11 +16,19 @@ Formula = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A formula with what it rests on, and the largest relative error that was seen when it was measured."""
+    """A formula with what it rests on, and the largest relative error that was seen when it was measured.
+
+    ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
+    ``spared`` tells that the kernel does without where there is no memory left. A formula that is ``by_capability`` is
+    given the GPU's compute capability before the operator's result.
+    """
 
     formula: Formula
     source: str
     band: float
+    calibrated: bool = True
+    spared: bool = False
+    by_capability: bool = False
 
 
 Register = Callable[[Formula], Formula]
@@ -36,34 +44,39 @@ LASTING: dict[tuple[str, str], Rule] = {}
 
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}),
-    "cuda": frozenset({"aten::convolution", "aten::convolution_backward", "aten::cudnn_batch_norm"}),
+    "cuda": frozenset(),
 }
 """Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
 
 
-def scratch(backend: str, *operators: str, source: str, band: float) -> Register:
-    """Register the scratch of some operators on one backend."""
-    return _register(SCRATCH, backend, operators, source, band)
+def scratch(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
+    """Register the scratch of some operators on one backend; ``traits`` are the flags of :class:`Rule`."""
+    return _register(SCRATCH, backend, operators, source, band, traits)
 
 
-def reserve(backend: str, *operators: str, source: str, band: float) -> Register:
+def reserve(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
     """Register the true sizes of the results of some operators on one backend."""
-    return _register(RESERVES, backend, operators, source, band)
+    return _register(RESERVES, backend, operators, source, band, traits)
 
 
-def lasting(backend: str, *operators: str, source: str, band: float) -> Register:
+def lasting(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
     """Register the lasting workspaces of some operators on one backend."""
-    return _register(LASTING, backend, operators, source, band)
+    return _register(LASTING, backend, operators, source, band, traits)
 
 
 def _register(
-    table: dict[tuple[str, str], Rule], backend: str, operators: tuple[str, ...], source: str, band: float
+    table: dict[tuple[str, str], Rule],
+    backend: str,
+    operators: tuple[str, ...],
+    source: str,
+    band: float,
+    traits: dict[str, bool],
 ) -> Register:
     def register(formula: Formula) -> Formula:
         for operator in operators:
             if (backend, operator) in table:
                 raise ValueError(f"{operator} on {backend} has a rule already")
-            table[backend, operator] = Rule(formula, source, band)
+            table[backend, operator] = Rule(formula, source, band, **traits)
         return formula
 
     return register

@@ -1,0 +1,263 @@
+"""What CUDA kernels take beside their results: each rule against its formula by hand, and as it enters an estimate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.tracing.inputs import make_example
+from torchsummary_plus.tracing.semantics_cuda import attention_kernel
+from torchsummary_plus.tracing.step import Step, record_step
+from torchsummary_plus.tracing.workspace import AMPERE, Capability, Workspaces
+from torchsummary_plus.tracing.workspace_cuda import workspace_bytes
+
+VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
+CUDA = torch.device("cuda", 0)
+needs_guard = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and not torch.cuda.is_available(),
+    reason="a CUDA build without a card has no device guard for a backward: kernels are chosen by dispatch keys alone",
+)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return tensor.to(memory_format=torch.channels_last) if last else tensor
+
+
+def recorded(
+    model: nn.Module, size: tuple[int, ...], capability: Capability = AMPERE, mode: str = "train"
+) -> MemoryLog:
+    example = make_example(size, 4, None, None)
+    assert example is not None
+    return record_step(model, example, Step(mode), CUDA, capability)
+
+
+def workspaces(log: MemoryLog) -> list[int]:
+    return [spec.nbytes for spec in log.storages if spec.kind == "workspace"]
+
+
+# cuBLAS
+
+
+@pytest.mark.parametrize(("capability", "nbytes"), [(AMPERE, 8_519_680), (ADA, 8_519_680), (HOPPER, 32 << 20)])
+def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capability, nbytes: int) -> None:
+    """The caller's in the forward, the autograd engine's in the backward; none is taken twice or given back."""
+    model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4))
+    assert workspaces(recorded(model, (16,), capability, "eval")) == [nbytes]
+    log = recorded(model, (16,), capability)
+    assert workspaces(log) == [nbytes, nbytes]
+    freed = {storage for _, storage, size in log.events if not size}
+    assert not [number for number, spec in enumerate(log.storages) if spec.kind == "workspace" and number in freed]
+
+
+def test_a_model_that_multiplies_nothing_holds_none() -> None:
+    assert workspaces(recorded(nn.Sequential(nn.ReLU(), nn.LayerNorm(16)), (16,), mode="eval")) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "nbytes"), [(":16:8", 128 << 10), (":4096:2:16:8", 8_519_680), (":0:0", 0), ("nonsense", 8_519_680)]
+)
+def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPatch, config: str, nbytes: int) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    assert workspace_bytes(AMPERE) == nbytes
+
+
+# Convolutions
+
+
+def conv_scratch(x: Any, weight: Any, out: Any, capability: Capability = AMPERE, **settings: Any) -> int:
+    stride, groups = settings.get("stride", 1), settings.get("groups", 1)
+    args = (x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], groups)
+    return Workspaces("cuda", capability).scratch("aten::convolution", args, {}, out)
+
+
+def test_winograd_transforms_what_it_reads_and_gives() -> None:
+    """VGG-16's second convolution: 64 channels of 56 x 56 tiles of 6 x 6, twice, and 64 x 64 kernels."""
+    x = meta(16, 64, 224, 224)
+    tiles = 16 * 64 * 56 * 56 * 36 * 4
+    assert conv_scratch(x, meta(64, 64, 3, 3), x) == 2 * tiles + 64 * 64 * 36 * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tensor_cores_read_and_write_copies_with_channels_last(dtype: torch.dtype) -> None:
+    x, weight, out = meta(4, 32, 14, 14, dtype=dtype), meta(64, 32, 3, 3, dtype=dtype), meta(4, 64, 14, 14, dtype=dtype)
+    copies = 2 * (4 * 32 * 14 * 14 + 64 * 32 * 9 + 4 * 64 * 14 * 14)
+    assert conv_scratch(x, weight, out) == copies
+    assert conv_scratch(x, weight, out, TURING) == (copies if dtype is torch.float16 else 0)
+    assert conv_scratch(x, weight, out, (6, 1)) == 0
+
+
+def test_tf32_needs_ampere_and_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 1, 1), meta(4, 64, 14, 14)
+    assert conv_scratch(x, weight, out) == 4 * (x.numel() + weight.numel() + out.numel())
+    assert conv_scratch(x, weight, out, TURING) == 0
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert conv_scratch(x, weight, out) == 0
+
+
+def test_channels_last_copies_only_what_is_not() -> None:
+    last, weight = meta(4, 32, 14, 14, last=True), meta(32, 32, 3, 3)
+    assert conv_scratch(last, weight.to(memory_format=torch.channels_last), last) == 0
+    assert conv_scratch(last, weight, last) == 4 * weight.numel()
+
+
+def test_a_depthwise_convolution_takes_nothing() -> None:
+    x = meta(4, 32, 14, 14)
+    assert conv_scratch(x, meta(32, 1, 3, 3), x, groups=32) == 0
+
+
+def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
+    estimate = estimate_memory(nn.Conv2d(8, 8, 3, padding=1), (8, 64, 64), 4, "cuda", steps=1)
+    assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
+    spared = [spec.nbytes for spec in estimate.log.storages if spec.spared]
+    assert spared == workspaces(estimate.log) and len(spared) == 2
+
+
+def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
+    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", mode="eval")
+    scratch = estimate.at_peak["workspace"]
+    context = estimate.device_bytes[1] - estimate.reserved_bytes
+    assert scratch > estimate.peak_bytes // 2
+    without = estimate.reserved_bytes - scratch + context
+    assert estimate.fits(without)
+    assert not estimate.fits(without - (32 << 20))
+
+
+# Attention
+
+
+def kernel(
+    capability: Capability,
+    dtype: torch.dtype = torch.bfloat16,
+    width: int = 64,
+    mask: bool = False,
+    rows: int = 128,
+    columns: int = 128,
+    **options: Any,
+) -> str:
+    query, key = meta(2, 4, rows, width, dtype=dtype), meta(2, 4, columns, width, dtype=dtype)
+    given = meta(rows, columns, dtype=dtype) if mask else None
+    settings = {"dropout": 0.0, "is_causal": False, "trains": True, **options}
+    return attention_kernel(capability, query, key, key, given, **settings)
+
+
+def test_the_attention_kernel_of_each_gpu() -> None:
+    assert [kernel(c) for c in (VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL, RTX50)] == [
+        *("math", "math", "flash", "flash", "cudnn", "cudnn", "flash")
+    ]
+    assert kernel(VOLTA, torch.float16) == kernel(AMPERE, torch.float32) == kernel(AMPERE, mask=True) == "efficient"
+    assert kernel(HOPPER, mask=True) == "cudnn"
+    assert kernel(HOPPER, torch.float32) == "efficient"
+    assert kernel(AMPERE, torch.float64) == "math"
+    assert kernel(AMPERE, width=512) == "efficient"
+    assert kernel(HOPPER, width=256) == "cudnn" and kernel(BLACKWELL, width=256) == "flash"
+    assert kernel(AMPERE, rows=64, is_causal=True) == "efficient"
+    assert kernel(ADA, width=200) == "efficient" and kernel(ADA, width=200, trains=False) == "flash"
+    assert kernel(HOPPER, rows=1) == "flash"
+
+
+def test_flags_and_the_environment_choose_the_attention_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert kernel(HOPPER) == "flash"
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
+        assert kernel(HOPPER) == "math"
+
+
+def test_the_flash_backward_sums_in_fp32_by_rounded_rows() -> None:
+    """100 rows are 128, heads of 72 are 96 wide; grouped heads add a key and a value gradient for every query head."""
+    half = torch.bfloat16
+    query, key, shared = (
+        meta(2, 8, 100, 72, dtype=half),
+        meta(2, 8, 50, 72, dtype=half),
+        meta(2, 2, 50, 72, dtype=half),
+    )
+    name = "aten::_scaled_dot_product_flash_attention_backward"
+    space = Workspaces("cuda")
+    accumulated = 2 * 8 * 128 * (96 * 4 + 4)
+    assert space.scratch(name, (query, query, key, key), {}, ()) == accumulated
+    assert space.scratch(name, (query, query, shared, shared), {}, ()) == accumulated + 2 * (2 * 8 * 50 * 72) * 2
+
+
+def test_the_memory_efficient_backward_sums_by_tiles() -> None:
+    name = "aten::_scaled_dot_product_efficient_attention_backward"
+    half, full = (meta(2, 8, 100, 64, dtype=d) for d in (torch.float16, torch.float32))
+    tiles = 2 * 8 * 2 * (64 * 64 * 4 + 16)
+    delta = 4 * 2 * 8 * 100
+    assert Workspaces("cuda").scratch(name, (half, half), {}, ()) == delta + tiles
+    assert Workspaces("cuda").scratch(name, (full, full), {}, ()) == delta + max(tiles, 4 * full.numel())
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@needs_guard
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [(AMPERE, "aten::_scaled_dot_product_flash_attention"), (HOPPER, "aten::_scaled_dot_product_cudnn_attention")],
+)
+def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), Attention()).to(torch.bfloat16)
+    log = recorded(model, (4, 16, 64), capability)
+    operators = [moment.operator for moment in log.moments]
+    assert name in operators and f"{name}_backward" in operators
+
+
+# Recurrent layers
+
+
+@pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
+def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
+    """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers."""
+    x, hidden = meta(500, 50, 123), meta(4, 50, 320)
+    weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
+    args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
+    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
+def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNNBase], kept: int) -> None:
+    """Two layers both ways: the reserve, and one output; weights' gradients are as large as the weights."""
+    batch, steps, width, hidden = 4, 10, 8, 16
+    layer = kind(width, hidden, 2, batch_first=True, bidirectional=True)
+    estimate = estimate_memory(
+        layer, (steps, width), batch, "cuda", loss=lambda out: out[0].sum(), steps=1, autocast=None
+    )
+    reserve = batch * steps * hidden * 2 * (2 * kept + 1) * 4
+    assert reserve in [spec.nbytes for spec in estimate.log.storages]
+    gradients = [spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients"]
+    assert sum(gradients) == sum(p.numel() * 4 for p in layer.parameters())
+    assert "aten::_cudnn_rnn" in dict(estimate.unknown)
+
+
+def test_a_packed_sequence_runs_by_cudnn_too() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.PackedSequence(x.reshape(28, 8)[:16], torch.tensor([4, 4, 3, 3, 2]))
+            return self.layer(packed)[0].data
+
+    log = recorded(Packed(), (7, 8))
+    assert "aten::_cudnn_rnn" in [moment.operator for moment in log.moments]
+
+
+# Embeddings
+
+
+def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
+    name = "aten::embedding_dense_backward"
+    few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
+    assert Workspaces("cuda").scratch(name, (meta(3072, 100), few, 50_000, -1, False), {}, ()) == 0
+    parts = 819 + 8192
+    expected = 2 * 8192 * 8 + parts * 128 * 4 + (3 * 8192 + parts) * 8
+    assert Workspaces("cuda").scratch(name, (meta(8192, 100), many, 50_000, -1, False), {}, ()) == expected

@@ -1,0 +1,189 @@
+"""The kernels that a GPU takes where a build without CUDA would take others: attention and recurrent layers.
+
+Source of the choice among attention kernels: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .workspace import Capability
+from .workspace_cuda import KEPT, rnn_workspace
+
+aten: Any = torch.ops.aten
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def cuda_function(func: Any, capability: Capability) -> Callable[..., Any] | None:
+    """How a GPU runs a function that another build would run otherwise; None where there is no difference."""
+    if func is torch.nn.functional.scaled_dot_product_attention:
+        return lambda *args, **kwargs: attention(capability, *args, **kwargs)
+    mode = _RECURRENT.get(func)
+    if mode is None or not torch.backends.cudnn.enabled:
+        return None
+    return lambda *args: recurrent(mode, *args)
+
+
+def attention(
+    capability: Capability,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``scaled_dot_product_attention`` by the first kernel of torch's order that can run it."""
+    query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    width = query.shape[-1]
+    kernel = attention_kernel(capability, query, key, value, attn_mask, dropout_p, is_causal, keeps)
+    if kernel == "cudnn":
+        fused: Tensor = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
+        )[0]
+        return fused
+    scale = width**-0.5 if scale is None else scale
+    if kernel == "flash":
+        if width % 8:
+            query, key, value = (torch.nn.functional.pad(t, (0, -width % 8)) for t in (query, key, value))
+        padded: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
+            0
+        ]
+        return padded if padded.shape[-1] == width else padded[..., :width]
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    if kernel == "math":
+        result: Tensor = aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )[0]
+        return result
+    if attn_mask is not None:
+        attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.shape[-2])
+    efficient: Tensor = aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
+    )[0]
+    return efficient
+
+
+def attention_kernel(
+    capability: Capability,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    trains: bool,
+) -> str:
+    """ "cudnn", "flash", "efficient" or "math": cuDNN's is first on Hopper and Blackwell of the data centre alone."""
+    width, widest = query.shape[-1], max(query.shape[-1], value.shape[-1])
+    rows, columns = query.shape[-2], key.shape[-2]
+    batched = query.dim() == key.dim() == value.dim() == 4
+    half = query.dtype in HALVES and (query.dtype is torch.float16 or capability >= (8, 0))
+    flags = torch.backends.cuda
+    if (
+        capability in ((9, 0), (10, 0))
+        and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
+        and flags.cudnn_sdp_enabled()
+        and (batched and half and min(rows, columns) > 1)
+        and (width % 8 == value.shape[-1] % 8 == 0 and widest <= (256 if capability == (9, 0) else 128))
+    ):
+        return "cudnn"
+    if (
+        flags.flash_sdp_enabled()
+        and (batched and half and capability >= (8, 0) and mask is None)
+        and (width == value.shape[-1] <= 256 and not (is_causal and rows != columns))
+        and not (trains and capability in _CONSUMER and (192 < width <= 224 or (width > 224 and dropout)))
+    ):
+        return "flash"
+    alignment = 8 if half else 4
+    if (
+        flags.mem_efficient_sdp_enabled()
+        and (batched and (half or query.dtype is torch.float32))
+        and width % alignment == value.shape[-1] % alignment == 0
+    ):
+        return "efficient"
+    return "math"
+
+
+_CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""Capabilities on which flash attention cannot train some wide heads."""
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """A mask whose rows begin at multiples of 8 numbers, as the memory-efficient kernel needs them."""
+    columns = mask.shape[-1]
+    if columns % 8 == 0 or mask.stride(-2) % 8 == 0:
+        return mask
+    return torch.nn.functional.pad(mask, (0, -columns % 8))[..., :columns]
+
+
+def _autocast(tensors: tuple[Tensor | None, ...]) -> Any:
+    """Tensors in the dtype that autocast gives to attention and recurrent layers on CUDA."""
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    dtype = torch.get_autocast_dtype("cuda")
+    return tuple(t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in tensors)
+
+
+_RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
+"""torch's functions for recurrent layers, with cuDNN's number for each."""
+
+
+def recurrent(mode: int, *args: Any) -> Any:
+    """A recurrent layer by cuDNN, which runs time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``."""
+    packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
+    if packed:
+        x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
+        sizes, batch_first = lengths.tolist(), False
+    else:
+        x, hidden, weights, _, layers, dropout, train, bidirectional, batch_first = args
+        sizes = []
+    hx, cx = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
+    x, hx, cx, *weights = _autocast((x, hx, cx, *weights))
+    settings = (mode, weights[1].shape[1], 0, layers, False, dropout, train, bidirectional, sizes)
+    apply: Any = CudnnRNN.apply
+    output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
+    output = output.transpose(0, 1) if batch_first else output
+    return (output, hy) if cx is None else (output, hy, cy)
+
+
+class CudnnRNN(torch.autograd.Function):
+    """``aten::_cudnn_rnn``, whose backward has no meta kernel. The weights' gradients lie in one buffer, as they do."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: Any, x: Tensor, hx: Tensor, cx: Tensor | None, *weights: Tensor) -> Any:
+        stride = len(weights) // (settings[3] * (2 if settings[7] else 1))
+        output, hy, cy, reserve, _ = aten._cudnn_rnn(x, weights, stride, x.new_empty(0), hx, cx, *settings, None)
+        ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
+        ctx.set_materialize_grads(False)
+        return output, hy, cy
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> Any:
+        x, hx, cx, output, _, *weights = ctx.saved_tensors
+        copies = [t.contiguous() for t in (x, torch.zeros_like(output) if grad is None else grad)]
+        dx, dhx, dcx = torch.empty_like(copies[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
+        work = x.new_empty(rnn_workspace(weights), dtype=torch.uint8)
+        del work
+        flat = x.new_zeros(sum(weight.numel() for weight in weights))
+        work = x.new_empty(rnn_workspace(weights), dtype=torch.uint8)
+        del work, copies
+        return None, dx, dhx, dcx, *_views(flat, weights)
+
+
+def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """A flat buffer as tensors of the weights' shapes, one after another."""
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view(weight.shape) for part, weight in zip(parts, weights)]

@@ -1,0 +1,98 @@
+"""CUDA: the workspaces of cuBLAS and of cuDNN's recurrent layers, and what the gradient of an embedding sorts."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ..units import MIB
+from .workspace_registry import lasting, reserve, scratch
+
+Capability = tuple[int, int]
+
+HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
+PRODUCTS = (
+    *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("_addmm_activation", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+)
+"""Operators that ask for a cuBLAS handle, which comes with a workspace."""
+
+
+def workspace_bytes(capability: Capability) -> int:
+    """cuBLAS's workspace: what ``CUBLAS_WORKSPACE_CONFIG`` (":KiB:count...") says, else 32 MiB from Hopper on.
+
+    Before Hopper it is ``:4096:2:16:8``. Source: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp.
+
+    >>> workspace_bytes((8, 0)), workspace_bytes((9, 0))
+    (8519680, 33554432)
+    """
+    parts = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if parts:
+        return sum(1024 * int(size) * int(count) for size, count in parts)
+    return 32 * MIB if capability[0] >= 9 else 1024 * (2 * 4096 + 8 * 16)
+
+
+@lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
+def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+    """One for each thread that multiplies, since each has a handle of its own; cublasLt shares it."""
+    return (("cublas", workspace_bytes(capability)),)
+
+
+CUDNN_RNN = (
+    "cudnnGetRNNTempSpaceSizes, as printed in pytorch/pytorch#2895: 4 layers of 320 at 25,000 steps reserve"
+    " 736,000,000 bytes for LSTM and 864,000,000 for GRU"
+)
+KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
+"""Numbers that a hidden unit keeps of each step: an LSTM its gates and its cell, a GRU its gates and their parts."""
+
+
+@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
+def cudnn_rnn(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
+) -> tuple[int | None, ...]:  # fmt: skip
+    """What cuDNN keeps for the backward: of each layer its gates, and between two layers what one hands the next."""
+    kept = list(KEPT.values())[mode] * layers + layers - 1
+    steps = x.numel() // x.shape[-1]
+    directions = 2 if bidirectional else 1
+    return None, None, None, steps * hidden * directions * kept * x.element_size() * train, None
+
+
+@scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
+def cudnn_rnn_scratch(out: Any, x: Any, weights: Any, *_: Any) -> int:
+    """A copy of the weights in the order that the kernels read them, and the input where it is not in one piece."""
+    copied = 0 if x.is_contiguous() else x.numel() * x.element_size()
+    return rnn_workspace(weights) + copied
+
+
+def rnn_workspace(weights: Any) -> int:
+    """The workspace of cuDNN's recurrent kernels: 1.0 of the weights' bytes here, 1.46 where it was printed."""
+    total: int = sum(weight.numel() * weight.element_size() for weight in weights)
+    return total
+
+
+SORTED_FROM = 3072
+ROWS_PER_THREAD = 10
+
+
+@scratch(
+    "cuda",
+    "aten::embedding_dense_backward",
+    source="aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu; CUB's radix sort of pairs",
+    band=0.05,
+)
+def embedding_backward(
+    out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_by_frequency: bool
+) -> int:
+    """More than 3,072 indices are sorted, and rows of the same index are summed in fp32 by parts of 10."""
+    count: int = indices.numel()
+    width: int = grad.shape[-1]
+    if count <= SORTED_FROM and not scale_by_frequency:
+        return 0
+    index_bytes: int = indices.element_size()
+    segments = min(count, num_weights)
+    parts = count // ROWS_PER_THREAD + segments
+    order = 2 * count * index_bytes
+    sums = parts * (-(-width // 32) * 32) * 4 + (3 * segments + parts) * index_bytes
+    return max(2 * order, order + sums)
