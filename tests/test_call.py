@@ -47,7 +47,7 @@ def test_signature_is_the_contract() -> None:
     assert [parameters[name].default for name in positional[1:]] == [None, -1, None, None]
     assert keywords == {
         "input_data": None, "depth": None, "col_names": None, "mode": "same", "run": "auto",
-        "style": "torchsummary", "functional": False, "verbose": 1,
+        "style": "torchsummary", "functional": False, "memory": None, "verbose": 1,
     }  # fmt: skip
     assert list(inspect.signature(summary_string).parameters) == positional
     assert {"summary", "summary_string", "ModelSummary"} <= set(torchsummary_plus.__all__)

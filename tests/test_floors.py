@@ -71,9 +71,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "memory.capacity",
     ),
     # 3: views
-    ("render", "render.lines", "render.columns", "render.text", "model_summary"),
+    (
+        "render",
+        "render.lines",
+        "render.columns",
+        "render.memory_text",
+        "render.text",
+        "memory_estimate",
+        "model_summary",
+    ),
     # 4: what a user calls
-    ("api", "memory_api", "", "cli", "__main__"),
+    ("progress", "memory_api", "memory_columns", "api", "", "cli", "__main__"),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

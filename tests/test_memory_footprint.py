@@ -9,9 +9,10 @@ import torch
 from memory_truth import storage_bytes
 from torch import nn
 
-from torchsummary_plus.memory.estimate import MemoryEstimate, ModuleMemory
+from torchsummary_plus.memory.estimate import ModuleMemory
 from torchsummary_plus.memory.footprint import Footprint
 from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.memory_estimate import MemoryEstimate
 
 
 class Tied(nn.Module):

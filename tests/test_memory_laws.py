@@ -18,8 +18,8 @@ from torch import nn
 
 from torchsummary_plus.errors import ForwardError
 from torchsummary_plus.memory.capacity import at_batch, scales
-from torchsummary_plus.memory.estimate import MemoryEstimate
 from torchsummary_plus.memory_api import estimate_memory, max_batch_size
+from torchsummary_plus.memory_estimate import MemoryEstimate
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("cpu", "cuda")

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from .errors import SummaryError as SummaryError
     from .errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
-    from .memory.estimate import MemoryEstimate as MemoryEstimate
     from .memory_api import estimate_memory as estimate_memory
     from .memory_api import max_batch_size as max_batch_size
+    from .memory_estimate import MemoryEstimate as MemoryEstimate
     from .model_summary import ModelSummary as ModelSummary
     from .tracing.macs import register_formula as register_formula
 
@@ -23,7 +23,7 @@ _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "ForwardError": "errors",
     "InputError": "errors",
-    "MemoryEstimate": "memory.estimate",
+    "MemoryEstimate": "memory_estimate",
     "ModelSummary": "model_summary",
     "SummaryError": "errors",
     "UnsupportedError": "errors",

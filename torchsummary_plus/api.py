@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -34,6 +35,7 @@ def summary(
     run: str = "auto",
     style: str = "torchsummary",
     functional: bool = False,
+    memory: str | Mapping[str, Any] | None = None,
     verbose: int = 1,
 ) -> ModelSummary:
     """Print the layer table of a model, torchsummary's to the byte where that was right, and return its numbers.
@@ -50,11 +52,14 @@ def summary(
             keyword arguments, ``((args...), {kwargs})`` for both. The batch size is read from it.
         depth: deepest nesting that gets lines of its own; what is deeper folds into the line above it.
         col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
-            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``.
+            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``, and
+            with ``memory`` also ``saved_bytes``, ``peak_bytes``, ``grad_bytes``, ``optimizer_bytes``.
         mode: "train" or "eval" for the time of the pass, "same" for the model as it stands.
         run: "fake" computes and allocates nothing, "real" runs the model; "auto" tries the first, then the second.
         style: "torchsummary" (flat) or "tree" (nested).
         functional: also give a line to each function that no module stands for (``F.relu``, ``torch.cat``, ``@``).
+        memory: "train" or "eval", or options of :func:`estimate_memory`, to add the memory of such a step under the
+            table and columns of it to its right; the batch is 1 where it is open.
         verbose: 0 prints nothing.
 
     Raises:
@@ -68,11 +73,17 @@ def summary(
     """
     _check(model, mode, run)
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
-    check_view(style, depth, names)
+    check_view(style, depth, names, memory is not None)
     example = make_example(input_size, batch_size, dtypes, input_data)
     with no_collection():
         done = trace(model, example, Options(run, mode, as_device(device), functional))
         result = as_summary(build_report(done), View(style, depth, names))
+    if memory is not None:
+        from .memory_columns import memory_of  # What else need not wait for: a table alone is quicker without it.
+
+        given = {"batch_size": max(1, batch_size), "device": device, "dtypes": dtypes, "input_data": input_data}
+        estimate, rows = memory_of(model, input_size, given, memory, done, result.rows)
+        result = replace(result, row_memory=rows, memory=estimate)
     if verbose:
         print(result)
     return result

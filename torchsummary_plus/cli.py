@@ -25,6 +25,7 @@ from torch import nn
 from . import __version__
 from .api import MODES, RUNS, summary
 from .errors import InputError, SummaryError, choice_error
+from .model_summary import ModelSummary
 from .render.columns import COLUMNS, DEFAULT_COLUMNS
 from .render.lines import STYLES
 from .units import describe
@@ -35,8 +36,12 @@ examples:
   torchsummary-plus torchvision.models:resnet50 3,224,224 --kwargs num_classes=10
   torchsummary-plus examples/llama.py:llama2_70b 4096 --meta --style tree --depth 2
   torchsummary-plus my_models.py:TwoInputs 3,64,64 10 --dtypes float32,int64
+  torchsummary-plus examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --gpu "RTX 4090"
+  torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
   torchsummary-plus examples/vgg.py:vgg16 (no size: names and parameters only)
 """
+
+MEMORY_MODES = ("train", "eval")
 
 BRANCHES = str.maketrans("├└│─", "|`|-")
 """What a tree is drawn with where the output cannot take its glyphs."""
@@ -71,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
+    add_memory_options(parser)
     return parser
 
 
@@ -117,6 +123,18 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--functional", action="store_true", help="a line for each function that no module stands for")
 
 
+def add_memory_options(parser: argparse.ArgumentParser) -> None:
+    """What a step takes, and what it is to fit in; each option but the first asks for the estimate too."""
+    group = parser.add_argument_group("the memory of a step")
+    group.add_argument("--memory", metavar="STEP", help=f"{one_of(MEMORY_MODES)}: adds the estimate; train by default")
+    group.add_argument("--optimizer", metavar="NAME", help="sgd, adam, adamw, ... of torch.optim")
+    group.add_argument("--autocast", metavar="DTYPE", help="autocast the forward: bfloat16, float16")
+    group.add_argument(
+        "--gpu", metavar="MEMORY", help='what it is to fit in: "RTX 4090", 24GiB; the device is then cuda'
+    )
+    group.add_argument("--max-batch", action="store_true", help="also search the largest batch that fits in --gpu")
+
+
 def one_of(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(names)
 
@@ -126,22 +144,54 @@ def table(arguments: argparse.Namespace) -> str:
     source, _, name = arguments.model.rpartition(":")
     if not source or not name:
         raise choice_error("MODEL", arguments.model, ["package.module:callable", "path/to/file.py:callable"])
+    if arguments.max_batch and arguments.gpu is None:
+        raise InputError("--max-batch needs --gpu: the memory that the batch is to fit in")
+    memory = memory_options(arguments)
     with importable(os.getcwd(), *([str(Path(source).resolve().parent)] if source.endswith(".py") else [])):
+        model = build_model(find(import_source(source), name), parse_pairs(arguments.kwargs), arguments.meta)
+        sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
         result = summary(
-            build_model(find(import_source(source), name), parse_pairs(arguments.kwargs), arguments.meta),
-            parse_sizes(arguments.sizes),
+            model,
+            sizes,
             arguments.batch_size,
             arguments.device,
-            one_or_all(split(arguments.dtypes)),
+            dtypes,
             depth=arguments.depth,
             col_names=split(arguments.columns),
             mode=arguments.mode,
             run=arguments.run,
             style=arguments.style,
             functional=arguments.functional,
+            memory=memory,
             verbose=0,
         )
-    return str(result)
+        answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
+    return "\n".join([str(result), *answers])
+
+
+def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What ``summary`` takes as ``memory``; None where nothing of the kind was asked for."""
+    mode, optimizer, autocast, gpu = arguments.memory, arguments.optimizer, arguments.autocast, arguments.gpu
+    if all(word is None for word in (mode, optimizer, autocast, gpu)):
+        return None
+    if mode not in (None, *MEMORY_MODES):
+        raise choice_error("--memory", mode, MEMORY_MODES)
+    device = arguments.device or ("cuda" if gpu is not None else None)
+    return {"mode": mode or "train", "optimizer": optimizer, "autocast": autocast, "device": device}
+
+
+def answers_of(
+    arguments: argparse.Namespace, result: ModelSummary, model: Any, sizes: Any, dtypes: Any, options: Any
+) -> list[str]:
+    """The lines that say whether the step fits in ``--gpu``, and the largest batch that does."""
+    from .memory_api import max_batch_size  # A table alone is quicker without the memory engine.
+
+    assert result.memory is not None  # ``--gpu`` asks for it.
+    fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
+    lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
+    if arguments.max_batch:
+        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, **options)))
+    return lines
 
 
 def build_model(found: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -10,14 +11,21 @@ from torch import nn
 from .errors import InputError, choice_error
 from .memory.allocator_options import AllocatorOptions
 from .memory.capacity import BatchSizeLimit, at_batch, largest, scales
-from .memory.estimate import MemoryEstimate, build_estimate
+from .memory.estimate import build_estimate, log_fits
 from .memory.gpus import parse_memory
-from .memory_records import MemoryLog
-from .tracing.inputs import as_device, as_dtype, make_example
+from .memory_estimate import MemoryEstimate, as_memory_estimate
+from .memory_records import MemoryLog, StepInfo
+from .progress import progress_bar
+from .tracing.inputs import Example, as_device, as_dtype, make_example, with_batch
 from .tracing.modules import ModuleTree
-from .tracing.passes import no_collection
+from .tracing.passes import Frame, Listener, no_collection
 from .tracing.step import Step, placed, record_step
 from .units import describe
+
+Loss = Callable[[Any], Any]
+
+MODES = ("train", "eval")
+BACKENDS = ("cpu", "cuda")
 
 
 def estimate_memory(
@@ -30,12 +38,13 @@ def estimate_memory(
     input_data: Any = None,
     mode: str = "train",
     optimizer: Any = None,
-    loss: Callable[[Any], Any] | None = None,
+    loss: Loss | None = None,
     autocast: Any = None,
     train_step: Callable[..., Any] | None = None,
     keep_output: bool = False,
     steps: int = 2,
     allocator: str | None = None,
+    progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
 
@@ -51,6 +60,7 @@ def estimate_memory(
         keep_output: whether the loop keeps the output until the next step.
         steps: how many steps to run; the second one has the optimizer's state from its start.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
+        progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -61,83 +71,146 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-    if mode not in ("train", "eval"):
-        raise choice_error("mode", mode, ("train", "eval"))
-    kind = None if autocast is None else as_dtype(autocast)
-    step = Step(mode, optimizer, loss, kind, train_step, keep_output, steps)
-    options = AllocatorOptions.from_environment() if allocator is None else AllocatorOptions.parse(allocator)
-    place = placed(as_device(device) or ModuleTree(model).device())
-    log = _log(model, input_size, batch_size, place, dtypes, input_data, step)
-    return build_estimate(log, _backend(place.type), options)
+    if batch_size == -1:
+        raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    example = make_example(input_size, batch_size, dtypes, input_data)
+    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
+    asked = _Asked(model, _given(example), step, device, allocator)
+    batch = asked.example.batch_size or 1
+    with progress_bar("step", "operators", progress) as tick:
+        return asked.estimate(batch, asked.trace(batch, tick))
 
 
 def max_batch_size(
     model: nn.Module,
-    input_size: Any,
+    input_size: Any = None,
     memory: int | str = "24GiB",
     *,
     device: Any = "cuda",
     dtypes: Any = None,
+    input_data: Any = None,
     mode: str = "train",
     optimizer: Any = None,
-    loss: Callable[[Any], Any] | None = None,
+    loss: Loss | None = None,
     autocast: Any = None,
+    train_step: Callable[..., Any] | None = None,
+    keep_output: bool = False,
+    steps: int = 2,
     allocator: str | None = None,
+    progress: bool = True,
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
 
     Two traces, at batches of 2 and 3, are scaled to any batch and replayed, if a third one at 5 is what they foretell;
-    else each batch that the search tries is traced. Arguments and errors as for :func:`estimate_memory`.
+    else each batch that the search tries is traced. With ``input_data`` the tensors whose first axis is the batch grow
+    by repetition. Other arguments and errors are those of :func:`estimate_memory`, but the device is by default CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-
-    def estimate(batch: int) -> MemoryEstimate:
-        return estimate_memory(
-            model, input_size, batch, device, dtypes, mode=mode, optimizer=optimizer, loss=loss, autocast=autocast,
-            allocator=allocator,
-        )  # fmt: skip
-
-    two, three, five = estimate(2), estimate(3), estimate(5)
-    scaled = scales(two.log, three.log) and at_batch(two.log, three.log, (2, 3), 5).events == five.log.events
-
-    def any_batch(batch: int) -> MemoryEstimate:
-        if not scaled or batch == 1:
-            return estimate(batch)
-        return build_estimate(at_batch(two.log, three.log, (2, 3), batch), two.backend, two.options)
-
-    found = largest(lambda batch: any_batch(batch).fits(memory))
-    fitting, beyond = any_batch(max(found, 1)), any_batch(found + 1)
-    missing = 0 if found else max(0, beyond.device_bytes[1] - parse_memory(memory))
-    holder = max(fitting.by_module, key=lambda module: module.own_bytes)
+    example = make_example(input_size, 1, dtypes, input_data)
+    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
+    asked = _Asked(model, _given(example), step, device, allocator)
+    nbytes = parse_memory(memory)
+    with progress_bar("largest batch", "operators", progress) as tick:
+        logs, scaled = asked.logs(tick)
+        found = largest(lambda batch: log_fits(logs(batch), asked.backend, asked.options, memory))
+        fitting, beyond = (asked.estimate(batch, logs(batch)) for batch in (max(found, 1), found + 1))
     return BatchSizeLimit(
         batch_size=found,
         peak_bytes=fitting.peak_bytes if found else 0,
         next_peak_bytes=beyond.peak_bytes,
-        held_by=holder.path,
-        missing_bytes=missing,
+        held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
+        missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
         scaled=scaled,
     )
 
 
-def _backend(device_type: str) -> str:
-    if device_type not in ("cpu", "cuda"):
-        raise choice_error("device", device_type, ("cpu", "cuda"))
-    return device_type
+class _Asked:
+    """What is asked about: a model, its example and a step, on one device under one allocator."""
+
+    def __init__(self, model: nn.Module, example: Example, step: Step, device: Any, allocator: str | None) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+        self.model = model
+        self.example = example
+        self.step = step
+        self.device = placed(as_device(device) or ModuleTree(model).device())
+        self.backend = self.device.type
+        if self.backend not in BACKENDS:
+            raise choice_error("device", self.backend, BACKENDS)
+        self.options = AllocatorOptions.from_environment() if allocator is None else AllocatorOptions.parse(allocator)
+
+    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
+        """The step run on fakes with a batch."""
+        example = with_batch(self.example, batch)
+        with no_collection():
+            return record_step(self.model, example, self.step, self.device, [_Ticks(tick, batch)])
+
+    def logs(self, tick: Callable[[str], None]) -> tuple[Callable[[int], MemoryLog], bool]:
+        """The log of any batch: scaled where two traces foretell a third, which is the second value, else traced."""
+        two, three, five = (self.trace(batch, tick) for batch in (2, 3, 5))
+        scaled = scales(two, three) and at_batch(two, three, (2, 3), 5).events == five.events
+
+        @cache
+        def log(batch: int) -> MemoryLog:
+            return at_batch(two, three, (2, 3), batch) if scaled and batch > 1 else self.trace(batch, tick)
+
+        return log, scaled
+
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        """A log explained."""
+        step = self.step
+        info = StepInfo(
+            str(self.device),
+            batch,
+            step.mode,
+            "" if step.optimizer is None or step.mode == "eval" else _name(step.optimizer),
+            "" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+        )
+        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
 
-def _log(
-    model: nn.Module, input_size: Any, batch_size: int, device: Any, dtypes: Any, input_data: Any, step: Step
-) -> MemoryLog:
-    if batch_size == -1:
-        raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    example = make_example(input_size, batch_size, dtypes, input_data)
+class _Ticks(Listener):
+    """Tells a progress bar of every operator."""
+
+    def __init__(self, tick: Callable[[str], None], batch: int) -> None:
+        self.tick = tick
+        self.what = f"a batch of {batch:,}"
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.tick(self.what)
+
+
+def _step(
+    mode: str,
+    optimizer: Any,
+    loss: Loss | None,
+    autocast: Any,
+    train_step: Callable[..., Any] | None,
+    keep_output: bool,
+    steps: int,
+) -> Step:
+    """A step as it was asked for. Raises :class:`InputError`."""
+    if mode not in MODES:
+        raise choice_error("mode", mode, MODES)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps is {describe(steps)}; accepted: an integer of at least 1")
+    for what, given in (("loss", loss), ("train_step", train_step)):
+        if given is not None and not callable(given):
+            raise InputError(f"{what} is {describe(given)}; accepted: None or a callable")
+    kind = None if autocast is None else as_dtype(autocast)
+    return Step(mode, optimizer, loss, kind, train_step, keep_output, steps)
+
+
+def _given(example: Example | None) -> Example:
     if example is None:
         raise InputError("there is no input; accepted: input_size or input_data")
-    with no_collection():
-        return record_step(model, example, step, device)
+    return example
+
+
+def _name(optimizer: Any) -> str:
+    """What an optimizer is called: its name as given, or that of its class or callable."""
+    return optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)

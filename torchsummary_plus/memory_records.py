@@ -95,6 +95,11 @@ class RowMemory:
     optimizer_bytes: int = 0
     peak_bytes: int | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether it adds anything."""
+        return bool(self.saved_bytes or self.grad_bytes or self.optimizer_bytes)
+
     def __add__(self, other: RowMemory) -> RowMemory:
         return RowMemory(
             self.saved_bytes + other.saved_bytes,

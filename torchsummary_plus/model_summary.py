@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
 from .render.text import render
 from .report import Report
+
+if TYPE_CHECKING:  # A table alone is quicker without the memory engine.
+    from .memory_estimate import MemoryEstimate
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class ModelSummary(Report):
     """
 
     view: View = field(default_factory=View)
+    memory: MemoryEstimate | None = None
+    """The memory of a step, where ``summary`` was asked for it."""
 
     def render(
         self,
@@ -41,12 +47,15 @@ class ModelSummary(Report):
         columns. Raises :class:`InputError` for an unknown style, depth or column.
         """
         view = self.view
-        return render(
+        table = render(
             self,
             view.style if style is None else style,
             view.depth if isinstance(depth, EllipsisType) else depth,
             view.col_names if isinstance(col_names, EllipsisType) else col_names,
         )
+        if self.memory is None:
+            return table
+        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]))}"
 
     def __str__(self) -> str:
         return self.render()

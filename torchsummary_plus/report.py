@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .memory_records import RowMemory
 from .records import Call, ModuleSpec, ParameterSpec, Run, Structure, TensorSpec, Trace, tensors
 
 
@@ -59,6 +61,8 @@ class Report:
     param_bytes: int
     buffer_bytes: int
     run: Run
+    row_memory: tuple[RowMemory, ...] = ()
+    """What each row adds to memory, where that was asked for."""
 
     @property
     def non_trainable_params(self) -> int:
@@ -92,6 +96,30 @@ def build_report(trace: Trace) -> Report:
         buffer_bytes=_storage_bytes([b for node in nodes if node.first for b in node.module_buffers()], counted),
         run=trace.run,
     )
+
+
+def row_memory(
+    trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
+) -> tuple[RowMemory, ...]:
+    """What each row adds to memory, from the ``calls`` of a step and what each module ``held``, both by path.
+
+    The n-th call of a module in the step is the n-th one in the trace. What a module holds stands in its first row.
+    """
+    waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
+    for path, memory in calls:
+        waiting[path].append(memory)
+    called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
+    met: set[str | None] = set()
+    found = []
+    for row in rows:
+        own_path = next(called) if row.called else row.path
+        upcoming = waiting[own_path] if row.called else None
+        memory = upcoming.popleft() if upcoming else RowMemory()
+        if own_path is not None and own_path not in met:
+            memory += held.get(own_path, RowMemory())
+        met.add(own_path)
+        found.append(memory)
+    return tuple(found)
 
 
 @dataclass(eq=False)

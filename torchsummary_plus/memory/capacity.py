@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..memory_records import MemoryLog
+from ..units import mebibytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,14 @@ class BatchSizeLimit:
     held_by: str
     missing_bytes: int
     scaled: bool
+
+    def __str__(self) -> str:
+        if not self.batch_size:
+            return f"Not even a batch of 1 fits: {mebibytes(self.missing_bytes)} MB are missing"
+        return (
+            f"Largest batch: {self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; {self.batch_size + 1:,} would "
+            f"take {mebibytes(self.next_peak_bytes)} MB); most is held by {self.held_by or 'the root'}"
+        )
 
 
 def scales(low: MemoryLog, high: MemoryLog) -> bool:

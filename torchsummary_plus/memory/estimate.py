@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..memory_records import KINDS, MemoryLog
+from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
 from .allocator_options import AllocatorOptions
 from .attribution import TimelinePoint, new_allocator, path_of, run_log, storage_kinds, timeline
-from .footprint import Footprint, footprints, inclusive, parents
+from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, parse_memory
 
 
@@ -28,7 +28,7 @@ class ModuleMemory:
 
 
 @dataclass(frozen=True)
-class MemoryEstimate:
+class Estimate:
     """The memory of a step. Every figure is in bytes; ``at_peak`` and the modules' own bytes add up to ``peak_bytes``.
 
     ``peak_bytes`` is what ``torch.cuda.max_memory_allocated`` would say, ``reserved_bytes`` what the caching allocator
@@ -46,6 +46,7 @@ class MemoryEstimate:
     by_module: tuple[ModuleMemory, ...]
     phase_peaks: Mapping[str, int]
     unknown: tuple[tuple[str, int], ...]
+    info: StepInfo
     backend: str
     options: AllocatorOptions
     log: MemoryLog
@@ -53,15 +54,18 @@ class MemoryEstimate:
     @property
     def device_bytes(self) -> tuple[int, int]:
         """Reserved bytes and the CUDA context: the least and the most by what contexts of GPU families take."""
-        if self.backend != "cuda":
-            return self.reserved_bytes, self.reserved_bytes
-        low, high = context_range(0)
+        low, high = context_range(0) if self.backend == "cuda" else (0, 0)
         return self.reserved_bytes + low, self.reserved_bytes + high
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
         """The live bytes by kind over the steps, a point for each operator that changed them."""
         return tuple(timeline(self.log, new_allocator(self.backend, self.options)))
+
+    @property
+    def by_call(self) -> tuple[tuple[str, RowMemory], ...]:
+        """The calls of modules in the last step, in the order they began: path, bytes kept, bytes live at its end."""
+        return tuple(call_memory(self.log, new_allocator(self.backend, self.options)))
 
     def fits(self, memory: int | str) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
@@ -70,22 +74,10 @@ class MemoryEstimate:
         a kernel does without the scratch memory that it can spare. Raises :class:`InputError` for a text that is
         neither.
         """
-        context = context_range(memory)[1] if self.backend == "cuda" else 0
-        allocator = new_allocator(self.backend, self.options, parse_memory(memory) - context)
-        spared: set[int] = set()
-        for _, storage, nbytes in self.log.events:
-            if storage in spared:
-                spared.remove(storage)
-            elif not nbytes:
-                allocator.free(storage)
-            elif allocator.allocate(storage, nbytes):
-                if not self.log.storages[storage].spared:
-                    return False
-                spared.add(storage)
-        return True
+        return log_fits(self.log, self.backend, self.options, memory)
 
 
-def build_estimate(log: MemoryLog, backend: str, options: AllocatorOptions) -> MemoryEstimate:
+def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
     """A log explained: replayed by the allocator of its device, its peak by kind and by module."""
     done = run_log(log, backend, options)
     kinds = storage_kinds(log)
@@ -93,7 +85,7 @@ def build_estimate(log: MemoryLog, backend: str, options: AllocatorOptions) -> M
     at_peak = dict.fromkeys(KINDS, 0)
     for storage, nbytes in done.at_peak.items():
         at_peak[kinds[storage]] += nbytes
-    return MemoryEstimate(
+    return Estimate(
         peak_bytes=done.peak_bytes,
         reserved_bytes=done.peak_reserved_bytes,
         steady_bytes=done.final_bytes,
@@ -104,10 +96,28 @@ def build_estimate(log: MemoryLog, backend: str, options: AllocatorOptions) -> M
         by_module=_by_module(log, kinds, done.at_peak),
         phase_peaks=dict(done.phase_peaks),
         unknown=log.unknown,
+        info=info,
         backend=backend,
         options=options,
         log=log,
     )
+
+
+def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str) -> bool:
+    """Whether the allocations of a log go into so much memory, the most that a context may take being off already."""
+    context = context_range(memory)[1] if backend == "cuda" else 0
+    allocator = new_allocator(backend, options, parse_memory(memory) - context)
+    spared: set[int] = set()
+    for _, storage, nbytes in log.events:
+        if storage in spared:
+            spared.remove(storage)
+        elif not nbytes:
+            allocator.free(storage)
+        elif allocator.allocate(storage, nbytes):
+            if not log.storages[storage].spared:
+                return False
+            spared.add(storage)
+    return True
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:

@@ -96,25 +96,21 @@ def parents(paths: Sequence[str]) -> list[int]:
     return [number.get(path.rpartition(".")[0], 0) for path in paths]
 
 
-def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[int, RowMemory]]:
-    """The calls of the last step in the order they began: the module's number, and what its own operators keep.
-
-    Gradients and optimizer state stand with a module's first call.
-    """
+def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemory]]:
+    """The calls of the last step in the order they began: the module's path, and what its own operators keep."""
     levels = _levels(log, allocator)
     saved = _saved_by_call(log)
-    own = footprints(log)
-    met: set[int] = set()
-    rows = []
-    for number, call in enumerate(log.calls):
-        if call.step != log.moments[-1].step:
-            continue
-        level = levels[call.stop - 1] if call.stop else 0
-        first = call.module not in met
-        met.add(call.module)
-        held = own[call.module] if first else Footprint()
-        rows.append((call.module, RowMemory(saved[number], held.grad_bytes, held.optimizer_bytes, level)))
-    return rows
+    return [
+        (log.module_paths[call.module], RowMemory(saved[number], peak_bytes=levels[call.stop - 1] if call.stop else 0))
+        for number, call in enumerate(log.calls)
+        if call.step == log.moments[-1].step
+    ]
+
+
+def module_memory(log: MemoryLog) -> dict[str, RowMemory]:
+    """What each module holds beside its calls, by its path: gradients and optimizer state."""
+    held = (RowMemory(0, own.grad_bytes, own.optimizer_bytes) for own in footprints(log))
+    return dict(zip(log.module_paths, held))
 
 
 def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import choice_error
+from ..errors import InputError, choice_error
 from ..report import Report
 from ..units import structure_text
 from .lines import Line
@@ -16,11 +16,15 @@ Cell = Callable[[Line, Report, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, how its cells read, and the width it does not fall below in torchsummary's table."""
+    """A column: its heading, how its cells read, and the width it does not fall below in torchsummary's table.
+
+    One ``of_memory`` is there only in a summary that was asked for the memory of a step.
+    """
 
     heading: str
     cell: Cell
     flat_width: int = 15
+    of_memory: bool = False
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
@@ -84,6 +88,18 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
     return line.row.var_name or "--"
 
 
+def _held(name: str) -> Cell:
+    """The cell of one figure of a row's memory."""
+
+    def cell(line: Line, report: Report, zero: str) -> str:
+        nbytes = getattr(line.memory, name)
+        if nbytes is None:
+            return _absent(line)
+        return f"{nbytes:,}" if nbytes else zero
+
+    return cell
+
+
 COLUMNS: dict[str, Column] = {
     "input_size": Column("Input Shape", _input_size, 25),
     "output_size": Column("Output Shape", _output_size, 25),
@@ -96,18 +112,28 @@ COLUMNS: dict[str, Column] = {
     "dtype": Column("Dtype", _dtype, 10),
     "output_bytes": Column("Output Bytes", _output_bytes),
     "var_name": Column("Variable", _var_name),
+    "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), of_memory=True),
+    "peak_bytes": Column("Live Bytes", _held("peak_bytes"), of_memory=True),
+    "grad_bytes": Column("Gradient Bytes", _held("grad_bytes"), of_memory=True),
+    "optimizer_bytes": Column("Optimizer Bytes", _held("optimizer_bytes"), of_memory=True),
 }
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
+MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
+"""What stands beside them by default where the memory of a step was asked for."""
 
 
-def chosen_columns(names: Iterable[str] | None) -> list[Column]:
-    """The columns of some names, in their order; torchsummary's two for None. Raises :class:`InputError`."""
+def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
+    """The columns of some names, in their order; the default ones for None. Raises :class:`InputError`."""
     if isinstance(names, str):
         names = (names,)
+    if names is None:
+        names = DEFAULT_COLUMNS + (MEMORY_COLUMNS if with_memory else ())
     chosen = []
-    for name in DEFAULT_COLUMNS if names is None else names:
+    for name in names:
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)
+        if COLUMNS[name].of_memory and not with_memory:
+            raise InputError(f'column {name!r} is of the memory of a step: summary(..., memory="train") makes it')
         chosen.append(COLUMNS[name])
     return chosen

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..memory_records import RowMemory
 from ..report import Report, Row, flat_rows
 
 UnknownOps = tuple[tuple[str, int], ...]
@@ -23,12 +24,18 @@ class Line:
     unknown_ops: UnknownOps
     stands_for_others: bool
     """Whether rows below it are folded into it."""
+    memory: RowMemory | None = None
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
-    """torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` fold upwards."""
+    """torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` fold upwards.
+
+    Where memory was asked for, a container that keeps some by functions of its own has a line too.
+    """
     rows = report.rows
-    chosen = {row.index for row in flat_rows(rows)}
+    chosen = {row.index for row in flat_rows(rows)} | {
+        row.index for row, own in zip(rows, report.row_memory) if own.any
+    }
     home: list[int] = []
     for row in rows:
         above = row.parent if row.parent is not None else 0
@@ -37,7 +44,7 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
         else:
             home.append(row.index)
     folded = {home[row.index] for row in rows if home[row.index] != row.index}
-    totals = _Totals(rows)
+    totals = _Totals(report)
     for row in rows:
         target = row.index if row.user is None else row.user
         totals.add(home[target], row)
@@ -52,13 +59,15 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     rows = [row for row in report.rows if depth is None or row.depth <= depth]
     parents = {row.parent for row in rows}
     guides = _guides(rows)
+    memory = _inclusive_memory(report)
     lines = []
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
         trainable = _trainable_below(report, row) if folded else row.trainable_params
         label = guides[row.index] + _tree_name(row)
-        lines.append(Line(row, label, params, trainable, row.mult_adds, row.unknown_ops, folded))
+        held = memory[row.index] if memory else None
+        lines.append(Line(row, label, params, trainable, row.mult_adds, row.unknown_ops, folded, held))
     return lines
 
 
@@ -96,10 +105,22 @@ def _trainable_below(report: Report, top: Row) -> int:
     return total
 
 
+def _inclusive_memory(report: Report) -> list[RowMemory]:
+    """What each row adds to memory together with all rows below it."""
+    memory = list(report.row_memory)
+    for row in reversed(report.rows if memory else ()):
+        if row.parent is not None:
+            memory[row.parent] += memory[row.index]
+    return memory
+
+
 class _Totals:
     """What flat lines add up while rows fold into them."""
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
+    def __init__(self, report: Report) -> None:
+        rows = report.rows
+        self.own_memory = report.row_memory
+        self.memory = [RowMemory(peak_bytes=own.peak_bytes) for own in self.own_memory]
         self.params = [0] * len(rows)
         self.trainable = [0] * len(rows)
         self.macs = [0] * len(rows)
@@ -111,13 +132,16 @@ class _Totals:
 
     def add_work(self, index: int, row: Row) -> None:
         self.macs[index] += row.own_mult_adds
+        if self.memory:
+            self.memory[index] += self.own_memory[row.index]
         if row.own_unknown_ops:
             self.unknown.setdefault(index, Counter()).update(dict(row.own_unknown_ops))
 
     def line(self, row: Row, label: str, folded: bool) -> Line:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, Counter()).items()))
-        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded)
+        memory = self.memory[i] if self.memory else None
+        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}

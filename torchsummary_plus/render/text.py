@@ -28,19 +28,20 @@ def render(
     ``depth`` is the deepest nesting with lines of its own (the root is 0). Raises :class:`InputError` for an unknown
     style, column or depth.
     """
-    check_view(style, depth, col_names)
-    columns = chosen_columns(col_names)
+    with_memory = bool(report.row_memory)
+    check_view(style, depth, col_names, with_memory)
+    columns = chosen_columns(col_names, with_memory)
     lines = STYLES[style](report, depth)
     return _flat(report, lines, columns) if style == "torchsummary" else _tree(report, lines, columns)
 
 
-def check_view(style: str, depth: int | None, col_names: Iterable[str] | None) -> None:
+def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
     """Raise :class:`InputError` for an unknown style, column or depth."""
     if style not in STYLES:
         raise choice_error("style", style, STYLES)
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
-    chosen_columns(col_names)
+    chosen_columns(col_names, with_memory)
 
 
 def _cells(report: Report, lines: Sequence[TableLine], columns: Sequence[Column], zero: str) -> list[list[str]]:

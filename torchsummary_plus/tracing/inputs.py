@@ -153,6 +153,29 @@ def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (data,), {}
 
 
+def with_batch(example: Example, batch: int) -> Example:
+    """The same example with another batch.
+
+    Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, the
+    others, whose values no fake pass reads, on the meta device.
+    """
+    if not example.is_data or batch == example.batch_size:
+        return dataclasses.replace(example, batch_size=batch)
+
+    def grown(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.dim() or tensor.shape[0] != example.batch_size:
+            return tensor
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
+        layout = torch._prims_common.suggest_memory_format(tensor)
+        empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
+        return empty.requires_grad_(tensor.requires_grad)
+
+    args = tuple(replace_tensors(value, grown) for value in example.args)
+    kwargs = {name: replace_tensors(value, grown) for name, value in example.kwargs.items()}
+    return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
+
+
 def realise(
     example: Example,
     batch: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from .hints import forward_error
 from .inputs import Example, realise
 from .ledger import OUTSIDE, Ledger
 from .modules import ModuleTree
-from .passes import Pass, deep_stack
+from .passes import Listener, Pass, deep_stack
 from .semantics import StepFunctions, StepKernels, engine_watched
 from .structures import all_tensors
 from .workspace import Capability, capability_here
@@ -50,7 +50,12 @@ class Step:
 
 
 def record_step(
-    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability | None = None
+    model: nn.Module,
+    example: Example,
+    step: Step,
+    device: torch.device | None,
+    capability: Capability | None = None,
+    listeners: Sequence[Listener] = (),
 ) -> MemoryLog:
     """The memory events of a model's steps on fake tensors; raises :class:`ForwardError`. The model is as it was.
 
@@ -61,22 +66,32 @@ def record_step(
     """
     while True:
         try:
-            return _imported_and_recorded(model, example, step, device, capability or capability_here())
+            return _imported_and_recorded(model, example, step, device, capability or capability_here(), listeners)
         except NeedsIntegerError as needed:
             example = example.with_dtype(needed.index, torch.long)
 
 
 def _imported_and_recorded(
-    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability
+    model: nn.Module,
+    example: Example,
+    step: Step,
+    device: torch.device | None,
+    capability: Capability,
+    listeners: Sequence[Listener],
 ) -> MemoryLog:
     imported = len(sys.modules)
-    asked = (model, example, step, device, capability)
+    asked = (model, example, step, device, capability, listeners)
     log = _record(*asked)
     return log if len(sys.modules) == imported else _record(*asked)
 
 
 def _record(
-    model: nn.Module, example: Example, step: Step, device: torch.device | None, capability: Capability
+    model: nn.Module,
+    example: Example,
+    step: Step,
+    device: torch.device | None,
+    capability: Capability,
+    listeners: Sequence[Listener],
 ) -> MemoryLog:
     maker = optimizer_maker(step.optimizer)
     with LOCK, ExitStack() as stack:
@@ -90,17 +105,16 @@ def _record(
         kernels = StepKernels(place)
         ledger = Ledger("cuda" if place.type == "cuda" else "cpu", capability)
         embeddings = Embeddings(example)
-        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger])
+        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *listeners])
         if mode_key is not None:
             watch.hold(mode_key)
         watch.install()
         try:
-            _Books(tree, watch, ledger, step, maker, place).keep(example, embeddings)
+            return _Books(tree, watch, ledger, step, maker, place).keep(example, embeddings)
         except NeedsIntegerError:
             raise
         except Exception as error:
             raise forward_error(error, watch, ()) from error
-        return ledger.log(tuple(tree.paths))
 
 
 class _Books:
@@ -130,8 +144,8 @@ class _Books:
                 if parameter is not None:
                     self.held.setdefault(id(parameter), (parameter, index))
 
-    def keep(self, example: Example, embeddings: Embeddings) -> None:
-        """Run the steps."""
+    def keep(self, example: Example, embeddings: Embeddings) -> MemoryLog:
+        """Run the steps; the books end between two of them, with all that a loop holds then."""
         args, kwargs, made = realise(
             example,
             example.batch_size or 1,
@@ -157,7 +171,9 @@ class _Books:
             for number in range(self.step.steps):
                 self.ledger.enter("forward", number)
                 output = self._once(args, kwargs, optimizer)
+            log = self.ledger.log(tuple(self.tree.paths))
             del output
+        return log
 
     def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> Any:
         if self.step.train_step is not None:

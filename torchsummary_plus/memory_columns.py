@@ -1,0 +1,43 @@
+"""The memory of a step beside the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from .errors import choice_error
+from .memory.footprint import module_memory
+from .memory_api import MODES, estimate_memory
+from .memory_estimate import MemoryEstimate
+from .memory_records import RowMemory
+from .records import Trace
+from .report import Row, row_memory
+
+
+def memory_of(
+    model: nn.Module,
+    input_size: Any,
+    given: Mapping[str, Any],
+    memory: str | Mapping[str, Any],
+    trace: Trace,
+    rows: tuple[Row, ...],
+) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
+    """The estimate that ``memory`` asks for, a mode or options over those ``given``, and what each row has of it."""
+    estimate = estimate_memory(model, input_size, **{**given, **_options(memory)})
+    return estimate, row_memory(trace, rows, estimate.by_call, module_memory(estimate.log))
+
+
+def _options(memory: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Options of :func:`estimate_memory`. Raises :class:`InputError` for an unknown one."""
+    if not isinstance(memory, Mapping):
+        if memory not in MODES:
+            raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
+        return {"mode": memory}
+    accepted = [name for name in signature(estimate_memory).parameters if name not in ("model", "input_size")]
+    for name in memory:
+        if name not in accepted:
+            raise choice_error("memory option", name, accepted)
+    return dict(memory)
