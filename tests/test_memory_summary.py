@@ -183,7 +183,7 @@ def test_the_shell_says_whether_it_fits_and_the_largest_batch(
     words = ["examples/simple_cnn.py:PooledCNN", "1,28,28", "--batch-size", "8", "--optimizer", "adamw"]
     assert main([*words, "--gpu", "RTX 4090", "--max-batch"]) == 0
     printed = capsys.readouterr().out
-    assert "Training step, batch of 8, cuda:0, adamw" in printed
+    assert "Training step, batch of 8, RTX 4090, adamw" in printed
     assert "A batch of 8 fits in RTX 4090\nLargest batch: " in printed
     assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 0
     assert "A batch of 8 does not fit in 300MiB" in capsys.readouterr().out

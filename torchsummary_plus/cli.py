@@ -171,26 +171,31 @@ def table(arguments: argparse.Namespace) -> str:
 
 def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What ``summary`` takes as ``memory``; None where nothing of the kind was asked for."""
+    from .memory.gpus import named_gpu
+
     mode, optimizer, autocast, gpu = arguments.memory, arguments.optimizer, arguments.autocast, arguments.gpu
     if all(word is None for word in (mode, optimizer, autocast, gpu)):
         return None
     if mode not in (None, *MEMORY_MODES):
         raise choice_error("--memory", mode, MEMORY_MODES)
     device = arguments.device or ("cuda" if gpu is not None else None)
-    return {"mode": mode or "train", "optimizer": optimizer, "autocast": autocast, "device": device}
+    card = None if gpu is None else named_gpu(gpu)
+    name = None if card is None else card.name
+    return {"mode": mode or "train", "optimizer": optimizer, "autocast": autocast, "device": device, "gpu": name}
 
 
 def answers_of(
     arguments: argparse.Namespace, result: ModelSummary, model: Any, sizes: Any, dtypes: Any, options: Any
 ) -> list[str]:
     """The lines that say whether the step fits in ``--gpu``, and the largest batch that does."""
-    from .memory_api import max_batch_size  # A table alone is quicker without the memory engine.
+    from .memory_api import max_batch_size  # Only now: a table alone is quicker without it.
 
     assert result.memory is not None  # ``--gpu`` asks for it.
     fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
     lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
     if arguments.max_batch:
-        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, **options)))
+        step = {name: value for name, value in options.items() if name != "gpu"}
+        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, **step)))
     return lines
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from .errors import InputError, choice_error
 from .memory.allocator_options import AllocatorOptions
 from .memory.capacity import BatchSizeLimit, at_batch, largest, scales
-from .memory.estimate import build_estimate, log_fits
-from .memory.gpus import parse_memory
+from .memory.estimate import build_estimate, least, log_fits
+from .memory.gpus import GPU, find_gpu, named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog, StepInfo
 from .progress import progress_bar
@@ -44,6 +44,7 @@ def estimate_memory(
     keep_output: bool = False,
     steps: int = 2,
     allocator: str | None = None,
+    gpu: str | None = None,
     progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
@@ -60,6 +61,8 @@ def estimate_memory(
         keep_output: whether the loop keeps the output until the next step.
         steps: how many steps to run; the second one has the optimizer's state from its start.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
+        gpu: the card that a CUDA device is, by its name: some kernels depend on it. None is the one that is here, or an
+            A100 where there is none.
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -75,7 +78,8 @@ def estimate_memory(
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
     example = make_example(input_size, batch_size, dtypes, input_data)
     step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
-    asked = _Asked(model, _given(example), step, device, allocator)
+    card = None if gpu is None else find_gpu(gpu)
+    asked = _Asked(model, _given(example), step, device, allocator, card)
     batch = asked.example.batch_size or 1
     with progress_bar("step", "operators", progress) as tick:
         return asked.estimate(batch, asked.trace(batch, tick))
@@ -112,12 +116,12 @@ def max_batch_size(
     """
     example = make_example(input_size, 1, dtypes, input_data)
     step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
-    asked = _Asked(model, _given(example), step, device, allocator)
     nbytes = parse_memory(memory)
+    asked = _Asked(model, _given(example), step, device, allocator, named_gpu(memory))
     with progress_bar("largest batch", "operators", progress) as tick:
         logs, scaled = asked.logs(tick)
         found = largest(lambda batch: log_fits(logs(batch), asked.backend, asked.options, memory))
-        fitting, beyond = (asked.estimate(batch, logs(batch)) for batch in (max(found, 1), found + 1))
+        fitting, beyond = (asked.estimate(batch, least(logs(batch))) for batch in (max(found, 1), found + 1))
     return BatchSizeLimit(
         batch_size=found,
         peak_bytes=fitting.peak_bytes if found else 0,
@@ -131,12 +135,15 @@ def max_batch_size(
 class _Asked:
     """What is asked about: a model, its example and a step, on one device under one allocator."""
 
-    def __init__(self, model: nn.Module, example: Example, step: Step, device: Any, allocator: str | None) -> None:
+    def __init__(
+        self, model: nn.Module, example: Example, step: Step, device: Any, allocator: str | None, gpu: GPU | None
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
         self.model = model
         self.example = example
         self.step = step
+        self.gpu = gpu
         self.device = placed(as_device(device) or ModuleTree(model).device())
         self.backend = self.device.type
         if self.backend not in BACKENDS:
@@ -146,8 +153,9 @@ class _Asked:
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         """The step run on fakes with a batch."""
         example = with_batch(self.example, batch)
+        capability = None if self.gpu is None else self.gpu.compute_capability
         with no_collection():
-            return record_step(self.model, example, self.step, self.device, [_Ticks(tick, batch)])
+            return record_step(self.model, example, self.step, self.device, capability, [_Ticks(tick, batch)])
 
     def logs(self, tick: Callable[[str], None]) -> tuple[Callable[[int], MemoryLog], bool]:
         """The log of any batch: scaled where two traces foretell a third, which is the second value, else traced."""
@@ -169,6 +177,7 @@ class _Asked:
             step.mode,
             "" if step.optimizer is None or step.mode == "eval" else _name(step.optimizer),
             "" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+            "" if self.gpu is None else self.gpu.name,
         )
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 

@@ -81,6 +81,7 @@ class StepInfo:
     mode: str
     optimizer: str = ""
     autocast: str = ""
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)

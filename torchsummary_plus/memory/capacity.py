@@ -13,6 +13,7 @@ from ..units import mebibytes
 class BatchSizeLimit:
     """The largest batch that fits, with its peak and the next one's, in bytes, and the module that holds most of it.
 
+    Both peaks are without the scratch memory that kernels can spare where there is little left.
     ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. ``scaled`` tells whether
     two traces were scaled, or each batch that was tried was traced.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, compress
 
 from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
 from .allocator_options import AllocatorOptions
@@ -53,8 +54,8 @@ class Estimate:
 
     @property
     def device_bytes(self) -> tuple[int, int]:
-        """Reserved bytes and the CUDA context: the least and the most by what contexts of GPU families take."""
-        low, high = context_range(0) if self.backend == "cuda" else (0, 0)
+        """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known."""
+        low, high = context_range(self.info.gpu or 0) if self.backend == "cuda" else (0, 0)
         return self.reserved_bytes + low, self.reserved_bytes + high
 
     @property
@@ -104,7 +105,10 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 
 
 def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str) -> bool:
-    """Whether the allocations of a log go into so much memory, the most that a context may take being off already."""
+    """Whether a log runs in so much memory, the most that a context may take being off already.
+
+    Scratch memory that a kernel can spare is left out where there is none left for it.
+    """
     context = context_range(memory)[1] if backend == "cuda" else 0
     allocator = new_allocator(backend, options, parse_memory(memory) - context)
     spared: set[int] = set()
@@ -118,6 +122,14 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
                 return False
             spared.add(storage)
     return True
+
+
+def least(log: MemoryLog) -> MemoryLog:
+    """A log without the scratch memory that kernels can spare."""
+    kept = [not log.storages[storage].spared for _, storage, _ in log.events]
+    before = [0, *accumulate(kept)]
+    calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
+    return replace(log, events=tuple(compress(log.events, kept)), calls=calls)
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:

@@ -33,7 +33,7 @@ def estimate_text(estimate: Estimate, width: int = 64) -> str:
 def _title(estimate: Estimate) -> str:
     info = estimate.info
     step = "Training step" if info.mode == "train" else "Inference step"
-    parts = [step, f"batch of {info.batch_size:,}", info.device, info.optimizer]
+    parts = [step, f"batch of {info.batch_size:,}", info.gpu or info.device, info.optimizer]
     if info.autocast:
         parts.append(f"autocast to {info.autocast}")
     return ", ".join(part for part in parts if part)
