@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from examples import llama
+from examples import llama, will_it_fit
 from examples.cnn3d import CNN3d
 from examples.davenet import Audio, Image
 from examples.gpt2 import GPT2, LARGE, MEDIUM, XL
 from examples.mobilenet_v2 import MobileNetV2
 from examples.modelsize_net import ModelsizeNet
-from examples.resnet import resnet18, resnet50
+from examples.resnet import Bottleneck, ResNet, resnet18, resnet50
 from examples.simple_cnn import PooledCNN, SimpleCNN
 from examples.vgg import VGG, vgg16, vgg19, vgg19_features
 from examples.vit import ViT, vit_b_16
@@ -170,3 +171,17 @@ def test_e_the_relus_made_inside_forward_are_seen_with_functional(style: str) ->
     assert "relu" not in str(quiet).lower()
     assert str(loud).lower().count("relu") == 3
     assert loud.total_params == quiet.total_params
+
+
+def test_will_it_fit_shows_what_each_change_saves(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(will_it_fit, "CARDS", ("H200",))
+    will_it_fit.report("A small ResNet", lambda: ResNet(Bottleneck, (1, 1, 1, 1), 10), (3, 64, 64), 64)
+    printed = capsys.readouterr().out
+    assert printed.startswith("A small ResNet\nTraining step, batch of 64, H200, adamw\n")
+    names = [change.__name__.replace("_", " ") for change in will_it_fit.CHANGES]
+    found = {name: re.search(rf"^{name} +([\d.]+) ", printed, flags=re.MULTILINE) for name in names}
+    peaks = {name: float(match[1]) for name, match in found.items() if match is not None}
+    assert list(peaks) == names
+    assert all(peaks[name] < peaks["as it is"] for name in names[1:])

@@ -82,6 +82,7 @@ def assert_laws(estimate: MemoryEstimate, model: nn.Module) -> None:
     assert sum(module.own_bytes for module in estimate.by_module) == peak
     assert all(sum(nbytes for _, nbytes in m.at_peak) == m.own_bytes for m in estimate.by_module)
     assert estimate.by_module[0].inclusive_bytes == peak
+    assert estimate.at_peak["inputs"] <= estimate.outside_bytes <= estimate.by_module[0].own_bytes
     assert max(point.total_bytes for point in estimate.timeline) == peak
     assert max(estimate.phase_peaks.values()) == peak
     assert storage_bytes([*model.parameters(), *model.buffers()]) <= estimate.steady_bytes <= peak

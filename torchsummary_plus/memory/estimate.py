@@ -33,8 +33,9 @@ class Estimate:
     """The memory of a step. Every figure is in bytes; ``at_peak`` and the modules' own bytes add up to ``peak_bytes``.
 
     ``peak_bytes`` is what ``torch.cuda.max_memory_allocated`` would say, ``reserved_bytes`` what the caching allocator
-    has taken from the device, ``steady_bytes`` what is left between steps. ``unknown`` names the operators whose
-    scratch memory no rule models, with how often each ran.
+    has taken from the device, ``steady_bytes`` what is left between steps. ``outside_bytes`` is what no module owns at
+    the peak (inputs, the loss, what the optimizer works with); ``by_module`` has it in the root. ``unknown`` names the
+    operators whose scratch memory no rule models, with how often each ran.
     """
 
     peak_bytes: int
@@ -45,6 +46,7 @@ class Estimate:
     peak_operator: str
     at_peak: Mapping[str, int]
     by_module: tuple[ModuleMemory, ...]
+    outside_bytes: int
     phase_peaks: Mapping[str, int]
     unknown: tuple[tuple[str, int], ...]
     info: StepInfo
@@ -95,6 +97,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
         peak_operator=moment.operator,
         at_peak=at_peak,
         by_module=_by_module(log, kinds, done.at_peak),
+        outside_bytes=sum(nbytes for storage, nbytes in done.at_peak.items() if log.storages[storage].owner < 0),
         phase_peaks=dict(done.phase_peaks),
         unknown=log.unknown,
         info=info,

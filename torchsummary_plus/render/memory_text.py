@@ -46,5 +46,8 @@ def _place(estimate: Estimate) -> str:
 
 
 def _holders(estimate: Estimate) -> str:
-    largest = sorted(estimate.by_module, key=lambda module: -module.own_bytes)[:HOLDERS]
-    return ", ".join(f"{module.path or 'the root'} {mebibytes(module.own_bytes)}" for module in largest)
+    root, *inner = estimate.by_module
+    held = [(module.path, module.own_bytes) for module in inner]
+    held += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
+    largest = sorted(held, key=lambda one: -one[1])[:HOLDERS]
+    return ", ".join(f"{name} {mebibytes(nbytes)}" for name, nbytes in largest if nbytes)

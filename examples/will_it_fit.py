@@ -1,0 +1,91 @@
+"""Will it fit? ResNet-50 at a batch of 256 and a 7B Llama, trained with AdamW on an RTX 4090 and on an H200.
+
+    python examples/will_it_fit.py
+
+No GPU is needed and nothing is allocated. For each model: what a step takes, who holds it, and what mixed precision,
+checkpointing and a frozen backbone would change.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # Run as a file, from anywhere.
+
+from examples.llama import Layer, llama2_7b
+from examples.resnet import Bottleneck, resnet50
+from torchsummary_plus import estimate_memory, max_batch_size
+
+CARDS = ("RTX 4090", "H200")
+GIB = 1024**3
+
+Change = Callable[[nn.Module], dict[str, Any]]
+"""What is done to a model before it is trained; what it returns are options of ``estimate_memory``."""
+
+
+def as_it_is(model: nn.Module) -> dict[str, Any]:
+    """Float32, every parameter trained, every activation kept."""
+    return {}
+
+
+def mixed_precision(model: nn.Module) -> dict[str, Any]:
+    """The forward under autocast; parameters, gradients and optimizer state stay float32."""
+    return {"autocast": torch.bfloat16}
+
+
+def checkpointing(model: nn.Module) -> dict[str, Any]:
+    """Each block keeps its input alone, and runs again in the backward."""
+    for block in model.modules():
+        if isinstance(block, (Bottleneck, Layer)):
+            vars(block)["forward"] = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return {}
+
+
+def frozen_backbone(model: nn.Module) -> dict[str, Any]:
+    """Only the last layer is trained."""
+    *_, last = (module for module in model.modules() if isinstance(module, nn.Linear))
+    model.requires_grad_(False)
+    last.requires_grad_(True)
+    return {}
+
+
+CHANGES: tuple[Change, ...] = (as_it_is, mixed_precision, checkpointing, frozen_backbone)
+
+
+def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> None:
+    """Print what a step of a model takes, and a line for each change of it."""
+    lines = []
+    for change in CHANGES:
+        with torch.device("meta"):
+            model = build()
+        options = {"optimizer": "adamw", **change(model)}
+        step = estimate_memory(model, size, batch, "cuda", gpu=CARDS[-1], **options)
+        if change is as_it_is:
+            print(f"{name}\n{step}\n")
+        largest = [max_batch_size(model, size, card, **options).batch_size for card in CARDS]
+        holder = max(step.by_module[1:], key=lambda module: module.own_bytes)
+        fits = ["yes" if step.fits(card) else "no" for card in CARDS]
+        peaks = [f"{nbytes / GIB:.2f}" for nbytes in (step.peak_bytes, step.reserved_bytes)]
+        held = f"{holder.path} ({holder.own_bytes / GIB:.2f} GiB)"
+        lines.append([change.__name__.replace("_", " "), *peaks, step.peak_phase, held, *fits, *map(str, largest)])
+    fits_in, largest_on = [f"fits {card}" for card in CARDS], [f"largest on {card}" for card in CARDS]
+    headings = [f"batch of {batch}", "peak GiB", "reserved GiB", "peak in", "most held by", *fits_in, *largest_on]
+    print(tabulate(lines, headings, disable_numparse=True), "\n")
+
+
+def main() -> None:
+    report("ResNet-50, pictures of 224 x 224", resnet50, (3, 224, 224), 256)
+    report("Llama 2 7B, 2,048 tokens", llama2_7b, (2048,), 1)
+
+
+if __name__ == "__main__":
+    main()
