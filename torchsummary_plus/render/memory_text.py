@@ -26,7 +26,7 @@ def estimate_text(estimate: Estimate, width: int = 64) -> str:
     ]
     if estimate.unknown:
         names = ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
-        lines.append(f"Scratch memory not modelled: {names}")
+        lines.append(f"Scratch memory not confirmed: {names}")
     return "\n".join([*lines, "-" * width])
 
 
