@@ -1,0 +1,127 @@
+"""What is recorded: models, precisions, optimizers and modes; and what is predicted for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from benchmarks.gpu_truth_models import FAMILIES, Size, checkpointed
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.tracing.step import OptimizerMaker
+
+STEPS = 2
+
+OPTIMIZERS: dict[str, OptimizerMaker | None] = {
+    "none": None,
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=True),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, fused=True),
+}
+DTYPES = {"fp32": torch.float32, "amp": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The parameters' dtype; "amp" is bfloat16 autocast."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A model, a batch (the first or the second of its size), and how it runs."""
+
+    family: str
+    batch: int
+    precision: str
+    optimizer: str = "none"
+    mode: str = "train"
+    checkpointed: bool = False
+    channels_last: bool = False
+    has_history: bool = False
+    held_out: bool = False
+    small: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a recording calls it.
+
+        >>> Configuration("resnet50", 1, "amp", "adamw", channels_last=True).name
+        'resnet50-b128-amp-adamw-channels_last'
+        """
+        traits = [trait for trait in ("checkpointed", "channels_last") if getattr(self, trait)]
+        how = self.optimizer if self.mode == "train" else "eval"
+        return "-".join([self.family, f"b{self.batch_size}", self.precision, how, *traits])
+
+    @property
+    def size(self) -> Size:
+        return FAMILIES[self.family][self.small]
+
+    @property
+    def batch_size(self) -> int:
+        return self.size.batches[self.batch]
+
+    def build(self) -> nn.Module:
+        """The model on ``meta``, in its dtype, layout and mode."""
+        with torch.device("meta"):
+            model = self.size.build()
+        if self.checkpointed:
+            model = checkpointed(model)
+        model = model.to(DTYPES[self.precision])
+        if self.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model.train(self.mode == "train")
+
+    def inputs(self, device: str) -> torch.Tensor:
+        """An input on a device."""
+        shape = (self.batch_size, *self.size.shape)
+        if self.size.tokens:
+            return torch.zeros(shape, dtype=torch.long, device=device).random_(self.size.tokens)
+        x = torch.zeros(shape, dtype=DTYPES[self.precision], device=device)
+        return x.to(memory_format=torch.channels_last) if self.channels_last else x
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.precision == "amp" else None
+
+
+def configurations(small: bool = False) -> list[Configuration]:
+    """All of them; every second one is kept out of any fitting."""
+    return [replace(c, small=small, held_out=bool(i % 2)) for i, c in enumerate(_configurations())]
+
+
+HISTORIES = ("mlp", "vgg16", "resnet18", "gpt2", "bert", "lstm", "unet", "diffusion")
+"""Families whose first configuration is recorded allocation by allocation."""
+
+
+def _configurations() -> Iterator[Configuration]:
+    for family in FAMILIES:
+        yield Configuration(family, 0, "fp32", "adamw", has_history=family in HISTORIES)
+        yield Configuration(family, 1, "amp", "adamw")
+        yield Configuration(family, 1, "bf16", mode="eval")
+    for family in ("vgg16", "resnet50", "mobilenet_v2", "unet"):
+        yield Configuration(family, 1, "fp32", "momentum")
+        yield Configuration(family, 0, "fp32", mode="eval")
+    for family in ("resnet18", "vit", "bert", "diffusion"):
+        yield Configuration(family, 0, "fp16", "sgd")
+    for family in ("gpt2", "llama", "t5", "vit"):
+        yield Configuration(family, 1, "bf16", "fused")
+        yield Configuration(family, 0, "fp32", "sgd")
+    for family in ("gpt2", "llama", "bert", "resnet50"):
+        yield Configuration(family, 1, "amp", "adamw", checkpointed=True)
+    for family in ("resnet50", "unet"):
+        yield Configuration(family, 1, "amp", "momentum", channels_last=True)
+
+
+def predict(configuration: Configuration, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
+    """The estimate of a configuration, for the GPU of a name."""
+    return estimate_memory(
+        configuration.build(),
+        input_data=configuration.inputs("meta"),
+        device=device,
+        mode=configuration.mode,
+        optimizer=OPTIMIZERS[configuration.optimizer],
+        autocast=configuration.autocast,
+        steps=STEPS,
+        gpu=gpu,
+        progress=False,
+    )

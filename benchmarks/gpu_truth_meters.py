@@ -1,0 +1,130 @@
+"""What is measured while the phases of a step run: by CUDA's allocator, or on the CPU by torch's profiler."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._C._profiler import _EventType  # the event tree has no public reader
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from tests.memory_truth import storage_bytes
+
+Run = Callable[[], object]
+
+
+class Meter:
+    """Peaks in bytes by phase, and of all phases together; ``extra`` is what else there is to tell."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Called before anything is allocated."""
+
+    def hold(self, tensors: list[torch.Tensor]) -> None:
+        """Called when model and input are there."""
+
+    def phase(self, name: str, run: Run) -> None:
+        """Run a phase and note its peak; one that runs again keeps the higher one."""
+        raise NotImplementedError
+
+    def note(self, name: str, peak: int) -> None:
+        self.peaks[name] = max(self.peaks.get(name, 0), peak)
+
+    def end(self) -> dict[str, Any]:
+        """What was measured, as it is written."""
+        return {"peak_bytes": max(self.peaks.values()), "phase_peaks": self.peaks}
+
+
+class CpuMeter(Meter):
+    """Every allocation and free that torch's profiler sees, to the byte, from when model and input are there."""
+
+    def hold(self, tensors: list[torch.Tensor]) -> None:
+        self.static = storage_bytes(tensors)
+        gc.collect()
+        self.profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self.profiler.__enter__()
+
+    def phase(self, name: str, run: Run) -> None:
+        with record_function(PHASE + name):
+            run()
+
+    def end(self) -> dict[str, Any]:
+        self.profiler.__exit__(None, None, None)
+        phases, level = [(0, "")], self.static
+        moments = sorted(_moments(self.profiler), key=lambda moment: moment[:2])
+        for start, _, what in moments:
+            if isinstance(what, str):
+                phases.append((start, what))
+            else:
+                level += what
+            self.note(phases[-1][1], level)
+        return {**super().end(), "steady_bytes": level}
+
+
+PHASE = "phase: "
+
+
+def _moments(profiler: Any) -> Iterator[tuple[int, int, int | str]]:
+    """The time, a serial number, and the bytes of every allocation and free; or the name of a phase that begins."""
+    waiting = list(reversed(profiler.profiler.kineto_results.experimental_event_tree()))
+    for number in itertools.count():
+        if not waiting:
+            return
+        event = waiting.pop()
+        fields = event.extra_fields
+        if event.tag == _EventType.Allocation and fields.device.type == "cpu":
+            yield event.start_time_ns, number, fields.alloc_size
+        elif event.name.startswith(PHASE):
+            yield event.start_time_ns, number, event.name.removeprefix(PHASE)
+        waiting.extend(reversed(event.children))
+
+
+class CudaMeter(Meter):
+    """The caching allocator's own figures, from an empty cache without any cuBLAS workspace."""
+
+    device = "cuda"
+
+    def __init__(self, has_history: bool = False) -> None:
+        super().__init__()
+        self.has_history = has_history
+        self.reserved = 0
+
+    def begin(self) -> None:
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        self.left = torch.cuda.memory_reserved()
+        if self.has_history:
+            torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
+
+    def phase(self, name: str, run: Run) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        self.note(name, torch.cuda.max_memory_allocated())
+        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+
+    def end(self) -> dict[str, Any]:
+        free, total = torch.cuda.mem_get_info()
+        found = {
+            **super().end(),
+            "reserved_bytes": self.reserved,
+            "steady_bytes": torch.cuda.memory_allocated(),
+            "device_bytes": total - free,
+            "outside_bytes": total - free - torch.cuda.memory_reserved(),
+            "left_before_bytes": self.left,
+        }
+        if self.has_history:
+            from benchmarks.gpu_truth_history import reduce_history
+
+            found["history"] = reduce_history(torch.cuda.memory._snapshot())
+            torch.cuda.memory._record_memory_history(enabled=None)
+        return found

@@ -1,0 +1,324 @@
+"""The models of the recording, each in a size for a GPU and in a small one for a CPU; nothing but torch is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from examples import gpt2, llama
+from examples.mobilenet_v2 import MobileNetV2
+from examples.resnet import BasicBlock, Bottleneck, ResNet
+from examples.vgg import VGG
+from examples.vit import ViT
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model at one size: how it is built, the shape of an input without its batch, and two batches.
+
+    ``tokens`` is the number of token ids an input may hold; 0 where it holds floats.
+    """
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    batches: tuple[int, int]
+    tokens: int = 0
+
+
+def conv_block(channels: int, out: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inner in (channels, out):
+        layers += [nn.Conv2d(inner, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+class UNet(nn.Module):
+    """Ronneberger et al. 2015, with padding: pictures (N, 3, H, W) -> maps (N, 2, H, W)."""
+
+    def __init__(self, width: int, depth: int = 4) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.down = nn.ModuleList(map(conv_block, [3, *widths[:-1]], widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, stride=2) for w in reversed(widths[:-1]))
+        self.join = nn.ModuleList(conv_block(2 * w, w) for w in reversed(widths[:-1]))
+        self.head = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = []
+        for level, block in enumerate(self.down):
+            x = block(F.max_pool2d(x, 2) if level else x)
+            kept.append(x)
+        kept.pop()
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([kept.pop(), up(x)], dim=1))
+        return self.head(x)
+
+
+class Residual(nn.Module):
+    """The block of a diffusion model: group norm, SiLU, convolution, twice, with the time added in between."""
+
+    def __init__(self, channels: int, out: int, time: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(8, channels), nn.GroupNorm(8, out)
+        self.conv1, self.conv2 = nn.Conv2d(channels, out, 3, padding=1), nn.Conv2d(out, out, 3, padding=1)
+        self.time = nn.Linear(time, out)
+        self.skip = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x))) + self.time(F.silu(time))[:, :, None, None]
+        return self.skip(x) + self.conv2(F.silu(self.norm2(h)))
+
+
+class SpatialAttention(nn.Module):
+    """Self-attention among the pixels of a map."""
+
+    def __init__(self, channels: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.GroupNorm(8, channels)
+        self.qkv, self.proj = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.qkv(self.norm(x)).flatten(2).unflatten(1, (3, self.heads, -1)).transpose(-1, -2)
+        mixed = F.scaled_dot_product_attention(*flat.unbind(1))
+        return x + self.proj(mixed.transpose(-1, -2).flatten(1, 2).unflatten(-1, x.shape[2:]))
+
+
+class DiffusionUNet(nn.Module):
+    """Ho et al. 2020 and Dhariwal, Nichol 2021 in small: noisy latents (N, 4, H, W) -> their noise."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        time, widths = 4 * width, (width, 2 * width, 4 * width)
+        self.time = nn.Sequential(nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time))
+        self.width = width
+        self.stem = nn.Conv2d(4, width, 3, padding=1)
+        self.down = nn.ModuleList(Residual(c, w, time) for c, w in zip((width, *widths), widths))
+        self.shrink = nn.ModuleList(nn.Conv2d(w, w, 3, stride=2, padding=1) for w in widths[:-1])
+        self.attention = SpatialAttention(widths[-1])
+        self.up = nn.ModuleList(Residual(c + w, w, time) for c, w in zip((widths[-1], *widths[:0:-1]), widths[::-1]))
+        self.head = nn.Conv2d(width, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.linspace(0, 1, len(x), device=x.device, dtype=x.dtype)
+        time = self.time(steps[:, None] * torch.ones(self.width, device=x.device, dtype=x.dtype))
+        x, kept = self.stem(x), []
+        for level, block in enumerate(self.down):
+            x = block(x, time)
+            kept.append(x)
+            x = self.shrink[level](x) if level < len(self.shrink) else self.attention(x)
+        for level, block in enumerate(self.up):
+            x = block(torch.cat([x if level == 0 else F.interpolate(x, scale_factor=2.0), kept.pop()], dim=1), time)
+        return self.head(x)
+
+
+class ConvNeXt(nn.Module):
+    """Liu et al. 2022: a depthwise convolution, a norm and a two-layer perceptron in each block."""
+
+    def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, widths[0], 4, stride=4)
+        self.stages = nn.ModuleList(
+            nn.Sequential(*(ConvNeXtBlock(width) for _ in range(depth))) for width, depth in zip(widths, depths)
+        )
+        self.shrink = nn.ModuleList(nn.Conv2d(w, 2 * w, 2, stride=2) for w in widths[:-1])
+        self.head = nn.Linear(widths[-1], 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for level, blocks in enumerate(self.stages):
+            x = blocks(self.shrink[level - 1](x) if level else x)
+        return self.head(x.mean((2, 3)))
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.mix(x).permute(0, 2, 3, 1))
+        return x + self.narrow(F.gelu(self.widen(y))).permute(0, 3, 1, 2)
+
+
+class Encoder(nn.Module):
+    """BERT's shape (Devlin et al. 2019): embeddings, then ``nn.TransformerEncoderLayer``, then two scores."""
+
+    def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 30_522, length: int = 512) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, activation="gelu", batch_first=True)
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.norm(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x[:, 0])
+
+
+class BiasedAttention(nn.Module):
+    """Attention with a bias on its scores, as T5 gives them by distance (Raffel et al. 2020)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
+        q, k, v = (
+            proj(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for proj, y in ((self.q, x), (self.k, memory), (self.v, memory))
+        )
+        mask = None if bias is None else bias.to(q.dtype)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.o(mixed.transpose(1, 2).flatten(2))
+
+
+class T5Block(nn.Module):
+    def __init__(self, width: int, heads: int, crosses: bool) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(3 if crosses else 2))
+        self.own = BiasedAttention(width, heads)
+        self.cross = BiasedAttention(width, heads) if crosses else None
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, memory: Tensor | None, bias: Tensor) -> Tensor:
+        y = self.norms[0](x)
+        x = x + self.own(y, y, bias)
+        if self.cross is not None and memory is not None:
+            x = x + self.cross(self.norms[1](x), memory, None)
+        return x + self.down(F.relu(self.up(self.norms[-1](x))))
+
+
+class T5(nn.Module):
+    """An encoder and a decoder over the same tokens; the biases are learned, a number for a head and a distance."""
+
+    def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 32_128, length: int = 512) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1, heads, length, length)) for _ in range(2))
+        self.encoder = nn.ModuleList(T5Block(width, heads, crosses=False) for _ in range(depth))
+        self.decoder = nn.ModuleList(T5Block(width, heads, crosses=True) for _ in range(depth))
+        self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = y = self.tokens(ids)
+        for block in self.encoder:
+            x = block(x, None, self.biases[0])
+        for block in self.decoder:
+            y = block(y, x, self.biases[1])
+        return self.head(self.norm(y))
+
+
+class Recurrent(nn.Module):
+    """A language model: embedding, recurrent layers, scores."""
+
+    def __init__(self, kind: type[nn.RNNBase], width: int, layers: int = 2, vocabulary: int = 10_000) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.layers = kind(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.layers(self.tokens(ids))[0])
+
+
+def mlp(width: int, depth: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)]
+    return nn.Sequential(*layers, nn.Linear(width, 1000))
+
+
+class Checkpointed(nn.Module):
+    """A block that is run again in the backward."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return checkpoint(self.block, *args, use_reentrant=False)
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """The model with every block of its lists and sequences of blocks run again in the backward."""
+    for module in list(model.modules()):
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and all(_is_block(child) for child in module):
+            for name, child in list(module.named_children()):
+                setattr(module, name, Checkpointed(child))
+    return model
+
+
+def _is_block(module: nn.Module) -> bool:
+    return type(module).__name__ in ("Block", "Layer", "BasicBlock", "Bottleneck", "TransformerEncoderLayer")
+
+
+TINY_GPT = gpt2.Config(width=64, depth=2, heads=2, vocabulary=500, context=32)
+TINY_LLAMA = llama.Config(width=64, depth=2, heads=4, kv_heads=2, hidden=128, vocabulary=500)
+LLAMA = llama.Config(width=1024, depth=16, heads=16, kv_heads=4, hidden=2816)
+
+FAMILIES: dict[str, tuple[Size, Size]] = {
+    "mlp": (Size(lambda: mlp(4096, 6), (4096,), (256, 2048)), Size(lambda: mlp(64, 3), (64,), (4, 9))),
+    "vgg16": (Size(VGG, (3, 224, 224), (16, 64)), Size(lambda: VGG().features, (3, 32, 32), (1, 2))),
+    "resnet18": (
+        Size(lambda: ResNet(BasicBlock, (2, 2, 2, 2)), (3, 224, 224), (64, 256)),
+        Size(lambda: ResNet(BasicBlock, (1, 1, 1, 1)), (3, 32, 32), (2, 3)),
+    ),
+    "resnet50": (
+        Size(lambda: ResNet(Bottleneck, (3, 4, 6, 3)), (3, 224, 224), (32, 128)),
+        Size(lambda: ResNet(Bottleneck, (1, 1, 1, 1)), (3, 32, 32), (2, 3)),
+    ),
+    "mobilenet_v2": (Size(MobileNetV2, (3, 224, 224), (64, 256)), Size(MobileNetV2, (3, 32, 32), (2, 3))),
+    "convnext": (
+        Size(lambda: ConvNeXt((96, 192, 384, 768), (3, 3, 9, 3)), (3, 224, 224), (32, 128)),
+        Size(lambda: ConvNeXt((8, 16), (1, 1)), (3, 32, 32), (2, 3)),
+    ),
+    "vit": (
+        Size(ViT, (3, 224, 224), (32, 128)),
+        Size(lambda: ViT(32, 8, 64, 2, 2), (3, 32, 32), (2, 3)),
+    ),
+    "gpt2": (
+        Size(gpt2.GPT2, (1024,), (4, 16), gpt2.SMALL.vocabulary),
+        Size(lambda: gpt2.GPT2(TINY_GPT), (32,), (2, 3), TINY_GPT.vocabulary),
+    ),
+    "llama": (
+        Size(lambda: llama.Llama(LLAMA), (1024,), (4, 16), LLAMA.vocabulary),
+        Size(lambda: llama.Llama(TINY_LLAMA), (32,), (2, 3), TINY_LLAMA.vocabulary),
+    ),
+    "bert": (
+        Size(lambda: Encoder(768, 12, 12), (512,), (8, 32), 30_522),
+        Size(lambda: Encoder(64, 2, 2, 500, 32), (32,), (2, 3), 500),
+    ),
+    "t5": (
+        Size(lambda: T5(512, 6, 8), (512,), (8, 32), 32_128),
+        Size(lambda: T5(64, 1, 2, 500, 32), (32,), (2, 3), 500),
+    ),
+    "lstm": (
+        Size(lambda: Recurrent(nn.LSTM, 1024), (256,), (32, 128), 10_000),
+        Size(lambda: Recurrent(nn.LSTM, 32, 2, 500), (16,), (2, 3), 500),
+    ),
+    "gru": (
+        Size(lambda: Recurrent(nn.GRU, 1024), (256,), (32, 128), 10_000),
+        Size(lambda: Recurrent(nn.GRU, 32, 2, 500), (16,), (2, 3), 500),
+    ),
+    "unet": (Size(lambda: UNet(64), (3, 256, 256), (4, 16)), Size(lambda: UNet(8, 2), (3, 32, 32), (2, 3))),
+    "diffusion": (
+        Size(lambda: DiffusionUNet(128), (4, 64, 64), (8, 32)),
+        Size(lambda: DiffusionUNet(16), (4, 16, 16), (2, 3)),
+    ),
+}
+"""Each family's size for a GPU, and its small one."""

@@ -1,0 +1,140 @@
+"""The recording of a GPU: its harness runs in small on the CPU, histories replay, recordings bear predictions out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_truth import DATA, compare, describe, percentile, record_all, write
+from benchmarks.gpu_truth_configs import Configuration, configurations, predict
+from benchmarks.gpu_truth_history import RELEASED, SEGMENT, reduce_history, replay_history
+from torchsummary_plus.memory.allocator import CachingAllocator
+
+MIB = 1 << 20
+RECORDINGS = sorted(DATA.glob("gpu_truth_*.json"))
+CHECKED = 8
+"""Configurations of each recording that the tests predict; ``python -m benchmarks.gpu_truth --compare`` does all."""
+
+
+def test_the_recording_covers_what_it_must() -> None:
+    chosen = configurations()
+    assert len(chosen) == len({c.name for c in chosen}) >= 60
+    assert sum(c.has_history for c in chosen) == 8
+    assert 2 * sum(c.held_out for c in chosen) >= len(chosen) - 1
+    assert {c.precision for c in chosen} == {"fp32", "amp", "bf16", "fp16"}
+    assert {c.optimizer for c in chosen} == {"none", "sgd", "momentum", "adamw", "fused"}
+    assert {c.mode for c in chosen} == {"train", "eval"}
+    assert {c.batch for c in chosen if c.family == "resnet50"} == {0, 1}
+    assert any(c.checkpointed for c in chosen) and any(c.channels_last for c in chosen)
+
+
+@pytest.mark.parametrize("name", ["mlp-b4-fp32-adamw", "gpt2-b3-amp-adamw-checkpointed", "t5-b2-fp32-sgd"])
+def test_the_harness_measures_on_the_cpu_what_is_predicted(name: str, tmp_path: Path) -> None:
+    chosen = [c for c in configurations(small=True) if c.name == name]
+    records = record_all(chosen, "cpu")
+    write(tmp_path / "truth.json", describe("cpu"), records)
+    read = json.loads((tmp_path / "truth.json").read_text())
+    assert read["records"] == records
+    assert set(records[0]["phase_peaks"]) == {"forward", "backward", "optimizer"}
+    assert records[0]["peak_bytes"] == max(records[0]["phase_peaks"].values())
+    estimate = predict(chosen[0], "cpu")
+    assert estimate.peak_bytes == pytest.approx(records[0]["peak_bytes"], rel=0.005)
+    assert compare(read)["peak_bytes"][0] == estimate.peak_bytes / records[0]["peak_bytes"] - 1
+
+
+def test_a_configuration_that_fails_or_comes_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [Configuration("mlp", 0, "fp32", "sgd", small=True)] * 2
+    assert [record["error"] for record in record_all(chosen, "cpu", seconds=-1)] == ["not reached"] * 2
+
+    def failing(*_: object) -> dict[str, Any]:
+        raise RuntimeError("no\nkernel")
+
+    monkeypatch.setattr("benchmarks.gpu_truth.record", failing)
+    assert record_all(chosen[:1], "cpu")[0]["error"] == "RuntimeError: no kernel"
+
+
+def traced(*entries: tuple[str, int, int]) -> dict[str, Any]:
+    """A snapshot as torch gives it."""
+    trace = [{"action": action, "addr": address, "size": size, "stream": 0} for action, address, size in entries]
+    return {"device_traces": [trace], "segments": []}
+
+
+def test_a_history_is_reduced_to_sizes_and_order() -> None:
+    """An address that is used again is another block; requests to free, snapshots and foreign frees fall away."""
+    snapshot = traced(
+        ("free_completed", 900, 64),
+        ("segment_alloc", 1000, 2 * MIB),
+        ("alloc", 1000, 100),
+        ("free_requested", 1000, 100),
+        ("free_completed", 1000, 100),
+        ("alloc", 1000, 300),
+        ("snapshot", 0, 0),
+        ("segment_free", 9000, 20 * MIB),
+    )
+    assert reduce_history(snapshot) == [[SEGMENT, 2 * MIB], [0, 100], [0, 0], [1, 300], [RELEASED, 20 * MIB]]
+
+
+PUBLISHED = [
+    *([SEGMENT, 2 * MIB], [0, 40_448], [1, 512], [2, 4096], [3, 512], [4, 512]),
+    *([SEGMENT, 20 * MIB], [5, 8_519_680], [6, 12_451_840]),
+]
+"""The blocks of a snapshot printed in public, in the order of their addresses: two segments hold them all."""
+
+
+def test_a_history_replays_event_for_event() -> None:
+    assert replay_history(PUBLISHED) == []
+    large = [*PUBLISHED, [5, 0], [7, 8 * MIB], [7, 0], [6, 0], [RELEASED, 20 * MIB], [SEGMENT, 20 * MIB], [8, 3 * MIB]]
+    assert replay_history(large) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "what"),
+    [
+        ([[0, 512]], "event 0: 2,097,152 bytes taken, 0 on the card"),
+        ([[SEGMENT, 20 * MIB], [0, 512]], "event 1: 2,097,152 bytes taken, 20,971,520 on the card"),
+        (
+            [[SEGMENT, 2 * MIB], [0, 512], [0, 0], [RELEASED, 4 * MIB]],
+            "event 4: 2,097,152 bytes given back, 4,194,304 on the card",
+        ),
+    ],
+)
+def test_a_history_that_another_allocator_made_is_told(history: list[list[int]], what: str) -> None:
+    assert replay_history(history) == [what]
+
+
+def test_the_model_replays_its_own_history() -> None:
+    """A predicted step, written as a card would write it."""
+    log = predict(Configuration("resnet18", 0, "amp", "adamw", small=True)).log
+    allocator, history = CachingAllocator(), []
+    for _, block, nbytes in log.events:
+        before = allocator.reserved_bytes
+        if nbytes:
+            allocator.allocate(block, nbytes)
+        else:
+            allocator.free(block)
+        if allocator.reserved_bytes > before:
+            history.append([SEGMENT, allocator.reserved_bytes - before])
+        history.append([block, nbytes])
+    assert replay_history(history) == []
+
+
+@pytest.mark.skipif(not RECORDINGS, reason="no GPU has been recorded yet")
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_a_recording_bears_the_predictions_out(path: Path) -> None:
+    recording = json.loads(path.read_text())
+    spread = max(1, len(recording["records"]) // CHECKED)
+    errors = compare({**recording, "records": recording["records"][::spread]})
+    for key, median, worst in (("peak_bytes", 0.005, 0.03), ("reserved_bytes", 0.02, 0.08)):
+        assert percentile(errors[key], 50) <= median
+        assert percentile(errors[key], 95) <= worst
+
+
+@pytest.mark.skipif(not RECORDINGS, reason="no GPU has been recorded yet")
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_the_allocator_model_replays_every_recorded_history(path: Path) -> None:
+    histories = {r["name"]: r["history"] for r in json.loads(path.read_text())["records"] if "history" in r}
+    assert histories
+    assert {name: wrong for name, history in histories.items() if (wrong := replay_history(history))} == {}
