@@ -228,16 +228,15 @@ def _find_users(trace: Trace, nodes: list[_Node]) -> None:
 def _rows(nodes: list[_Node]) -> tuple[Row, ...]:
     params = [sum(p.numel for p in node.counted) for node in nodes]
     macs = [0 if node.call is None else node.call.macs for node in nodes]
-    unknown = [Counter(dict(node.call.unknown_ops)) if node.call else Counter() for node in nodes]
+    unknown = {n.index: Counter(dict(n.call.unknown_ops)) for n in nodes if n.call and n.call.unknown_ops}
     for node in reversed(nodes):
         if node.parent is not None:
             params[node.parent.index] += params[node.index]
             macs[node.parent.index] += macs[node.index]
-            if unknown[node.index]:
-                unknown[node.parent.index] += unknown[node.index]
-    return tuple(
-        _row(node, params[node.index], macs[node.index], tuple(sorted(unknown[node.index].items()))) for node in nodes
-    )
+            if node.index in unknown:
+                unknown.setdefault(node.parent.index, Counter()).update(unknown[node.index])
+    sums = zip(nodes, params, macs)
+    return tuple(_row(node, p, m, tuple(sorted(unknown.get(node.index, {}).items()))) for node, p, m in sums)
 
 
 def _row(node: _Node, params: int, macs: int, unknown: tuple[tuple[str, int], ...]) -> Row:

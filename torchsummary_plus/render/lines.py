@@ -139,7 +139,7 @@ class _Totals:
 
     def line(self, row: Row, label: str, folded: bool) -> Line:
         i = row.index
-        unknown = tuple(sorted(self.unknown.get(i, Counter()).items()))
+        unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
         return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 

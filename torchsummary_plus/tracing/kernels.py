@@ -104,7 +104,7 @@ class FakeKernels:
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operator with no tensor among its arguments: real on the CPU while it is small, else a fake."""
-        if not any(argument.name == "device" for argument in func._schema.arguments):
+        if not _takes_device(func):
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
         place = self.device if device.type == "meta" else device
@@ -205,6 +205,12 @@ _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_co
 
 _remembered: dict[tuple[Any, ...], Any] = {}
 _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
+
+
+@cache
+def _takes_device(func: OpOverload) -> bool:
+    """Whether an operator can be told where to make its result."""
+    return any(argument.name == "device" for argument in func._schema.arguments)
 
 
 @cache

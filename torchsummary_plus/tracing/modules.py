@@ -179,7 +179,7 @@ def _unpacked(state: Any) -> Iterator[torch.Tensor]:
 
 def class_name(module: nn.Module) -> str:
     """The class as the source calls it, also for a scripted module."""
-    return str(getattr(module, "original_name", None) or type(module).__name__)
+    return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
 
 def _whole_number(value: Any) -> int | None:

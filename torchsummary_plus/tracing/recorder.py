@@ -112,7 +112,7 @@ class Recorder(Listener):
             inputs=record.inputs,
             outputs=record.outputs,
             macs=record.macs,
-            unknown_ops=tuple(sorted((record.unknown or Counter()).items())),
+            unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
             used=frozenset(record.used or ()),
             path=frame.name if frame.module is not None else "",
         )

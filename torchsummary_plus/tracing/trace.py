@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,16 +180,16 @@ class _Runner:
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
-        with ExitStack() as stack:
-            stack.enter_context(restored(self.tree.modules))
-            stack.enter_context(deep_stack())
-            stack.enter_context(torch.set_grad_enabled(grad))
-            stack.enter_context(_eager())
-            mode_key = stack.enter_context(standing_in_for(device))
+        with (
+            restored(self.tree.modules),
+            deep_stack(),
+            torch.set_grad_enabled(grad),
+            _eager(),
+            standing_in_for(device) as mode_key,
+            FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
+        ):
             if self.options.mode != "same":
                 self.model.train(self.options.mode == "train")
-            world = FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device)
-            stack.enter_context(world)
             try:
                 world.swap(self.tree.modules)
             except RuntimeError as error:

@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -21,6 +21,7 @@ LOCK = threading.RLock()
 """One pass at a time: a pass writes into the attributes of modules."""
 
 _MUTABLE = (dict, list, set, deque, bytearray)
+_PLAIN = frozenset({dict, OrderedDict, list, set})
 _DEEPEST = 4
 
 Swap = Callable[[torch.Tensor], torch.Tensor]
@@ -67,7 +68,10 @@ class _Memory:
         self.full.append((container, list(container.items()) if is_dict else list(container)))
         if depth <= _DEEPEST:
             for value in container.values() if is_dict else container:
-                if value.__class__ not in _INERT:
+                kind = value.__class__
+                if kind in _PLAIN and not value:
+                    self.empty.append(value)
+                elif kind not in _INERT:
                     self._keep_inside(value, depth + 1)
 
     def _keep_inside(self, value: Any, depth: int) -> None:
@@ -165,11 +169,11 @@ def _generators() -> list[Callable[[], object]]:
         lambda: random.setstate(own),
         lambda: torch.set_default_dtype(dtype),
     ]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        state = numpy.random.get_state()
-        back.append(lambda: numpy.random.set_state(state))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        state = numpy_random.get_state()
+        back.append(lambda: numpy_random.set_state(state))
+    if torch.cuda.is_initialized():
         cuda = torch.cuda.get_rng_state_all()
         back.append(lambda: torch.cuda.set_rng_state_all(cuda))
     return back
