@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.speed_models import Subject, chain
-from benchmarks.speed_tools import best, ours
+from benchmarks.speed_tools import Effort, best, ours
 
 
-def fit(sizes: Sequence[int]) -> None:
+def fit(sizes: Sequence[int], effort: Effort) -> None:
     """Least squares of time against number of calls, on chains of layers at a batch of 1."""
     print("\nTIME against number of calls, batch 1")
     points = []
     for calls in sizes:
         model, subject = chain(calls), Subject("chain", partial(chain, calls), (8,))
-        times, _ = best({"ours": partial(ours, model, subject, 1)}, repetitions=3, budget=30.0)
+        times, _ = best({"ours": partial(ours, model, subject, 1)}, effort)
         points.append((calls, times["ours"]))
         each = times["ours"] / calls
         print(f"{calls:9,} calls {1000 * times['ours']:10.1f} ms {1e6 * each:8.2f} us per call", flush=True)

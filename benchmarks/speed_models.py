@@ -18,13 +18,18 @@ from examples.vit import vit_b_16
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to time. ``is_on_meta`` where its weights would not fit: peers then cannot run."""
+    """A model to time. ``is_on_meta`` where its weights would not fit: peers then cannot run.
+
+    ``most_really`` is the largest batch given to a peer that runs the batch asked for: for more of it, a forward for
+    real takes minutes, or tens of GB.
+    """
 
     name: str
     make: Callable[[], nn.Module]
     size: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     is_on_meta: bool = False
+    most_really: int = 128
 
     def build(self) -> nn.Module:
         """The model in eval mode."""
@@ -48,9 +53,9 @@ SUBJECTS = (
     Subject("resnet18", resnet18, PICTURE),
     Subject("resnet50", resnet50, PICTURE),
     Subject("mobilenet_v2", MobileNetV2, PICTURE),
-    Subject("vgg16", vgg16, PICTURE),
-    Subject("vit_b_16", vit_b_16, PICTURE),
-    Subject("gpt2", GPT2, (1024,), torch.long),
+    Subject("vgg16", vgg16, PICTURE, most_really=32),
+    Subject("vit_b_16", vit_b_16, PICTURE, most_really=32),
+    Subject("gpt2", GPT2, (1024,), torch.long, most_really=4),
 )
 GIANTS = (
     Subject("llama2_7b", llama2_7b, (2048,), torch.long, True),

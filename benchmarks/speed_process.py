@@ -6,6 +6,7 @@ after building the model; MODEL "nothing" stops after importing torch.
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -37,21 +38,29 @@ def peak_bytes() -> int:
     raise OSError("/proc/self/status has no VmHWM; this benchmark needs Linux")
 
 
-def cold(tool: str, name: str) -> tuple[float, int]:
+def cold(tool: str, name: str, clock: str = "wall") -> tuple[float, int]:
     """Seconds and peak bytes of one fresh process; raises RuntimeError where it fails."""
-    started = time.perf_counter()
+    measure = time.perf_counter if clock == "wall" else children_seconds
+    started = measure()
     command = [sys.executable, "-m", "benchmarks.speed_process", tool, name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    seconds = time.perf_counter() - started
+    seconds = measure() - started
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     return seconds, int(done.stdout.split()[-1])
 
 
-def import_seconds(module: str) -> float:
+def children_seconds() -> float:
+    """Seconds that the child processes which have ended have had a processor for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def import_seconds(module: str, clock: str = "wall") -> float:
     """How long a fresh process that has imported torch takes to import a module; or to import torch, if that is it."""
     first = "" if module == "torch" else "import torch; "
-    program = f"{first}import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    read = "time.perf_counter()" if clock == "wall" else "time.process_time()"
+    program = f"{first}import time; t = {read}; import {module}; print({read} - t)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout)
 

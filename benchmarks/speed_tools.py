@@ -1,4 +1,4 @@
-"""The three tools on equal terms: each runs the model once and writes its table, here to nowhere."""
+"""The three tools on equal terms: each runs the model once and writes its table, here to nowhere; and their timing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -29,11 +30,11 @@ def torchsummary(model: nn.Module, subject: Subject, batch: int) -> None:
 
 
 def torchinfo(model: nn.Module, subject: Subject, batch: int) -> None:
-    """Its cache is off, as by default; an open batch is one of 2, as in torchsummary."""
+    """Its cache is off, as by default; an open batch is one of 2, as in torchsummary; none exceeds ``most_really``."""
     from torchinfo import summary
 
     device = "meta" if subject.is_on_meta else "cpu"
-    batch = 2 if batch == -1 else batch
+    batch = 2 if batch == -1 else min(batch, subject.most_really)
     summary(model, input_size=(batch, *subject.size), dtypes=[subject.dtype], device=device, cache_forward_pass=False)
 
 
@@ -50,25 +51,40 @@ def silent(call: Call) -> None:
         call()
 
 
-def best(calls: Mapping[str, Call], repetitions: int, budget: float) -> tuple[dict[str, float], dict[str, str]]:
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """At least so many turns and ``seconds`` of them all; ``budget`` seconds for one call; and the clock to read."""
+
+    turns: int
+    seconds: float = 2.0
+    budget: float = 10.0
+    clock: str = "wall"
+
+
+def best(calls: Mapping[str, Call], effort: Effort) -> tuple[dict[str, float], dict[str, str]]:
     """The least seconds of each call, and why some failed.
 
     Calls take turns, so that what else the machine does falls on all. The first turn warms up and counts only for
-    a call that has no other: none is begun once a call has had ``budget`` seconds, or ``repetitions`` turns.
+    a call that has no other: none is begun once a call has had its budget.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, str] = {}
-    for _ in range(repetitions + 1):
+    done = 0
+    while len(failed) < len(calls) and (done <= effort.turns or sum(map(sum, times.values())) < effort.seconds):
         for name, call in calls.items():
-            if name not in failed and sum(times[name]) < budget:
+            if name not in failed and sum(times[name]) < effort.budget:
                 try:
-                    times[name].append(_seconds(call))
+                    times[name].append(_seconds(call, CLOCKS[effort.clock]))
                 except Exception as error:
                     failed[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        done += 1
     return {name: min(taken[1:] or taken) for name, taken in times.items() if name not in failed}, failed
 
 
-def _seconds(call: Call) -> float:
-    started = time.perf_counter()
+def _seconds(call: Call, clock: Callable[[], float]) -> float:
+    started = clock()
     silent(call)
-    return time.perf_counter() - started
+    return clock() - started

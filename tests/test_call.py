@@ -267,6 +267,30 @@ def test_forms_of_input_data(data: Any, inputs: int) -> None:
     assert fake.run.batch_size == 3
 
 
+PICTURES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("data", "batch"),
+    [
+        ((PICTURES,), 2),
+        ({"xs": PICTURES}, 2),
+        (([*PICTURES, torch.rand(3, 5, 5)],), 3),
+        (([torch.rand(5, 3, 8, 6)] * 2,), 5),
+        (([torch.rand(5, 7)] * 2,), 5),
+        (([torch.rand(5, 8, 6)] * 2,), 5),
+        (torch.rand(3, 8, 6), 3),
+    ],
+    ids=["pictures", "by name", "three", "batches", "rows", "many channels", "one tensor"],
+)
+def test_the_batch_of_a_list_of_pictures_is_their_number(data: Any, batch: int) -> None:
+    class Sums(nn.Module):
+        def forward(self, xs: Any) -> Tensor:
+            return torch.stack([x.sum() for x in xs])
+
+    assert quiet(Sums(), input_data=data).run.batch_size == batch
+
+
 def test_input_data_is_left_alone() -> None:
     x = torch.rand(3, 4, requires_grad=True)
     before = x.detach().clone()

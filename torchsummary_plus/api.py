@@ -49,7 +49,8 @@ def summary(
         dtypes: one for all inputs or one for each: torch dtypes, or tensor types such as ``torch.LongTensor``;
             None for the model's own floating dtype, and integers where an embedding comes first.
         input_data: instead of sizes, a tensor or any nesting of tensors: a tuple for positional arguments, a dict for
-            keyword arguments, ``((args...), {kwargs})`` for both. The batch size is read from it.
+            keyword arguments, ``((args...), {kwargs})`` for both. The batch size is the first axis of its first tensor,
+            or the number of pictures where that is a list of them: ``([picture, ...],)``.
         depth: deepest nesting that gets lines of its own; what is deeper folds into the line above it.
         col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
             ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``, and

@@ -6,6 +6,7 @@ a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/test_fakes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,29 +37,37 @@ class UnfakeableError(RuntimeError):
     """A tensor of a layout or class that meta storage cannot stand for."""
 
 
+class _Here(threading.local):
+    """What this thread does at present."""
+
+    in_kernel = False
+
+
+_here = _Here()
+
+
 class Fake(torch.Tensor):
     """A tensor with no bytes that gives the device it stands for, and meta while a kernel runs on it."""
 
     fake_device: torch.device
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    in_kernel = False
     cuda_is_guarded = False
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return META if Fake.in_kernel else self.fake_device
+        return META if _here.in_kernel else self.fake_device
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
-        return Fake.in_kernel
+        return _here.in_kernel
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        return not Fake.in_kernel and self.fake_device.type == "cuda"
+        return not _here.in_kernel and self.fake_device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
-        return not Fake.in_kernel and self.fake_device.type == "cpu"
+        return not _here.in_kernel and self.fake_device.type == "cpu"
 
     def tolist(self) -> Any:
         raise DataDependentError("tolist() needs the values of a fake tensor")
@@ -84,14 +93,14 @@ class in_kernel:
     __slots__ = ("guards", "meta", "outer")
 
     def __enter__(self) -> None:
-        self.outer = Fake.in_kernel
+        self.outer = _here.in_kernel
         self.meta = torch._C._meta_in_tls_dispatch_include()
         self.guards = [torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()]
         torch._C._set_meta_in_tls_dispatch_include(True)
-        Fake.in_kernel = True
+        _here.in_kernel = True
 
     def __exit__(self, *_: object) -> None:
-        Fake.in_kernel = self.outer
+        _here.in_kernel = self.outer
         torch._C._set_meta_in_tls_dispatch_include(self.meta)
         while self.guards:
             self.guards.pop()
@@ -128,7 +137,7 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
 
     A flat parameter of FSDP has none: its module moves the data about by itself.
     """
-    if not is_plain(tensor) or hasattr(tensor, "_is_flat_param"):
+    if not (is_plain(tensor) or type(tensor) is Fake) or hasattr(tensor, "_is_flat_param"):
         raise UnfakeableError(f"a {tensor.layout} tensor of class {type(tensor).__name__} has no fake")
     guard = torch._C._DisableTorchDispatch()
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
@@ -143,6 +152,22 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     """A contiguous fake."""
     with in_kernel():
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
+
+
+@contextmanager
+def quiet_refusals() -> Iterator[None]:
+    """While it holds, a thread that ends because a fake has no values prints nothing: a real pass is to follow."""
+    told = threading.excepthook
+
+    def tell(ended: threading.ExceptHookArgs) -> None:
+        if not isinstance(ended.exc_value, DataDependentError):
+            told(ended)
+
+    threading.excepthook = tell
+    try:
+        yield
+    finally:
+        threading.excepthook = told
 
 
 @contextmanager

@@ -63,8 +63,7 @@ def make_example(
         if input_size is not None:
             raise InputError("input_size and input_data were both given; accepted: one of them")
         args, kwargs = _split(input_data)
-        first = first_tensor((args, kwargs))
-        return Example(args, kwargs, 1 if first is None else first.size(0), True)
+        return Example(args, kwargs, _batch_of((*args, *kwargs.values())), True)
     if input_size is None:
         if dtypes is not None:
             raise InputError(
@@ -79,6 +78,20 @@ def make_example(
     if not isinstance(sizes, (list, tuple)) or not sizes:
         raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}")
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+
+
+def _batch_of(values: Sequence[Any]) -> int:
+    """The first axis of the first tensor; or the number of pictures in a list of them, which have no batch axis."""
+    for value in values:
+        first = first_tensor(value)
+        if first is not None:
+            return len(value) if isinstance(value, list) and all(map(_is_picture, value)) else first.size(0)
+    return 1
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether it is a tensor of (channels, height, width), with as many channels as pictures have."""
+    return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
 
 
 def _is_size(value: Any) -> bool:

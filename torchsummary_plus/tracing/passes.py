@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -61,8 +64,20 @@ def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
+class _Here(threading.local):
+    """The innermost pass under way in this thread."""
+
+    innermost: Pass | None = None
+
+
+_here = _Here()
+
+
 class Pass(TorchDispatchMode):
-    """The mode of one forward: runs operators by ``kernel`` and tells ``listeners`` what happens, in their order."""
+    """The mode of one forward: runs operators by ``kernel`` and tells ``listeners`` what happens, in their order.
+
+    It is ``deaf`` to what a listener itself does, and to a pass that the forward makes: a summary inside a model.
+    """
 
     supports_higher_order_operators = True
 
@@ -70,14 +85,32 @@ class Pass(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.tree = tree
         self.kernel = kernel
+        self.listeners = listeners
         self.frame: Frame | None = None
-        self.calls = 0
-        self.listening = False
+        self.indices = count()
+        self.thread = get_ident()
+        self.turn = RLock()
+        self.twins: dict[int, Pass] = {}
+        self.held: Any = None
+        self.around: Pass | None = None
+        self.deaf = False
         self.in_engine = False
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
+
+    def __enter__(self) -> Pass:
+        self.around, _here.innermost = _here.innermost, self
+        if self.around is not None:
+            self.around.deaf = True
+        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _here.innermost = self.around
+        if self.around is not None:
+            self.around.deaf = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -88,42 +121,47 @@ class Pass(TorchDispatchMode):
         if func is PRIM_DEVICE:
             return META if self.in_engine else args[0].device
         kwargs = kwargs or {}
-        if self.listening:
-            return self.kernel(func, args, kwargs)
-        for before in self._before:
-            before(func, args, kwargs)
-        out = self.kernel(func, args, kwargs)
-        for operator in self._operator:
-            operator(self.frame, func, args, kwargs, out)
-        return out
+        with self.turn:
+            if self.deaf:
+                return self.kernel(func, args, kwargs)
+            for before in self._before:
+                before(func, args, kwargs)
+            out = self.kernel(func, args, kwargs)
+            for operator in self._operator:
+                operator(self.frame, func, args, kwargs, out)
+            return out
 
     def hold(self, mode_key: Any) -> None:
         """Take a key of torch's own among the modes, with what torch asks of the mode that has it."""
-        self._mode_key = mode_key
+        self.held = self._mode_key = mode_key
         self.shape_env = None
         self.allow_non_fake_inputs = True
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the present one."""
-        frame = Frame(self.calls, self.frame, module, name, args, kwargs)
-        self.calls += 1
-        self.frame = frame
-        self.listening = True
-        for begin in self._begin:
-            begin(frame)
-        self.listening = False
-        return frame
+        with self.turn:
+            frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
+            self.deaf = True
+            for begin in self._begin:
+                begin(frame)
+            self.deaf = False
+            return frame
 
     def close(self, frame: Frame, output: Any) -> None:
         """End a call, and with it what an exception left open inside."""
-        self.frame = frame.outer
-        self.listening = True
-        for end in self._end:
-            end(frame, output)
-        self.listening = False
+        with self.turn:
+            self.frame = frame.outer
+            self.deaf = True
+            for end in self._end:
+                end(frame, output)
+            self.deaf = False
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Stand in for ``forward`` of module number ``index``."""
+        if self.deaf:
+            return forward(*args, **kwargs)
+        if self.thread != get_ident():
+            return self._call_elsewhere(index, forward, args, kwargs)
         frame = self.frame
         by_hook = frame is not None and frame.by_hook and frame.module == index
         if frame is None or not by_hook:
@@ -139,6 +177,21 @@ class Pass(TorchDispatchMode):
         if not by_hook:
             self.close(frame, output)
         return output
+
+    def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call in a thread that the forward has started: inside the one that is under way in the pass's own."""
+        thread = get_ident()
+        if thread in self.twins:
+            return self.twins[thread].call(index, forward, args, kwargs)
+        twin = self.twins[thread] = Pass(self.tree, self.kernel, self.listeners)
+        twin.frame, twin.indices, twin.turn = self.frame, self.indices, self.turn
+        if self.held is not None:
+            twin.hold(self.held)
+        try:
+            with twin:
+                return twin.call(index, forward, args, kwargs)
+        finally:
+            del self.twins[thread]
 
     def _caller(self) -> int | None:
         frame = self.frame
@@ -161,10 +214,11 @@ class Pass(TorchDispatchMode):
 
     def _hook(self, index: int, module: nn.Module) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
+            if self.thread == get_ident() and not self.deaf:
+                self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            frame = self.frame
+            frame = self.frame if self.thread == get_ident() and not self.deaf else None
             while frame is not None and frame.module != index:
                 frame = frame.outer
             if frame is not None:

@@ -15,7 +15,7 @@ from ..batches import is_proportional, open_batch
 from ..errors import ForwardError
 from ..records import Run, Trace
 from .embeddings import Embeddings, NeedsIntegerError
-from .fakes import DataDependentError, standing_in_for
+from .fakes import DataDependentError, quiet_refusals, standing_in_for
 from .hints import forward_error
 from .inputs import Example, realise
 from .modules import ModuleTree
@@ -185,6 +185,7 @@ class _Runner:
             deep_stack(),
             torch.set_grad_enabled(grad),
             _eager(),
+            quiet_refusals(),
             standing_in_for(device) as mode_key,
             FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
         ):
