@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -70,6 +71,12 @@ def test_sizes_leave_the_batch_out() -> None:
     assert quiet(nn.Linear(4, 2), [(4,)]).rows == one.rows
     assert one.inputs == TensorSpec((1, 4), "float32", 16, batch_axes=(0,))
     assert quiet(nn.Linear(4, 2), (4,), 5).inputs == TensorSpec((5, 4), "float32", 80)
+
+
+def test_sizes_may_be_of_numpy() -> None:
+    size, batch = np.array([3, 8, 8]), np.int64(5)
+    assert quiet(nn.Conv2d(3, 4, 3), tuple(size), batch).rows == quiet(nn.Conv2d(3, 4, 3), (3, 8, 8), 5).rows
+    assert type(quiet(nn.Linear(8, 4), size[-1], batch).run.batch_size) is int
 
 
 def test_batch_size_scales_bytes_and_not_parameters() -> None:

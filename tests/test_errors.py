@@ -137,6 +137,9 @@ def test_a_wrong_dtype_is_told_in_either_pass(layer: nn.Module, run: str) -> Non
 
 def test_hint_missing_batch_axis() -> None:
     assert "batch" in failure(cnn(), input_data=torch.rand(3, 32, 32)).hint
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 900, 10))
+    assert "no batch axis" in failure(plain, input_data=torch.rand(3, 32, 32)).hint
+    assert "batch" not in failure(plain, (3, 32, 17)).hint, "half the features in a batch of 2"
 
 
 def test_hint_channels_last() -> None:

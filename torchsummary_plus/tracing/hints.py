@@ -96,7 +96,7 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
 
 
 def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
-    """Whether what is too much for a layer is what the first axis of the model's input is: a batch axis by habit."""
+    """Whether too much reaches a layer since the model's input has a batch axis by habit; or too little, since none."""
     while frame.outer is not None:
         frame = frame.outer
     given = first_tensor((frame.args, frame.kwargs))
@@ -108,6 +108,8 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
             f"the last axis is {given.shape[1]} x {expected}, as if the input had one batch axis too many; "
             "input_size is given without the batch axis"
         )
+    if tensor.dim() == 2 and tensor.numel() == expected and tensor.shape[0] != given.shape[0]:
+        return f"the {expected} features lie in two axes, as if the input had no batch axis; input_data needs one"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def make_example(
     input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
 ) -> Example | None:
     """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or (batch_size < 1 and batch_size != -1):
+    if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
         raise InputError(f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1")
     if input_data is not None:
         if input_size is not None:
@@ -70,7 +71,7 @@ def make_example(
                 "dtypes were given without input_size; accepted with input_data: tensors of the dtype meant"
             )
         return None
-    batch = None if batch_size == -1 else batch_size
+    batch = None if batch_size == -1 else int(batch_size)
     if isinstance(input_size, Mapping):
         named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))
         return Example((), named, batch, False)
@@ -95,12 +96,14 @@ def _is_picture(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole or (
-        isinstance(value, (tuple, list))
-        and bool(value or isinstance(value, tuple))
-        and all(isinstance(axis, int) and not isinstance(axis, bool) for axis in value)
+    return _is_whole(value) or (
+        isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(_is_whole, value))
     )
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is an integer, Python's or numpy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
@@ -110,7 +113,7 @@ def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
 
 def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
     if _is_size(size):
-        axes = (size,) if isinstance(size, int) else tuple(size)
+        axes = tuple(map(int, (size,) if _is_whole(size) else size))
         if any(axis < 0 for axis in axes):
             raise InputError(f"input_size {describe(size)} has a negative axis; sizes are given without the batch axis")
         return Sized(axes, dtype)
