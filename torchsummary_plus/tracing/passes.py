@@ -137,6 +137,15 @@ class Pass(TorchDispatchMode):
         self.shape_env = None
         self.allow_non_fake_inputs = True
 
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """While it holds, operators run and no listener hears of them."""
+        outer, self.listening = self.listening, True
+        try:
+            yield
+        finally:
+            self.listening = outer
+
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the present one."""
         with self.turn:

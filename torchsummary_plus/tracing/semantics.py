@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from .fakes import META
 from .kernels import FakeKernels
 from .passes import Pass
-from .semantics_cuda import cuda_function
+from .semantics_functions import StepFunctions
 from .workspace import AMPERE, Capability
 
 aten = torch.ops.aten
@@ -21,72 +21,101 @@ class StepKernels(FakeKernels):
     """Fake kernels that know of the autograd engine.
 
     Under a mode the engine adds gradients up out of place; without one it writes into a buffer that nobody else holds
-    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``).
+    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.watch: Pass | None = None
-        self.born_in: dict[int, int] = {}
+        self.made: dict[int, tuple[int, Any]] = {}
+        """By storage: the autograd node in which it was last written to, and the operator that did."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self.watch
         if watch is None or not watch.in_engine:
             return super().__call__(func, args, kwargs)
         node = torch._C._current_autograd_node()
-        number = -1 if node is None else node._sequence_nr()
-        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number):
-            func = aten.add_.Tensor
+        number, name = (-1, "") if node is None else (node._sequence_nr(), node.name())
+        func, kwargs = self._without_mode(func, args, kwargs, number, name)
         watch.in_engine = False
         try:
             out = super().__call__(func, args, kwargs)
         finally:
             watch.in_engine = True
         if isinstance(out, torch.Tensor):
-            self.born_in[out.untyped_storage()._cdata] = number
+            self.made[out.untyped_storage()._cdata] = number, func
         return out
 
-    def _accumulates_in_place(self, args: tuple[Any, ...], node: int) -> bool:
+    def _without_mode(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str
+    ) -> tuple[Any, dict[str, Any]]:
+        """The operator that the engine, or the formula of a node, runs without a mode for this one with it."""
+        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, name):
+            return aten.add_.Tensor, kwargs
+        in_place = _IN_PLACE.get(func)
+        if in_place is not None:
+            made_in, maker = self.made.get(args[0].untyped_storage()._cdata, (None, None))
+            if made_in == number and in_place.applies(name, maker):
+                return in_place.func, kwargs
+        if func is aten._to_copy.default and _stays(args[0], **kwargs):
+            return aten.alias.default, {}
+        return func, kwargs
+
+    def _accumulates_in_place(self, args: tuple[Any, ...], number: int, name: str) -> bool:
         """Whether this addition is the engine's own, and nobody but the engine holds the first summand."""
         held, added = args[0], args[1]
         if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
             return False
         storage = held.untyped_storage()
         counts = held._use_count(), torch._C._storage_Use_Count(storage._cdata)
+        made_in, _ = self.made.get(storage._cdata, (None, None))
         return (
             counts == (4, 2)
-            and self.born_in.get(storage._cdata) != node
+            and (made_in != number or name in _NEVER_ADD)
             and (held.shape, held.dtype) == (added.shape, added.dtype)
             and torch._prims_common.is_non_overlapping_and_dense_or_false(held)
         )
 
 
-class StepFunctions(TorchFunctionMode):
-    """Composite functions as they run without a mode. Python that runs inside the engine sees the true device."""
-
-    def __init__(self, watch: Pass, device: torch.device, capability: Capability = AMPERE) -> None:
-        super().__init__()
-        self.watch = watch
-        self.on_cuda = device.type == "cuda"
-        self.capability = capability
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outer, self.watch.in_engine = self.watch.in_engine, False
-        try:
-            if func is torch.nn.functional.linear:
-                return _linear(*args, **(kwargs or {}))
-            kernel = cuda_function(func, self.capability) if self.on_cuda else None
-            return (kernel or func)(*args, **(kwargs or {}))
-        finally:
-            self.watch.in_engine = outer
+_NEVER_ADD = {"MulBackward0", "DivBackward0", "MmBackward0", "BmmBackward0"}
+"""Nodes whose formulas hold no addition: one inside them adds up the gradients of an input that was used twice."""
 
 
-def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``linear`` adds the bias in place where its input is not flat; under a mode it takes the out-of-place branch."""
-    flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
-    if bias is None or flat:
-        return torch._C._nn.linear(input, weight, bias)
-    return torch.matmul(input, weight.t()).add_(bias)
+class InPlace(NamedTuple):
+    """An operator in place of another one; where ``node`` is told, only there, and after ``maker`` if that is."""
+
+    func: Any
+    node: str | None = None
+    maker: Any = None
+
+    def applies(self, node: str, maker: Any) -> bool:
+        """Whether it does in a node, to what ``maker`` has made in it."""
+        return self.node in (None, node) and self.maker in (None, maker)
+
+
+_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
+
+_IN_PLACE = {
+    aten.scatter.src: InPlace(aten.scatter_.src),
+    aten.scatter_add.default: InPlace(aten.scatter_add_.default),
+    aten.index_add.default: InPlace(aten.index_add_.default),
+    aten.index_put.default: InPlace(aten.index_put_.default),
+    aten.sub.Tensor: InPlace(aten.sub_.Tensor, _LOGITS),
+    aten.mul.Tensor: InPlace(aten.mul_.Tensor, _LOGITS, aten.sub_.Tensor),
+}
+"""What formulas of gradients do in place to a tensor that they have just made, but for tensor subclasses and modes.
+
+Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
+"""
+
+
+def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:
+    """Whether the engine's own ``to`` is for nothing: it sees meta as a fake's device, and so a move in every one."""
+    return (
+        dtype in (None, tensor.dtype)
+        and (device is None or torch.device(device) in (tensor.fake_device, META))
+        and memory_format in (None, torch.preserve_format)
+    )
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from .inputs import Example, realise
 from .ledger import OUTSIDE, Ledger
 from .modules import ModuleTree
 from .passes import Listener, Pass, deep_stack
-from .semantics import StepFunctions, StepKernels, engine_watched
+from .semantics import StepKernels, engine_watched
+from .semantics_functions import StepFunctions, functions_as_without_mode
 from .structures import all_tensors
 from .workspace import Capability, capability_here
 from .world import LOCK, restored, swap_tensors
@@ -164,6 +165,7 @@ class _Books:
             stack.enter_context(engine_watched(self.watch, self.device, self._phase, self.capability))
             stack.enter_context(self.watch)
             stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
+            stack.enter_context(functions_as_without_mode(self.device))
             optimizer = self._optimizer([parameter for parameter, _ in self.held.values()])
             if optimizer is not None:
                 stack.enter_context(self._optimizer_named(optimizer))

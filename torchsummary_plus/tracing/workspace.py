@@ -6,7 +6,18 @@ from typing import Any
 
 import torch
 
-from . import workspace_conv, workspace_cuda, workspace_cuda_attention, workspace_cuda_conv  # noqa: F401  (they register)
+from . import (  # noqa: F401 - their rules register themselves
+    workspace_attention,
+    workspace_conv,
+    workspace_copies,
+    workspace_cpu,
+    workspace_cuda,
+    workspace_cuda_attention,
+    workspace_cuda_conv,
+    workspace_images,
+    workspace_pointwise,
+    workspace_products,
+)
 from .workspace_registry import LASTING, RESERVES, SCRATCH, UNMODELLED, Rule
 
 Capability = tuple[int, int]

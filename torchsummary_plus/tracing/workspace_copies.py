@@ -1,0 +1,127 @@
+"""Copies that the CPU's kernels make of what they cannot read, or write, where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+
+from .workspace_registry import Formula, scratch
+
+NATIVE = "aten/src/ATen/native/"
+INT64 = 8
+"""Bytes of an index, and of the double or the integer that a Python number becomes."""
+
+
+def elements(tensor: Any) -> int:
+    """The number of a tensor's elements."""
+    return int(prod(tensor.shape))
+
+
+def itemsize(tensor: Any) -> int:
+    """Bytes of one element."""
+    return int(tensor.element_size())
+
+
+def nbytes(tensor: Any) -> int:
+    """Bytes of a tensor's elements, each counted once."""
+    return elements(tensor) * itemsize(tensor)
+
+
+def scalar(tensor: Any) -> int:
+    """Bytes of a Python number beside a tensor: the number as a double or an integer, and as the tensor's dtype."""
+    return INT64 + (0 if tensor.dtype in (torch.float64, torch.int64) else itemsize(tensor))
+
+
+def suggested(tensor: Any) -> Any:
+    """The memory format that torch's kernels read from a tensor's strides."""
+    return torch._prims_common.suggest_memory_format(tensor)
+
+
+def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
+    """Bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 where it is so already, or None."""
+    return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
+
+
+def _argument(args: tuple[Any, ...], index: int) -> Any:
+    value = args[index] if index < len(args) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _copies(*positions: int) -> Formula:
+    """Contiguous copies of the arguments at some positions."""
+
+    def formula(out: Any, *args: Any, **kwargs: Any) -> int:
+        return sum(copied(_argument(args, index)) for index in positions)
+
+    return formula
+
+
+def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
+    """A copy of an image that is neither contiguous nor channels-last."""
+    return copied(image, suggested(image))
+
+
+def _in_gradients_format(*positions: int) -> Formula:
+    """The backward of images: all in the format of the incoming gradient, the outgoing one written back at the end."""
+
+    def formula(out: Any, grad: Any, *args: Any, **kwargs: Any) -> int:
+        layout = suggested(grad)
+        return sum(copied(_argument((grad, *args), index), layout) for index in positions) + copied(out, layout)
+
+    return formula
+
+
+_RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
+    (_copies(0), "SoftMax.cpp", ("_softmax", "_log_softmax")),
+    (_copies(0, 1), "SoftMax.cpp", ("_softmax_backward_data", "_log_softmax_backward_data")),
+    (_copies(0, 1, 4, 5), "layer_norm.cpp", ("native_layer_norm",)),
+    (_copies(1), "Embedding.cpp", ("embedding",)),
+    (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
+    (_copies(0, 1), "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
+    (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
+    (_copies(2), "TensorAdvancedIndexing.cpp", ("index_select",)),
+    (_copies(0), "GridSampler.cpp", ("grid_sampler_2d_backward", "grid_sampler_3d_backward")),
+    (
+        _image_copy,
+        "AveragePool2d.cpp, MaxPooling.cpp, AdaptiveAveragePooling.cpp, ReflectionPad.cpp, PixelShuffle.cpp",
+        (
+            *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
+            *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+            *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
+            *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
+            *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+        ),
+    ),
+    (
+        _in_gradients_format(0, 7),
+        "cpu/MaxPoolKernel.cpp",
+        ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
+    ),
+    (
+        _in_gradients_format(0, 2),
+        "cpu/AdaptiveMaxPoolKernel.cpp",
+        ("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"),
+    ),
+    (
+        _in_gradients_format(0),
+        "cpu/AvgPoolKernel.cpp, cpu/AdaptiveAvgPoolKernel.cpp, cpu/PaddingKernel.cpp, cpu/UpSampleMoreKernel.cpp",
+        (
+            *("avg_pool2d_backward", "avg_pool3d_backward"),
+            *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
+            *("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
+            *("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward"),
+            *("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
+            *("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward"),
+            *("_upsample_nearest_exact3d_backward", "upsample_linear1d_backward"),
+            *("upsample_bilinear2d_backward", "upsample_trilinear3d_backward"),
+        ),
+    ),
+    (_copies(0), "UpSampleBicubic2d.cpp", ("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward")),
+)
+"""Formula, file in aten/src/ATen/native, operators."""
+
+for _formula, _file, _operators in _RULES:
+    scratch("cpu", *(f"aten::{name}" for name in _operators), source=f"{NATIVE}{_file}", band=0.0)(_formula)
