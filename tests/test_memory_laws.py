@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,14 +160,9 @@ def test_more_memory_never_fits_less(device: str) -> None:
         assert not estimate.fits(estimate.peak_bytes - 1)
 
 
-def batch_cases() -> Iterator[object]:
-    why = "oneDNN's scratch is a maximum of two lines in the batch: from 2 and 3, 20,160 bytes at 9 instead of 20,736"
-    for name, mode, device in product(MODELS, ("train", "eval"), DEVICES):
-        marks = [pytest.mark.xfail(strict=True, reason=why)] if (name, mode, device) == ("cnn", "eval", "cpu") else []
-        yield pytest.param(name, mode, device, id=f"{name}-{mode}-{device}", marks=marks)
-
-
-@pytest.mark.parametrize(("name", "mode", "device"), list(batch_cases()))
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", MODELS)
 def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, device: str) -> None:
     two, three = (estimated(name, batch, device, mode=mode, optimizer="adamw").log for batch in (2, 3))
     assert scales(two, three)

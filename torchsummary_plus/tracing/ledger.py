@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -99,22 +100,29 @@ class Ledger(Listener):
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
         sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
-        for tensor in _results(out):
+        results = iter(_results(out))
+        lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
+        there = 0
+        for phase in self.workspaces.scratch(name, args, kwargs, out):
+            self._book_results(islice(results, phase.results - there), sizes, owner)
+            there = phase.results
+            if lasting:
+                self._event(self._number(lasting, owner, "workspace"), lasting)
+                lasting = 0
+            if phase.nbytes:
+                number = self._number(phase.nbytes, owner, "workspace")
+                if self.workspaces.spares(name):
+                    self.spared.add(number)
+                self._event(number, phase.nbytes)
+                self._event(number, 0)
+
+    def _book_results(self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int) -> None:
+        for tensor in results:
             nbytes = next(sizes, None)
             if self._is_here(tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live:
                     self._book(storage, owner, nbytes)
-        lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
-        if lasting:
-            self._event(self._number(lasting, owner, "workspace"), lasting)
-        scratch = self.workspaces.scratch(name, args, kwargs, out)
-        if scratch:
-            number = self._number(scratch, owner, "workspace")
-            if self.workspaces.spares(name):
-                self.spared.add(number)
-            self._event(number, scratch)
-            self._event(number, 0)
 
     def _is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor takes memory of the device that the books are of, in a storage of its own."""

@@ -18,7 +18,9 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_pointwise,
     workspace_products,
 )
-from .workspace_registry import LASTING, RESERVES, SCRATCH, UNMODELLED, Rule
+from .workspace_registry import ALL_RESULTS, LASTING, RESERVES, SCRATCH, UNMODELLED, Phase, Rule
+
+AT_LAST = Phase(ALL_RESULTS, 0)
 
 Capability = tuple[int, int]
 """A GPU's compute capability: (9, 0) for an H200."""
@@ -42,15 +44,17 @@ class Workspaces:
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._taken: set[tuple[bool, str]] = set()
 
-    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-        """Bytes that the kernel holds while it runs, beside its results; 0 where none are known of."""
+    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
+        """What the kernel holds while it runs, phase by phase; in the last one all results are there."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             if name in UNMODELLED[self.backend]:
                 self._note(name)
-            return 0
-        nbytes: int = self._ask(rule, name, args, kwargs, out)
-        return max(0, nbytes)
+            return (AT_LAST,)
+        phases = self._ask(rule, name, args, kwargs, out)
+        if isinstance(phases, int):
+            return (Phase(ALL_RESULTS, max(0, phases)),)
+        return (*phases, AT_LAST)
 
     def spares(self, name: str) -> bool:
         """Whether the kernel does without its scratch where there is no memory for it."""

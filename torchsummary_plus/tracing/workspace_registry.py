@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Formula = Callable[..., Any]
 """``formula(result, *args, **kwargs)``, the operator's own arguments; what it returns is said by each kind below."""
@@ -31,10 +31,24 @@ class Rule:
     by_capability: bool = False
 
 
+class Phase(NamedTuple):
+    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them."""
+
+    results: int
+    nbytes: int
+
+
+ALL_RESULTS = 1 << 30
+"""More tensors than any result has."""
+
 Register = Callable[[Formula], Formula]
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the bytes above what is live before the operator that its kernel holds at its own peak, less the results."""
+"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
+
+A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
+finds the maximum.
+"""
 
 RESERVES: dict[tuple[str, str], Rule] = {}
 """-> a tuple of bytes, one for each tensor of the result; None for one whose fake size is right."""

@@ -1,0 +1,166 @@
+"""Scratch of convolutions on the CPU: every rule against what torch's profiler sees while one operator runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memory_truth import cpu_deltas
+
+from torchsummary_plus.tracing.onednn import has_avx512
+from torchsummary_plus.tracing.workspace import Workspaces
+
+ROOT = Path(__file__).parents[1]
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of ``batch`` inputs of ``size``; ``wanted`` are the gradients of input, weights and bias."""
+
+    size: tuple[int, ...]
+    channels: tuple[int, int]
+    kernel: int = 3
+    batch: int = 2
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+    bias: bool = False
+    transposed: bool = False
+    output_padding: int = 0
+    dtype: torch.dtype = torch.float32
+    wanted: tuple[bool, bool] = (True, True)
+    input_last: bool = False
+    weight_last: bool = False
+    expanded: bool = False
+    """Whether the gradient of the output is one number seen many times, as a sum gives it."""
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        ic, oc = self.channels
+        outer, inner = (ic, oc // self.groups) if self.transposed else (oc, ic // self.groups)
+        x = torch.randn(self.batch, ic, *self.size, dtype=self.dtype)
+        weight = torch.randn(outer, inner, *([self.kernel] * len(self.size)), dtype=self.dtype)
+        last = torch.channels_last if len(self.size) == 2 else torch.channels_last_3d
+        x = x.to(memory_format=last) if self.input_last else x
+        weight = weight.to(memory_format=last) if self.weight_last else weight
+        return x, weight, torch.randn(oc, dtype=self.dtype) if self.bias else None
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        axes = len(self.size)
+        lists = [[value] * axes for value in (self.stride, self.padding, self.dilation)]
+        return *lists, self.transposed, [self.output_padding] * axes, self.groups
+
+
+def levels(deltas: list[int]) -> int:
+    return max(accumulate(deltas, initial=0))
+
+
+def predicted(name: str, args: tuple[Any, ...], out: Any) -> int:
+    """The highest level of an operator: what its results that are there and its scratch add up to."""
+    sizes = [tensor.numel() * tensor.element_size() for tensor in out if tensor is not None]
+    phases = Workspaces("cpu").scratch(name, args, {}, out if len(out) > 1 else out[0])
+    return max(sum(sizes[: phase.results]) + phase.nbytes for phase in phases)
+
+
+def measured(run: Callable[[], Any]) -> tuple[int, tuple[Any, ...]]:
+    run()
+    kept: list[Any] = []
+    peak = levels(cpu_deltas(lambda: kept.append(run())))
+    return peak, kept[0] if isinstance(kept[0], tuple) else (kept[0],)
+
+
+def assert_exact(case: Case) -> None:
+    x, weight, bias = case.tensors()
+    args: tuple[Any, ...] = (x, weight, bias, *case.settings)
+    peak, out = measured(lambda: aten.convolution(*args))
+    assert predicted("aten::convolution", args, out) == peak, "forward"
+    grad = torch.ones((), dtype=case.dtype).expand(out[0].shape) if case.expanded else torch.randn_like(out[0])
+    sizes = None if bias is None else [case.channels[1]]
+    args = (grad, x, weight, sizes, *case.settings, [*case.wanted, case.bias])
+    peak, out = measured(lambda: aten.convolution_backward(*args))
+    assert predicted("aten::convolution_backward", args, out) == peak, "backward"
+
+
+CASES = {
+    "3x3": Case((9, 9), (24, 40), padding=1, bias=True),
+    "few-channels": Case((9, 9), (3, 20), bias=True),
+    "eleven-channels": Case((9, 9), (11, 20)),
+    "7x7-stride-2": Case((14, 14), (3, 16), 7, stride=2, padding=3),
+    "stride-2": Case((8, 8), (48, 24), stride=2, padding=1, bias=True),
+    "odd-width-stride-2": Case((9, 9), (16, 32), stride=2, padding=1),
+    "1x1-stride-2": Case((8, 8), (24, 40), 1, stride=2, bias=True),
+    "1x1-one-thread": Case((8, 8), (24, 40), 1, bias=True),
+    "1x1-batch-16": Case((4, 4), (24, 40), 1, batch=16, bias=True),
+    "1x1-stride-2-odd": Case((7, 7), (24, 40), 1, stride=2),
+    "dilated": Case((12, 12), (16, 24), padding=2, dilation=2, bias=True),
+    "dilated-stride-2": Case((12, 12), (16, 24), padding=2, dilation=2, stride=2),
+    "padding-as-wide-as-the-kernel": Case((6, 6), (20, 32), 5, stride=2, padding=4, dilation=2),
+    "11x11-stride-4": Case((20, 20), (3, 16), 11, stride=4, padding=2, bias=True),
+    "groups-of-16": Case((8, 8), (64, 64), padding=1, groups=4),
+    "groups-of-4": Case((8, 8), (32, 32), padding=1, groups=8),
+    "groups-of-6": Case((8, 8), (24, 24), padding=1, groups=4),
+    "grouped-stride-2": Case((8, 8), (64, 64), padding=1, groups=4, stride=2),
+    "depthwise": Case((8, 8), (40, 40), padding=1, groups=40, bias=True),
+    "depthwise-5x5-stride-2": Case((8, 8), (24, 24), 5, padding=2, groups=24, stride=2),
+    "depthwise-3d": Case((4, 4, 4), (16, 16), padding=1, groups=16, bias=True),
+    "1d": Case((30,), (8, 24), padding=1, bias=True),
+    "1d-stride-2": Case((30,), (20, 24), 4, stride=2),
+    "3d": Case((5, 5, 5), (8, 24), padding=1, bias=True),
+    "3d-stride-2": Case((6, 6, 6), (20, 24), stride=2, padding=1),
+    "transposed": Case((6, 6), (16, 24), padding=1, transposed=True, bias=True),
+    "transposed-stride-2": Case((6, 6), (32, 8), 2, stride=2, transposed=True, bias=True),
+    "transposed-output-padding": Case((5, 5), (16, 24), stride=2, padding=1, output_padding=1, transposed=True),
+    "transposed-depthwise": Case((6, 6), (16, 16), 2, stride=2, groups=16, transposed=True),
+    "transposed-3d": Case((4, 4, 4), (8, 8), 2, stride=2, transposed=True, bias=True),
+    "one-small-image": Case((6, 6), (8, 16), padding=1, batch=1, bias=True),
+    "float64": Case((6, 6), (8, 16), padding=1, bias=True, dtype=torch.float64),
+    "float64-groups": Case((6, 6), (8, 16), padding=1, groups=2, bias=True, dtype=torch.float64),
+    "float64-dilated": Case((8, 8), (8, 16), dilation=2, bias=True, dtype=torch.float64),
+    "float64-3d": Case((4, 4, 4), (8, 16), padding=1, dtype=torch.float64),
+    "float64-3d-groups": Case((4, 4, 4), (8, 16), 1, groups=2, dtype=torch.float64),
+    "float64-transposed": Case((6, 6), (8, 16), 2, stride=2, transposed=True, dtype=torch.float64),
+    "float64-transposed-3d": Case((4, 4, 4), (8, 16), 2, stride=2, transposed=True, dtype=torch.float64),
+    "no-gradient-of-the-input": Case((8, 8), (24, 24), padding=1, wanted=(False, True)),
+    "no-gradient-of-the-weights": Case((8, 8), (24, 24), padding=1, wanted=(True, False)),
+    "expanded-gradient": Case((8, 8), (24, 24), padding=1, expanded=True),
+    "expanded-gradient-of-1x1": Case((8, 8), (24, 24), 1, expanded=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_takes_what_the_profiler_sees(name: str) -> None:
+    assert_exact(CASES[name])
+
+
+@pytest.mark.parametrize("batch", [1, 3, 17])
+@pytest.mark.parametrize("name", ["3x3", "stride-2", "depthwise", "1x1-one-thread", "transposed-stride-2"])
+def test_it_does_so_for_any_batch(name: str, batch: int) -> None:
+    assert_exact(replace(CASES[name], batch=batch))
+
+
+def test_the_narrower_instruction_set() -> None:
+    """The same cases with what a machine without AVX-512 has, in a process of its own: oneDNN asks once."""
+    if not has_avx512():
+        pytest.skip("this is such a machine")
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", "profiler_sees"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
