@@ -27,7 +27,7 @@ def reduce_history(snapshot: dict[str, Any], device: int = 0) -> History:
     numbers: dict[int, int] = {}
     count = 0
     for entry in snapshot["device_traces"][device]:
-        action, address, nbytes = entry["action"], entry["addr"], entry["size"]
+        action, address, nbytes = entry["action"], entry.get("addr", 0), entry["size"]
         if action == "alloc":
             numbers[address] = count
             history.append([count, nbytes])

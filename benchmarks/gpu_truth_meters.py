@@ -103,7 +103,10 @@ class CudaMeter(Meter):
         torch.cuda.synchronize()
         self.left = torch.cuda.memory_reserved()
         if self.has_history:
-            torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
+            torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000, clear_history=True)
+
+    def hold(self, tensors: list[torch.Tensor]) -> None:
+        torch.cuda.empty_cache()
 
     def phase(self, name: str, run: Run) -> None:
         torch.cuda.reset_peak_memory_stats()

@@ -53,6 +53,8 @@ class Batch:
     size: int
     fits: int
     fails: int
+    params: float
+    """Millions of parameters."""
 
 
 def main() -> None:
@@ -98,7 +100,11 @@ def read_batches() -> Iterator[Batch]:
     """The lines of the data file."""
     with DATA.open(newline="") as file:
         for line in csv.DictReader(file):
-            yield Batch(line["model"], int(line["size"]), int(line["fits"]), int(line["fails"]))
+            yield Batch(line["model"], int(line["size"]), int(line["fits"]), int(line["fails"]), float(line["params"]))
+
+
+RENAMED = {"ig_resnext101_32x32d": "resnext101_32x32d"}
+"""Names that timm takes for another model now."""
 
 
 def judge(line: Batch) -> dict[int, str]:
@@ -106,7 +112,10 @@ def judge(line: Batch) -> dict[int, str]:
     import timm
 
     with torch.device("meta"):
-        model = timm.create_model(line.model, **sized(line))
+        model = timm.create_model(RENAMED.get(line.model, line.model), **sized(line))
+    params = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    if abs(params / line.params - 1) > 0.01:
+        raise ValueError(f"another model by now: {params:.2f} million parameters, {line.params} then")
     ran, failed = (
         estimate_memory(
             model, (3, line.size, line.size), batch, "cuda", train_step=amp_classifier_step(), gpu="RTX 3090"
