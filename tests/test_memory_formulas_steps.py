@@ -82,3 +82,9 @@ def test_mixed_precision_adam_holds_sixteen_bytes_a_parameter() -> None:
     }
     count = 4 * 256 * 256
     assert states == {"parameters": 2 * count, "gradients": 2 * count, "optimizer_state": 12 * count}
+
+
+def test_a_pooled_signal_without_gradients_has_no_indices() -> None:
+    """``max_pool1d`` on the CPU makes them for a backward alone: in eval the input, and the output."""
+    estimate = estimate_memory(nn.MaxPool1d(2), (4, 64), 8, mode="eval")
+    assert estimate.peak_bytes == 4 * 8 * 4 * (64 + 32)

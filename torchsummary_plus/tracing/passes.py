@@ -140,11 +140,11 @@ class Pass(TorchDispatchMode):
     @contextmanager
     def unheard(self) -> Iterator[None]:
         """While it holds, operators run and no listener hears of them."""
-        outer, self.listening = self.listening, True
+        outer, self.deaf = self.deaf, True
         try:
             yield
         finally:
-            self.listening = outer
+            self.deaf = outer
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the present one."""
