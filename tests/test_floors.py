@@ -58,6 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.workspace_attention",
         "tracing.workspace_pointwise",
         "tracing.workspace_products",
+        "tracing.workspace_rnn",
         "tracing.workspace_cuda",
         "tracing.workspace_cuda_attention",
         "tracing.workspace_cuda_conv",

@@ -489,6 +489,14 @@ def _(d: Draw) -> Sequence[Any]:
     return x, w, w, w, w, h, h, False, [], 2, 5, 1, True, False, first, train
 
 
+@calls("mkldnn_rnn_layer_backward")
+def _(d: Draw) -> Sequence[Any]:
+    x, w_ih, w_hh = laid(d, (3, 2, 4), d.choice(FLOATS)), meta((20, 4), torch.float32), meta((20, 5), torch.float32)
+    b, h, y = meta((20,), torch.float32), laid(d, (1, 2, 5)), laid(d, (3, 2, 5))
+    kept = meta((0,), torch.uint8)
+    return x, w_ih, w_hh, b, b, h, h, y, h, h, y, h, h, False, 2, 5, 1, True, True, False, [], False, kept
+
+
 # Reductions
 
 

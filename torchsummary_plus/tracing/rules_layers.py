@@ -314,3 +314,12 @@ def mkldnn_rnn_layer(
     sure(x.dim() == 3 and x.dtype in FLOATS)
     out = fresh((*x.shape[:2], size), x.dtype)
     return [out, fresh(hx.shape, hx.dtype), fresh(cx.shape, cx.dtype), fresh((0,), torch.uint8)]
+
+
+@rule("mkldnn_rnn_layer_backward")
+def mkldnn_rnn_layer_backward(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, *_: Any
+) -> Outs:
+    """Each bias has a gradient of its own; the meta kernel gives one tensor for both."""
+    sure(x.dtype in FLOATS and numel(x.shape))
+    return [fresh(t.shape, torch.float32) for t in (x, w_ih, w_hh, b_ih, b_hh, hx, cx)]

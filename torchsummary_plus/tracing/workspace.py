@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_images,
     workspace_pointwise,
     workspace_products,
+    workspace_rnn,
 )
 from .workspace_registry import ALL_RESULTS, LASTING, RESERVES, SCRATCH, UNMODELLED, Phase, Rule
 
