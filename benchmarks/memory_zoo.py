@@ -25,7 +25,7 @@ from benchmarks.torchvision_on_cpu import import_torchvision
 from benchmarks.zoo import Case
 from tests.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.tracing.step import default_loss
+from torchsummary_plus.tracing.books import default_loss
 from torchsummary_plus.tracing.structures import all_tensors
 
 BATCH = 2
@@ -100,7 +100,7 @@ def train(case: Case, seconds: int) -> Trained:
 
     def predicted(device: str) -> int:
         estimate = estimate_memory(model, input_data=(args, kwargs), device=device, optimizer="adamw")
-        found.assumed = getattr(estimate, "assumptions", ())
+        found.assumed = estimate.assumptions
         found.unknown = tuple(name for name, _ in estimate.unknown)
         return estimate.peak_bytes
 

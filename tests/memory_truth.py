@@ -92,3 +92,8 @@ def measure(
     peak, left = highest(cpu_deltas(run))
     static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
     return Measured(static + peak, static + left, static)
+
+
+def measure_run(run: Callable[[], object], tensors: Iterable[torch.Tensor]) -> int:
+    """The peak of any run on the CPU: its allocations above the tensors that are there already."""
+    return storage_bytes(tensors) + highest(cpu_deltas(run))[0]

@@ -52,6 +52,25 @@ class ForwardError(SummaryError, RuntimeError):
         return f"{self.path} ({self.class_name})" if self.path else f"the model itself ({self.class_name})"
 
 
+@dataclass(eq=False)
+class StepError(SummaryError, RuntimeError):
+    """A step failed outside the model's forward.
+
+    ``phase`` is "loss", "backward", "optimizer" or "train_step", ``where`` the module it happened for ("" for none),
+    ``original`` the message of the exception underneath (also ``__cause__``), and ``hint`` what usually cures it (""
+    when nothing is known).
+    """
+
+    phase: str
+    where: str
+    original: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        said = f"the {self.phase}{f' of {self.where}' if self.where else ''} failed: {self.original}"
+        return f"{said}\nHint: {self.hint}" if self.hint else said
+
+
 def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputError:
     """An :class:`InputError` that names every accepted value.
 

@@ -16,10 +16,11 @@ from .memory.gpus import GPU, find_gpu, named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog, StepInfo
 from .progress import progress_bar
+from .tracing.books import Step
 from .tracing.inputs import Example, as_device, as_dtype, make_example, with_batch
 from .tracing.modules import ModuleTree
 from .tracing.passes import Frame, Listener, no_collection
-from .tracing.step import Step, placed, record_step
+from .tracing.step import placed, record_step
 from .units import describe
 
 Loss = Callable[[Any], Any]
@@ -67,7 +68,8 @@ def estimate_memory(
 
     Raises:
         InputError: an argument is not one of the accepted values.
-        ForwardError: the step failed on fake tensors.
+        ForwardError: the model's forward failed on fake tensors.
+        StepError: the loss, the backward, the optimizer or the user's step did.
 
     >>> from torch import nn
     >>> e = estimate_memory(nn.Linear(256, 256), (256,), batch_size=8, optimizer="sgd")

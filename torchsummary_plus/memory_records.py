@@ -61,7 +61,8 @@ class MemoryLog:
 
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
-    ``unknown`` are operators whose scratch memory no rule models.
+    ``unknown`` are operators whose scratch memory no rule models, ``assumptions`` what was taken for values that only
+    data tell.
     """
 
     moments: tuple[Moment, ...]
@@ -70,6 +71,7 @@ class MemoryLog:
     module_paths: tuple[str, ...]
     calls: tuple[ModuleCall, ...] = ()
     unknown: tuple[tuple[str, int], ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

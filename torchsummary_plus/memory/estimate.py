@@ -55,6 +55,11 @@ class Estimate:
     log: MemoryLog
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken for sizes and values that only data tell, and where: from one real forward, or the most."""
+        return self.log.assumptions
+
+    @property
     def device_bytes(self) -> tuple[int, int]:
         """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known."""
         low, high = context_range(self.info.gpu or 0) if self.backend == "cuda" else (0, 0)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from .cuda_guard import cuda_guard
 
@@ -50,6 +52,9 @@ class Fake(torch.Tensor):
     """A tensor with no bytes that gives the device it stands for, and meta while a kernel runs on it."""
 
     fake_device: torch.device
+    known: torch.Tensor | None = None
+    """What the tensor would hold, on the CPU, where a pass knows it."""
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     cuda_is_guarded = False
 
@@ -70,7 +75,7 @@ class Fake(torch.Tensor):
         return not _here.in_kernel and self.fake_device.type == "cpu"
 
     def tolist(self) -> Any:
-        raise DataDependentError("tolist() needs the values of a fake tensor")
+        return [row.tolist() for row in self.unbind()] if self.dim() else self.item()
 
     def numpy(self, *, force: bool = False) -> Any:
         raise DataDependentError("numpy() needs the values of a fake tensor")
@@ -198,3 +203,16 @@ def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[An
         Fake.cuda_is_guarded = False
         torch._C._set_only_lift_cpu_tensors(lifted)
         common.amp_definitely_not_available, torch.cuda.is_bf16_supported = asked
+
+
+@contextmanager
+def taken_for_tensors() -> Iterator[None]:
+    """While it holds, optimizers and gradient clipping take fakes for tensors: they choose foreach by exact type."""
+    lists = (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
+    for types in lists:
+        types.append(Fake)
+    try:
+        yield
+    finally:
+        for types in lists:
+            types.remove(Fake)

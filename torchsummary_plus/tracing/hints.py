@@ -9,27 +9,50 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ForwardError
-from .modules import class_name
+from ..errors import ForwardError, StepError
+from .fakes import DataDependentError
+from .modules import ModuleTree, class_name
 from .passes import Frame, Pass, failed_frame
 from .structures import first_tensor, shapes_text
 
 
-def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...]) -> ForwardError:
-    """The error of a pass as the user should read it. ``reached`` are the calls that had finished."""
+def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
+    """The error of a pass as the user should read it.
+
+    ``reached`` are the calls that had finished, ``no_values`` why there was no real forward to ask for values.
+    """
     frame = failed_frame(error)
     while frame is not None and frame.module is None:
         frame = frame.outer
     module = watch.tree.modules[0 if frame is None or frame.module is None else frame.module]
-    message = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
     return ForwardError(
         path=frame.name if frame is not None else "",
         class_name=class_name(module),
         input_shapes="(none)" if frame is None else shapes_text(frame.args, frame.kwargs),
-        original=f"{type(error).__name__}: {message[:600]}",
+        original=_text(error),
         reached=reached,
-        hint=hint(message, module, frame),
+        hint=_values_hint(error, no_values) or hint(_message(error), module, frame),
     )
+
+
+def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
+    """The error of what a step does outside the model's forward; ``owner`` is the number of the module it is for."""
+    where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
+    return StepError(phase=phase, where=where, original=_text(error), hint=_values_hint(error, no_values))
+
+
+def _message(error: BaseException) -> str:
+    return " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_message(error)[:600]}"
+
+
+def _values_hint(error: BaseException, no_values: str) -> str:
+    if not no_values or not isinstance(error, DataDependentError):
+        return ""
+    return f"a real forward would tell what only data decide, and there is none: {no_values}"
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:

@@ -58,7 +58,7 @@ class FakeKernels:
             if id(func) in _LIFTS and found[0].numel() <= SMALL:
                 self.note_born(found[0])
                 return found[0]
-            if self._has_values(func, args, kwargs, found) and not self._leaves_cpu(kwargs):
+            if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs):
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
@@ -76,6 +76,10 @@ class FakeKernels:
         writes = func._schema.is_mutable
         if not all(self._is_known(tensor, writes) for tensor in found):
             return False
+        return self.is_small(func, args, kwargs, found)
+
+    def is_small(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+        """Whether an operator on values has few enough to give and take."""
         if all(tensor.numel() <= SMALL for tensor in found) or viewed(func, args, kwargs) is not None:
             return True
         return all(tensor.numel() <= MASK for tensor in found) and _gives_at_most(MASK, func, args, kwargs)
@@ -92,13 +96,13 @@ class FakeKernels:
         storage = tensor.untyped_storage()
         self.born[storage._cdata] = storage
 
-    def _leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
+    def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
         device = kwargs.get("device")
         return device is not None and torch.device(device).type != "cpu"
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        for tensor in _tensors(out):
+        for tensor in tensors_of(out):
             self.note_born(tensor)
         return out
 
@@ -111,10 +115,10 @@ class FakeKernels:
         rule = ruled(func, args, kwargs)
         if rule is None:
             with in_kernel():
-                made = _map(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
+                made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
             made = _cook(_placed(rule, place), [])
-        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in _tensors(made)):
+        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
             return self._really(func, args, kwargs)
         return made
 
@@ -124,8 +128,8 @@ class FakeKernels:
         def fake(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if type(tensor) is Fake else self.fake_of(tensor)
 
-        out = self(func, _map(args, fake), _map(kwargs, fake))
-        for tensor in _written(func, args, kwargs) if func._schema.is_mutable else ():
+        out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))
+        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
             if type(tensor) is not Fake:
                 self.tainted[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
                 if tensor.shape != self.fake_of(tensor).shape:
@@ -133,11 +137,11 @@ class FakeKernels:
         return out
 
 
-def _written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operator writes to."""
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
     writes = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return _tensors([named.get(name) for name in writes])
+    return tensors_of([named.get(name) for name in writes])
 
 
 def _resize(tensor: torch.Tensor, shape: torch.Size) -> None:
@@ -147,20 +151,21 @@ def _resize(tensor: torch.Tensor, shape: torch.Size) -> None:
     tensor.resize_(shape)
 
 
-def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """A value of operator arguments or results with every tensor changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_map(item, change) for item in value])
+        return type(value)([change_tensors(item, change) for item in value])
     if isinstance(value, dict):
-        return {name: _map(item, change) for name, item in value.items()}
+        return {name: change_tensors(item, change) for name, item in value.items()}
     return value
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results, in order."""
     found: list[torch.Tensor] = []
-    _map(value, found.append)
+    change_tensors(value, found.append)
     return found
 
 
@@ -170,7 +175,8 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
         if isinstance(value, torch.Tensor):
             found.append(value)
             if type(value) is Fake:
-                key += (value.shape, value.stride(), value.dtype, value.fake_device)
+                lies = value.stride() if value.layout is torch.strided else value.layout
+                key += (value.shape, lies, value.dtype, value.fake_device)
         elif isinstance(value, (list, tuple)):
             key.append(len(value))
             _read(value, key, found)
@@ -242,12 +248,13 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _cook(recipe, found)
     if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
         _check_dtypes(func, [fake.dtype for fake in found if func not in _MASKED or fake.dtype is not torch.bool])
-    recipe = _ruled(func, args, kwargs, found)
+    are_dense = all(fake.layout is torch.strided for fake in found)
+    recipe = _ruled(func, args, kwargs, found) if are_dense else None
     if recipe is not None:
         out = _cook(recipe, found)
     else:
         out = _compute(func, args, kwargs, found)
-        recipe = _recipe(out, found) if _is_memorable(func) else None
+        recipe = _recipe(out, found) if are_dense and _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
@@ -278,7 +285,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
     with in_kernel():
-        out = _map(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
+        out = change_tensors(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
     return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
 
 
@@ -329,6 +336,8 @@ def _recipe(out: Any, found: list[Fake]) -> Any:
         for index, fake in enumerate(found):
             if fake is out:
                 return index
+        if out.layout is not torch.strided:
+            return None
         storage = out.untyped_storage()._cdata
         if out.storage_offset() or any(fake.untyped_storage()._cdata == storage for fake in found):
             return None

@@ -13,11 +13,9 @@ import torch
 
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec
 from .passes import Frame, Listener
+from .questions import OUTSIDE
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
-
-OUTSIDE = -1
-"""The module number of what happens in no module's forward."""
 
 
 class Ledger(Listener):
@@ -93,7 +91,11 @@ class Ledger(Listener):
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
         if node is None or self._module != OUTSIDE:
             return self._module
-        return self._node_modules[bisect_right(self._node_starts, node._sequence_nr()) - 1]
+        return self.made_in(node._sequence_nr())
+
+    def made_in(self, node: int) -> int:
+        """The number of the module in whose call an autograd node was made, by the node's sequence number."""
+        return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         owner = self._owner()
@@ -151,12 +153,13 @@ class Ledger(Listener):
         if self.nbytes[number]:
             self._event(number, 0)
 
-    def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        return MemoryLog(tuple(self.moments), tuple(self.events), storages, module_paths, self._returned(), unknown)
+        moments, events, calls = tuple(self.moments), tuple(self.events), self._returned()
+        return MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
 
     def _returned(self) -> tuple[ModuleCall, ...]:
         """The calls that returned; one around them that did not (an exception left it) stands for none."""

@@ -9,30 +9,36 @@ from typing import Any, NamedTuple
 import torch
 
 from .fakes import META
-from .kernels import FakeKernels
 from .passes import Pass
-from .semantics_functions import StepFunctions
+from .questions import Answers, module_of
+from .semantics_functions import StepFunctions, note_node
+from .values import ValuedKernels
 from .workspace import AMPERE, Capability
 
 aten = torch.ops.aten
 
 
-class StepKernels(FakeKernels):
+class StepKernels(ValuedKernels):
     """Fake kernels that know of the autograd engine.
 
     Under a mode the engine adds gradients up out of place; without one it writes into a buffer that nobody else holds
     (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.watch: Pass | None = None
+    watch: Pass
+    """The pass that these are the kernels of, which is made of them."""
+
+    def __init__(self, device: torch.device, answers: Answers) -> None:
+        super().__init__(device, answers)
         self.made: dict[int, tuple[int, Any]] = {}
         """By storage: the autograd node in which it was last written to, and the operator that did."""
 
+    def module(self) -> int:
+        return module_of(self.watch.frame)
+
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self.watch
-        if watch is None or not watch.in_engine:
+        if not watch.in_engine:
             return super().__call__(func, args, kwargs)
         node = torch._C._current_autograd_node()
         number, name = (-1, "") if node is None else (node._sequence_nr(), node.name())
@@ -40,9 +46,12 @@ class StepKernels(FakeKernels):
         watch.in_engine = False
         try:
             out = super().__call__(func, args, kwargs)
+        except Exception as error:
+            note_node(error)
+            raise
         finally:
             watch.in_engine = True
-        if isinstance(out, torch.Tensor):
+        if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.made[out.untyped_storage()._cdata] = number, func
         return out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,24 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .kernels import MASK
 from .passes import Pass
 from .semantics_cuda import cuda_function
 from .workspace import AMPERE, Capability
+
+_NODE = "_torchsummary_plus_node"
+
+
+def note_node(error: BaseException) -> None:
+    """Remember with an exception from which autograd node it came."""
+    node = torch._C._current_autograd_node()
+    if node is not None:
+        error.__dict__.setdefault(_NODE, node._sequence_nr())
+
+
+def failed_node(error: BaseException) -> int | None:
+    """The sequence number of the autograd node that an exception came from."""
+    return error.__dict__.get(_NODE)
 
 
 class StepFunctions(TorchFunctionMode):
@@ -30,6 +46,9 @@ class StepFunctions(TorchFunctionMode):
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
             return (self._stand_in(func) or func)(*args, **(kwargs or {}))
+        except Exception as error:
+            note_node(error)
+            raise
         finally:
             self.watch.in_engine = outer
 
@@ -37,6 +56,8 @@ class StepFunctions(TorchFunctionMode):
         """How a function runs without a mode, on the device; None where there is no difference."""
         if func is _linear_kernel:
             return _linear
+        if func in _FINITE:
+            return partial(_finite, func)
         if self.on_cuda:
             return cuda_function(func, self.capability)
         return self._max_pool1d if func in _POOLS else None
@@ -64,6 +85,21 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     if bias is None or flat:
         return _linear_kernel(input, weight, bias)
     return torch.matmul(input, weight.t()).add_(bias)
+
+
+_FINITE = {
+    function: value
+    for name, value in (("isfinite", True), ("isnan", False), ("isinf", False))
+    for function in (getattr(torch, name), getattr(torch.Tensor, name))
+}
+
+
+def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
+    """Values that nobody knows are finite: a step that goes wrong is not what its memory is asked about."""
+    out: torch.Tensor = func(input)
+    if out.numel() > MASK:
+        return out
+    return torch.full(out.shape, _FINITE[func], dtype=torch.bool, device=out.device)
 
 
 @contextmanager

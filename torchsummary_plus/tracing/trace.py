@@ -51,7 +51,7 @@ def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
             tree = materialised(tree, example)
         try:
             return _Runner(tree, example, options).trace()
-        except _GrewError:
+        except GrewError:
             return _Runner(materialised(tree, example), example, options).trace()
 
 
@@ -96,7 +96,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     return ModuleTree(twin.modules[0])
 
 
-class _GrewError(Exception):
+class GrewError(Exception):
     """The forward registered modules that were not there before it."""
 
 
@@ -184,7 +184,7 @@ class _Runner:
             restored(self.tree.modules),
             deep_stack(),
             torch.set_grad_enabled(grad),
-            _eager(),
+            eager(),
             quiet_refusals(),
             standing_in_for(device) as mode_key,
             FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
@@ -223,7 +223,7 @@ class _Runner:
             caught = DataDependentError("the forward asked for the values of a tensor, and caught the refusal")
             raise forward_error(caught, watch, recorder.reached(self.specs))
         if self.tree.size() != size:
-            raise _GrewError
+            raise GrewError
         run = Run(self.kind, self.reason, str(device), batch)
         return Trace(self.specs, recorder.calls(), inputs, run)
 
@@ -237,6 +237,6 @@ class _Runner:
         return keys
 
 
-def _eager() -> AbstractContextManager[Any]:
+def eager() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds, so that their parts are seen."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

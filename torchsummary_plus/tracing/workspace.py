@@ -18,6 +18,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_pointwise,
     workspace_products,
     workspace_rnn,
+    workspace_selecting,
 )
 from .workspace_registry import ALL_RESULTS, LASTING, RESERVES, SCRATCH, UNMODELLED, Phase, Rule
 

@@ -28,8 +28,8 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Whatever happens inside, every attribute of the modules is afterwards what it was, and so are the RNGs.
+def restored(modules: Sequence[nn.Module], others: Sequence[Any] = ()) -> Iterator[None]:
+    """Whatever happens inside, every attribute of the modules and of others is what it was, and so are the RNGs.
 
     Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
     buffers, a user's own caches) get their old contents back and stay the same objects.
@@ -37,6 +37,8 @@ def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
     memory = _Memory()
     for module in modules:
         memory.keep(vars(module))
+    for other in others:
+        memory.keep(vars(other))
     modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
     generators = _generators()
     try:
@@ -179,10 +181,11 @@ def _generators() -> list[Callable[[], object]]:
     return back
 
 
-def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> None:
+def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> dict[int, torch.Tensor]:
     """Put ``parameter(p)`` in place of every parameter, ``other(t)`` in that of every buffer and tensor attribute.
 
-    A tensor held in several places gets one stand-in. Call it inside :func:`restored`, which undoes it.
+    A tensor held in several places gets one stand-in; they are returned by the id of what they stand for. Call it
+    inside :func:`restored`, which undoes it.
     """
     twins: dict[int, torch.Tensor] = {}
 
@@ -205,6 +208,7 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
                 attributes[name] = twin(value)
             elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
                 _swap_inside(value, twin)
+    return twins
 
 
 _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))

@@ -92,7 +92,13 @@ class RealWorld(World):
         parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
         self.journal = WriteJournal(list(parameters.values()))
         self.listeners = (self.journal,)
-        swap_tensors(modules, lambda parameter: parameter, lambda tensor: tensor.detach().clone())
+        swap_tensors(modules, self._moved, lambda tensor: self._moved(tensor.detach().clone()))
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the kind of device of this world; itself if it is there."""
+        if tensor.device.type == self.device.type:
+            return tensor
+        return nn.Parameter(tensor.detach().to(self.device), tensor.requires_grad)
 
     def __exit__(self, *_: object) -> None:
         self.journal.undo()

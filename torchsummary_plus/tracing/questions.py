@@ -1,0 +1,222 @@
+"""Operators whose result depends on values: what they ask where there are none, and how they are answered.
+
+Sizes come from a real forward that was asked the same (``rehearsal.py``), else they are the largest that the operator
+can give; a single value comes from the real forward alone. Outside the model's forward, in a loss or a training step,
+there was none: a value is taken to be 1 there. How each question was answered is noted, for the user to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from .fakes import META, DataDependentError, Fake, in_kernel, wrap
+from .passes import Frame
+
+OUTSIDE = -1
+"""The module number of what happens in no module's forward."""
+
+Asked = tuple[int, str]
+"""The number of the module that asks, and the operator."""
+
+REHEARSED = "sizes as in a real forward"
+MOST = "taken to give as much as it can"
+VALUE = "value as in a real forward"
+ONE = "value taken to be 1"
+
+aten = torch.ops.aten
+
+
+class Answers:
+    """What operators that ask for values are told.
+
+    ``recorded`` are the answers of a real forward in their order, by module and operator; None before there was one.
+    A forward that is run again, in the next step or for a checkpoint, asks the same again: answers are given in turn.
+    """
+
+    def __init__(self, recorded: dict[Asked, list[Any]] | None = None) -> None:
+        self.recorded = recorded
+        self.asked: dict[Asked, int] = {}
+        self.notes: dict[tuple[Asked, str], int] = {}
+        self.refused = False
+
+    def turn(self, asked: Asked) -> int:
+        """How often a module's operator has asked before."""
+        number = self.asked.get(asked, 0)
+        self.asked[asked] = number + 1
+        return number
+
+    def answer(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it."""
+        number = self.turn(asked)
+        outside = asked[0] == OUTSIDE
+        told = (self.recorded or {}).get(asked)
+        found = told[number % len(told)] if told else None
+        result: Any = None
+        if self.recorded is not None or outside:
+            result = found if func in SCALARS else made(func, args, kwargs, found, device)
+        if result is None and outside and func in SCALARS:
+            result = True if func is aten.equal.default else torch.ones((), dtype=args[0].dtype).item()
+        if result is None:
+            self.refused = True
+            raise DataDependentError(f"{func} needs the values of a tensor")
+        self._note(asked, func, found is not None)
+        return result
+
+    def _note(self, asked: Asked, func: OpOverload, is_real: bool) -> None:
+        how = (VALUE if is_real else ONE) if func in SCALARS else (REHEARSED if is_real else MOST)
+        self.notes[asked, how] = self.notes.get((asked, how), 0) + 1
+
+    def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """How each question was answered, in words."""
+        return tuple(
+            f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
+            for ((module, operator), how), count in self.notes.items()
+        )
+
+
+def module_of(frame: Frame | None) -> int:
+    """The number of the module that a call under way is of or in."""
+    while frame is not None and frame.module is None:
+        frame = frame.outer
+    return OUTSIDE if frame is None or frame.module is None else frame.module
+
+
+def _place(module: int, paths: Sequence[str]) -> str:
+    return "the step" if module == OUTSIDE else paths[module] or "the model itself"
+
+
+SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default})
+"""Operators that give a value, and no tensor."""
+
+INDEX = aten.index.Tensor
+
+
+def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether this call of an operator gives what only values tell."""
+    if not _may_ask(func):
+        return False
+    if func is INDEX:
+        return bool(_masks(args[1]))
+    return kwargs.get("output_size") is None
+
+
+def _may_ask(func: OpOverload) -> bool:
+    found = _MAY_ASK.get(id(func))
+    if found is None:
+        unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+        found = _MAY_ASK[id(func)] = any(tag in func.tags for tag in unclear)
+    return found
+
+
+_MAY_ASK: dict[int, bool] = {}
+"""By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def record(func: OpOverload, args: Any, out: Any) -> Any:
+    """What a real operator was answered, as :class:`Answers` gives it again."""
+    if func is INDEX:
+        return [int(mask.sum()) for mask in _masks(args[1])]
+    if isinstance(out, Tensor):
+        return tuple(out.shape), out.dtype
+    return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
+
+
+def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
+    """What masks with values tell of the size of a selection from a tensor without; None where they do not."""
+    if func is INDEX:
+        values = [read(mask) for mask in _masks(args[1])]
+        return (
+            None
+            if any(value is None for value in values)
+            else [int(value.sum()) for value in values if value is not None]
+        )
+    if func is aten.masked_select.default:
+        value = read(args[1])
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return None if value is None else ((int(value.expand(shape).sum()),), args[0].dtype)
+    return None
+
+
+def _masks(indices: Sequence[Tensor | None]) -> list[Tensor]:
+    return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+
+
+def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device) -> Any:
+    """Fakes of the sizes found, or of the largest there can be; None where these are not known."""
+    if func is INDEX:
+        return _indexed(args[0], args[1], found)
+    most = _MOST.get(func.name())
+    if found is None and most is not None:
+        found = most(*args, **kwargs)
+    with in_kernel():
+        return None if found is None else _fakes(found, device)
+
+
+def _fakes(found: Any, device: torch.device) -> Any:
+    if isinstance(found, list):
+        return tuple(_fakes(item, device) for item in found)
+    shape, dtype = found
+    return wrap(torch.empty(shape, dtype=dtype, device=META), device)
+
+
+def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | None) -> Tensor:
+    """``x`` indexed with as many rows of each mask as its count tells, or all of them."""
+    left = iter(counts if counts is not None else [mask.numel() for mask in _masks(indices)])
+    plain: list[Tensor | None] = []
+    with in_kernel():
+        for index in indices:
+            rank = index.dim() if index is not None and _masks([index]) else 0
+            if rank:
+                rows = next(left)
+                plain += [torch.empty(rows, dtype=torch.long, device=META) for _ in range(rank)]
+            else:
+                plain.append(index)
+        device = x.fake_device if type(x) is Fake else x.device
+        meta = x if type(x) is Fake else torch.empty_like(x, device=META)
+        return wrap(INDEX(meta, plain), device)
+
+
+Most = Callable[..., Any]
+_MOST: dict[str, Most] = {}
+
+
+def most(*operators: str) -> Callable[[Most], Most]:
+    """Register what some operators give at most: a (shape, dtype), or a list of these."""
+
+    def register(function: Most) -> Most:
+        _MOST.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+@most("aten::nonzero")
+def _nonzero(x: Tensor) -> Any:
+    return (x.numel(), x.dim()), torch.long
+
+
+@most("aten::masked_select")
+def _masked_select(x: Tensor, mask: Tensor) -> Any:
+    return (prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype
+
+
+@most("aten::_unique2", "aten::unique_consecutive")
+def _unique(x: Tensor, *flags: Any, **_: Any) -> Any:
+    return [((x.numel(),), x.dtype), (tuple(x.shape), torch.long), ((x.numel(),), torch.long)]
+
+
+@most("aten::unique_dim", "aten::unique_dim_consecutive")
+def _unique_dim(x: Tensor, dim: int, *flags: Any, **_: Any) -> Any:
+    rows = x.shape[dim]
+    return [(tuple(x.shape), x.dtype), ((rows,), torch.long), ((rows,), torch.long)]
+
+
+@most("torchvision::nms")
+def _nms(boxes: Tensor, scores: Tensor, threshold: float) -> Any:
+    return (len(boxes),), torch.long

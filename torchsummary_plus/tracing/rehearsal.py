@@ -1,0 +1,95 @@
+"""One real forward on the CPU, for what only values tell: the sizes and scalars that operators asked for."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+
+from .fakes import CPU
+from .inputs import Example, realise
+from .macs import multiply_adds
+from .modules import ModuleTree
+from .passes import Frame, Listener, Pass, deep_stack, run_really
+from .questions import Asked, asks, module_of, record
+from .world import restored
+from .worlds import RealWorld
+
+LONGEST = 10**12
+"""Multiply-adds after which a rehearsal is given up: about half a minute of one core's single precision products."""
+
+
+class _TooLongError(Exception):
+    """The forward takes more multiply-adds than a rehearsal may."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it takes more than {LONGEST:,} multiply-adds")
+
+
+class _Recorder(Listener):
+    """Notes what each operator that asks for values was answered, by module."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Asked, list[Any]] = {}
+        self.multiply_adds = 0
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
+        if self.multiply_adds > LONGEST:
+            raise _TooLongError
+        if isinstance(func, OpOverload) and asks(func, args, kwargs):
+            self.answers.setdefault((module_of(frame), func.name()), []).append(record(func, args, out))
+
+
+class _Unrolled(TorchFunctionMode):
+    """``tolist()`` value by value, as it runs on fakes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist:
+            return _unrolled(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _unrolled(tensor: Tensor) -> Any:
+    return [_unrolled(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a real forward was answered, in order, by module and operator; or why there was none."""
+
+    answers: dict[Asked, list[Any]]
+    failure: str = ""
+
+
+def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
+    """One forward of the model without gradients, on the CPU: of a model on a card its tensors are copied there.
+
+    There is none where the model has no weights, fails, or takes too long. It is afterwards what it was.
+    """
+    if any(tensor.device.type == "meta" for tensor in tree.tensors()):
+        return Rehearsal({}, "the model is on meta and has no values")
+    recorder = _Recorder()
+    world = RealWorld(CPU)
+    with ExitStack() as stack:
+        stack.enter_context(restored(tree.modules))
+        stack.enter_context(deep_stack())
+        tree.modules[0].train(training)
+        stack.enter_context(world)
+        world.swap(tree.modules)
+        watch = Pass(tree, run_really, [*world.listeners, recorder])
+        try:
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), world.make, world.convert)
+            watch.install()
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
+            with watch, _Unrolled():
+                tree.modules[0](*args, **kwargs)
+        except Exception as error:
+            return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
+    return Rehearsal(recorder.answers)

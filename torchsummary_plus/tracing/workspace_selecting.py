@@ -1,0 +1,56 @@
+"""What selecting by masks takes on the CPU: the places of what is selected, as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from .workspace_copies import elements, nbytes
+from .workspace_registry import scratch
+
+INDEX_BYTES = 8
+GRAIN = 32768
+"""Elements from which a loop is shared out among threads: at::internal::GRAIN_SIZE."""
+
+EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
+
+
+def _masks(indices: Sequence[Any]) -> list[Any]:
+    return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+
+
+def _rank(masks: Sequence[Any]) -> int:
+    return sum(mask.dim() for mask in masks)
+
+
+@scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
+def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
+    masks = _masks(indices)
+    if not masks:
+        return 0
+    taken = prod(mask.numel() for mask in masks)
+    rows = elements(out) * taken // max(1, elements(x))
+    return int(INDEX_BYTES * rows * _rank(masks))
+
+
+@scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
+def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
+    """As many rows as there are values; where one value goes everywhere nothing tells how many: all."""
+    masks = _masks(indices)
+    if not masks:
+        return 0
+    rows = values.shape[0] if values.dim() and values.shape[0] != 1 else masks[0].numel()
+    return int(INDEX_BYTES * rows * _rank(masks))
+
+
+@scratch("cpu", "aten::masked_select", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.0)
+def _masked_select(out: Any, x: Any, mask: Any) -> int:
+    """An integer for each element to count them, freed when the result is made; to share the work out, two for each."""
+    count: int = prod(torch.broadcast_shapes(x.shape, mask.shape))
+    in_line = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
+    if in_line and (torch.get_num_threads() == 1 or count < GRAIN):
+        return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
+    return 2 * INDEX_BYTES * count
