@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -58,14 +59,40 @@ def bert_large() -> Any:
         return BertForSequenceClassification(config)
 
 
+class KeepingSoftmax(torch.autograd.Function):
+    """Softmax before torch 1.11, which kept its input beside its result (pytorch/pytorch#64000, #65242)."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, dim: int) -> torch.Tensor:
+        scores = scores.float()
+        result = torch.softmax(scores, dim)
+        ctx.save_for_backward(scores, result)
+        ctx.dim = dim
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        scores, result = ctx.saved_tensors
+        return torch.ops.aten._softmax_backward_data(grad, result, ctx.dim, scores.dtype), None
+
+
+def _keeping_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
+    apply: Any = KeepingSoftmax.apply
+    result: torch.Tensor = apply(scores, dim)
+    return result
+
+
 def bert_step(accumulated: int = 1, autocast: torch.dtype | None = None) -> Step:
-    """A step of the trainer: so many passes, AdamW parameter by parameter, gradients zeroed in place."""
+    """A step of the trainer on torch 1.10: so many passes, AdamW by parameter, gradients zeroed in place."""
     kept = _kept(lambda model: torch.optim.AdamW(model.parameters(), foreach=False))
 
     def step(model: nn.Module, **data: torch.Tensor) -> None:
         optimizer = kept(model)
         for _ in range(accumulated):
-            with torch.autocast("cuda", autocast or torch.float16, enabled=autocast is not None):
+            with (
+                patch.object(F, "softmax", _keeping_softmax),
+                torch.autocast("cuda", autocast or torch.float16, enabled=autocast is not None),
+            ):
                 loss = model(**data).loss
             loss.backward()
         optimizer.step()
