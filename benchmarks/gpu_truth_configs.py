@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.gpu_truth_models import FAMILIES, Size, checkpointed
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.tracing.step import OptimizerMaker
+from torchsummary_plus.tracing.optimizers import OptimizerMaker
 
 STEPS = 2
 
