@@ -54,6 +54,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.onednn",
         "tracing.onednn_threads",
         "tracing.onednn_conv",
+        "tracing.onednn_last",
         "tracing.aten_conv",
         "tracing.workspace_conv",
         "tracing.workspace_copies",

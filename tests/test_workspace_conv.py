@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from memory_truth import cpu_deltas
+from memory_truth import cpu_deltas, highest
 
 from torchsummary_plus.tracing.onednn import has_avx512
 from torchsummary_plus.tracing.workspace import Workspaces
@@ -22,10 +23,14 @@ ROOT = Path(__file__).parents[1]
 aten = torch.ops.aten
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+SENTINEL = 7_654_321
+"""Bytes that no kernel here would ask for."""
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     yield
     torch.set_num_threads(before)
 
@@ -69,35 +74,55 @@ class Case:
         return *lists, self.transposed, [self.output_padding] * axes, self.groups
 
 
-def levels(deltas: list[int]) -> int:
-    return max(accumulate(deltas, initial=0))
+@dataclass(frozen=True)
+class Seen:
+    """An operator that ran, and the highest level above its entry that the profiler saw."""
+
+    operator: str
+    args: tuple[Any, ...]
+    results: tuple[torch.Tensor | None, ...]
+    peak_bytes: int
+
+    def predicted(self) -> int:
+        """The highest of what its results that are there and its scratch add up to."""
+        sizes = [tensor.numel() * tensor.element_size() for tensor in self.results if tensor is not None]
+        out = self.results if len(self.results) > 1 else self.results[0]
+        phases = Workspaces("cpu").scratch(self.operator, self.args, {}, out)
+        return max(sum(sizes[: phase.results]) + phase.nbytes for phase in phases)
 
 
-def predicted(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """The highest level of an operator: what its results that are there and its scratch add up to."""
-    sizes = [tensor.numel() * tensor.element_size() for tensor in out if tensor is not None]
-    phases = Workspaces("cpu").scratch(name, args, {}, out if len(out) > 1 else out[0])
-    return max(sum(sizes[: phase.results]) + phase.nbytes for phase in phases)
+def seen(cases: Collection[Case]) -> list[tuple[Seen, Seen]]:
+    """Forward and backward of each case, under one profiler; an allocation of a size of its own stands between two."""
+    forwards = [(*case.tensors(), *case.settings) for case in cases]
+    backwards = []
+    for case, (x, weight, bias, *settings) in zip(cases, forwards):
+        y = aten.convolution(x, weight, bias, *settings)
+        grad = torch.ones((), dtype=case.dtype).expand(y.shape) if case.expanded else torch.randn_like(y)
+        sizes = None if bias is None else [len(bias)]
+        backwards.append((grad, x, weight, sizes, *settings, [*case.wanted, bias is not None]))
+    calls = [*zip(repeat(aten.convolution), forwards), *zip(repeat(aten.convolution_backward), backwards)]
+    results: list[Any] = []
+
+    def run() -> None:
+        for operator, args in calls:
+            results.append(operator(*args))
+            torch.empty(SENTINEL, dtype=torch.uint8)
+
+    deltas = cpu_deltas(run)
+    stops = [place for place, nbytes in enumerate(deltas) if nbytes == SENTINEL]
+    peaks = [highest(deltas[start:stop])[0] for start, stop in zip([0, *(stop + 2 for stop in stops)], stops)]
+    found = [
+        Seen(f"aten::{operator.__name__}", args, result if isinstance(result, tuple) else (result,), peak)
+        for (operator, args), result, peak in zip(calls, results, peaks, strict=True)
+    ]
+    return list(zip(found[: len(forwards)], found[len(forwards) :]))
 
 
-def measured(run: Callable[[], Any]) -> tuple[int, tuple[Any, ...]]:
-    run()
-    kept: list[Any] = []
-    peak = levels(cpu_deltas(lambda: kept.append(run())))
-    return peak, kept[0] if isinstance(kept[0], tuple) else (kept[0],)
+def assert_exact(pair: tuple[Seen, Seen]) -> None:
+    assert [one.predicted() for one in pair] == [one.peak_bytes for one in pair]
 
 
-def assert_exact(case: Case) -> None:
-    x, weight, bias = case.tensors()
-    args: tuple[Any, ...] = (x, weight, bias, *case.settings)
-    peak, out = measured(lambda: aten.convolution(*args))
-    assert predicted("aten::convolution", args, out) == peak, "forward"
-    grad = torch.ones((), dtype=case.dtype).expand(out[0].shape) if case.expanded else torch.randn_like(out[0])
-    sizes = None if bias is None else [case.channels[1]]
-    args = (grad, x, weight, sizes, *case.settings, [*case.wanted, case.bias])
-    peak, out = measured(lambda: aten.convolution_backward(*args))
-    assert predicted("aten::convolution_backward", args, out) == peak, "backward"
-
+LAST = {"input_last": True, "weight_last": True}
 
 CASES = {
     "3x3": Case((9, 9), (24, 40), padding=1, bias=True),
@@ -142,18 +167,55 @@ CASES = {
     "no-gradient-of-the-weights": Case((8, 8), (24, 24), padding=1, wanted=(True, False)),
     "expanded-gradient": Case((8, 8), (24, 24), padding=1, expanded=True),
     "expanded-gradient-of-1x1": Case((8, 8), (24, 24), 1, expanded=True),
+    "last": Case((8, 8), (32, 32), padding=1, bias=True, **LAST),
+    "last-stride-2": Case((8, 8), (32, 32), stride=2, padding=1, **LAST),
+    "last-few-channels": Case((9, 9), (3, 32), bias=True, **LAST),
+    "last-1x1": Case((8, 8), (32, 32), 1, batch=16, bias=True, **LAST),
+    "last-1x1-stride-2": Case((8, 8), (32, 32), 1, stride=2, **LAST),
+    "last-1x1-one-thread": Case((8, 8), (24, 40), 1, **LAST),
+    "last-depthwise": Case((8, 8), (40, 40), padding=1, groups=40, bias=True, **LAST),
+    "last-depthwise-5x5": Case((8, 8), (32, 32), 5, padding=2, groups=32, bias=True, **LAST),
+    "last-groups-of-4": Case((8, 8), (32, 32), padding=1, groups=8, **LAST),
+    "last-dilated": Case((8, 8), (32, 32), padding=2, dilation=2, **LAST),
+    "last-transposed": Case((6, 6), (32, 32), padding=1, bias=True, transposed=True, **LAST),
+    "last-transposed-stride-2": Case((6, 6), (32, 32), 2, stride=2, bias=True, transposed=True, **LAST),
+    "last-3d": Case((4, 4, 4), (16, 32), padding=1, bias=True, **LAST),
+    "last-input-only": Case((8, 8), (32, 32), padding=1, input_last=True),
+    "last-weights-only": Case((8, 8), (32, 32), padding=1, weight_last=True),
+    "last-expanded-gradient": Case((8, 8), (32, 32), padding=1, expanded=True, **LAST),
 }
 
 
+BATCHES = [(name, batch) for name in ("3x3", "stride-2", "depthwise", "transposed-stride-2") for batch in (1, 3, 17)]
+SHARED = (
+    "3x3", "few-channels", "7x7-stride-2", "1x1-one-thread", "1x1-stride-2", "depthwise", "1d", "3d", "groups-of-16",
+    "groups-of-6", "transposed", "last", "last-depthwise", "last-1x1-stride-2",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, tuple[Seen, Seen]]:
+    with threads(1):
+        return dict(zip(CASES, seen(CASES.values())))
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator_takes_what_the_profiler_sees(name: str) -> None:
-    assert_exact(CASES[name])
+def test_an_operator_takes_what_the_profiler_sees(name: str, measured: dict[str, tuple[Seen, Seen]]) -> None:
+    with threads(1):
+        assert_exact(measured[name])
 
 
-@pytest.mark.parametrize("batch", [1, 3, 17])
-@pytest.mark.parametrize("name", ["3x3", "stride-2", "depthwise", "1x1-one-thread", "transposed-stride-2"])
-def test_it_does_so_for_any_batch(name: str, batch: int) -> None:
-    assert_exact(replace(CASES[name], batch=batch))
+def test_it_does_so_for_any_batch() -> None:
+    with threads(1):
+        for pair in seen([replace(CASES[name], batch=batch) for name, batch in BATCHES]):
+            assert_exact(pair)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_threads_take_their_own(count: int) -> None:
+    with threads(count):
+        for pair in seen([CASES[name] for name in SHARED]):
+            assert_exact(pair)
 
 
 def test_the_narrower_instruction_set() -> None:

@@ -23,7 +23,7 @@ def forward(conv: Conv) -> Plan:
         if _depthwise_forward(conv, wide):
             weights, bias = conv.depthwise_in(wide), _padded_bias(conv, conv.groups, wide)
             return Plan(conv.read_in(wide), weights, conv.written_in(wide), bias)
-        if _is_pointwise(conv):
+        if is_pointwise(conv):
             scratch = _padded_bias(conv, conv.oc, wide) + _unit_stride(conv, ceil_div(conv.ic, wide), wide)
             return _blocked(conv, wide, wide, scratch)
         block = _direct_forward(conv, wide)
@@ -31,7 +31,7 @@ def forward(conv: Conv) -> Plan:
             few = _takes_few(conv, wide)
             scratch = _padded_bias(conv, conv.oc, wide)
             return _blocked(conv, block, 1 if few else block, scratch)
-    return Plan(0, 0, conv.written, booked(_columns(conv)))
+    return Plan(0, 0, conv.written, shared.gemm_for_forward(conv, columns(conv)))
 
 
 def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
@@ -42,34 +42,34 @@ def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
 
 def backward_data(conv: Conv) -> Plan:
     for wide in lanes():
-        if _is_strided_product(conv, wide):
+        if is_strided_product(conv, wide):
             return strided_product(conv, wide)
         if _depthwise_data(conv, wide):
             return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide))
-        if _is_pointwise(conv):
+        if is_pointwise(conv):
             return _turned(_blocked(conv, wide, wide))
         block = _direct_data(conv, wide)
         if block:
             return _turned(_blocked(conv, block, block))
-    return Plan(0, 0, conv.read, shared.gemm_for_data(conv, _columns(conv)))
+    return Plan(0, 0, conv.read, shared.gemm_for_data(conv, columns(conv)))
 
 
 def backward_weights(conv: Conv) -> Plan:
     for wide in lanes():
-        if _depthwise_weights(conv, wide):
+        if fits_depthwise_weights(conv):
             scratch = shared.depthwise_reduction(conv, wide)
             return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide), scratch)
-        if _is_pointwise(conv):
+        if is_pointwise(conv):
             bias = _padded_bias(conv, conv.oc, wide)
             blocks = shared.blocks_at_once(conv, wide)
             scratch = bias + _unit_stride(conv, blocks, wide) + shared.pointwise_reduction(conv, wide)
             return _turned(_blocked(conv, wide, wide, scratch))
-        block = _direct_weights(conv, wide)
+        block = direct_weights(conv, wide)
         if block:
             few = conv.groups == 1 and conv.ic in ((1, 2, 3) if wide == 16 else (3,))
             scratch = _padded_bias(conv, conv.oc, wide) + shared.direct_reduction(conv, wide)
             return _turned(_blocked(conv, block, 1 if few else block, scratch))
-    return Plan(0, conv.weights, 0, shared.gemm_for_weights(conv, _columns(conv)))
+    return Plan(0, conv.weights, 0, shared.gemm_for_weights(conv, columns(conv)))
 
 
 def _blocked(conv: Conv, block: int, in_block: int, scratch: int = 0) -> Plan:
@@ -85,14 +85,10 @@ def _turned(plan: Plan) -> Plan:
 
 def _padded_bias(conv: Conv, channels: int, wide: int) -> int:
     """A copy of the bias in whole blocks, where the channels are not."""
-    return (
-        booked(conv.itemsize * up(channels, wide))
-        if conv.bias and channels % wide and conv.groups in (1, channels)
-        else 0
-    )
+    return booked(conv.itemsize * up(channels, wide)) if conv.bias and channels % wide else 0
 
 
-def _columns(conv: Conv) -> int:
+def columns(conv: Conv) -> int:
     """The patches of one image and group, laid out for a matrix product; in 3-d those of one slice."""
     is_pointwise = prod(conv.kernel) == 1 and conv.inp == conv.out and not conv.is_strided
     return 0 if is_pointwise else conv.itemsize * conv.ic * prod(conv.kernel) * prod(conv.out[-2:])
@@ -103,7 +99,7 @@ def _is_outside(conv: Conv) -> bool:
     return any(r <= p or r <= e for r, p, e in zip(conv.reach, conv.padding, conv.ends))
 
 
-def _is_pointwise(conv: Conv) -> bool:
+def is_pointwise(conv: Conv) -> bool:
     """1x1; strides are first taken out by copying, in 2-d and where they divide the input."""
     if conv.groups > 1 or prod(conv.kernel) > 1 or any(conv.padding):
         return False
@@ -124,7 +120,7 @@ def _takes_few(conv: Conv, wide: int) -> bool:
     return conv.ic < wide and (conv.groups == 1 or wide == 8)
 
 
-def _group_block(conv: Conv, wide: int) -> int:
+def group_block(conv: Conv, wide: int) -> int:
     """The block that divides the channels of each group, 0 where there is none; one group is padded."""
     sizes = (wide, 8, 4) if wide == 16 else (wide,)
     if conv.groups == 1:
@@ -145,7 +141,7 @@ def _depthwise_data(conv: Conv, wide: int) -> bool:
     return conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated
 
 
-def _depthwise_weights(conv: Conv, wide: int) -> bool:
+def fits_depthwise_weights(conv: Conv) -> bool:
     if not conv.is_depthwise or len(conv.inp) != 2 or conv.is_dilated:
         return False
     (height, width), (step, across) = conv.kernel, conv.stride
@@ -173,7 +169,7 @@ def _direct_forward(conv: Conv, wide: int) -> int:
         behind = conv.ends[-1] - conv.out[-1] % unroll * conv.stride[-1]
         if conv.padding[-1] > unroll or behind > unroll:
             return 0
-        return wide if _takes_few(conv, wide) else _group_block(conv, wide)
+        return wide if _takes_few(conv, wide) else group_block(conv, wide)
     few = conv.ic < 8
     if conv.groups > 1 and (conv.oc % 8 or (conv.ic % 8 and not few) or few != (conv.groups * conv.ic < 8)):
         return 0
@@ -196,7 +192,7 @@ def _direct_forward(conv: Conv, wide: int) -> int:
 def _direct_data(conv: Conv, wide: int) -> int:
     if _is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
         return 0
-    block = _group_block(conv, wide)
+    block = group_block(conv, wide)
     if wide == 8:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
@@ -232,7 +228,8 @@ def _unrolls(conv: Conv, blocks: int) -> bool:
     return not (behind * across > unroll or (width > unroll and (unroll % across or conv.ends[-1] + tail < 0)))
 
 
-def _direct_weights(conv: Conv, wide: int) -> int:
+def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
+    """The block of channels of the direct kernel; ``last``: in channels-last layout, where any number will do."""
     reach, before, behind = conv.reach, conv.padding, tuple(max(0, end) for end in conv.ends)
     if any(pad >= r for pads in (before, behind) for pad, r in zip(pads, reach)):
         return 0
@@ -241,7 +238,7 @@ def _direct_weights(conv: Conv, wide: int) -> int:
         tall = conv.kernel[-2] > conv.inp[-2] or any(k > i for k, i in zip(conv.kernel[:-2], conv.inp[:-2]))
         if deep or tall or conv.kernel[-1] >= 14 or conv.is_dilated:
             return 0
-        return 8 if conv.groups == 1 or (conv.ic % 8 == 0 and conv.oc % 8 == 0) else 0
+        return 8 if last or conv.groups == 1 or (conv.ic % 8 == 0 and conv.oc % 8 == 0) else 0
     if any(d > 1 and s > 1 for d, s in zip(conv.dilation[:-1], conv.stride[:-1])) or any(
         d > 1 for d in conv.dilation[:-2]
     ):
@@ -252,12 +249,12 @@ def _direct_weights(conv: Conv, wide: int) -> int:
         return 0
     if any(pad and k >= i + pad for pad, k, i in zip(before[:-2], conv.kernel[:-2], conv.inp[:-2])):
         return 0
-    if conv.ic < 16 and conv.groups == 1:
+    if conv.ic < 16 and conv.groups == 1 and not last:
         return 16 if conv.ic <= 3 else 0
-    return 16 if conv.groups == 1 or (conv.ic % 16 == 0 and conv.oc % 16 == 0) else 0
+    return 16 if last or conv.groups == 1 or (conv.ic % 16 == 0 and conv.oc % 16 == 0) else 0
 
 
-def _is_strided_product(conv: Conv, wide: int) -> bool:
+def is_strided_product(conv: Conv, wide: int) -> bool:
     """Whether the gradient of the input is taken as products of small matrices, in channels-last layout."""
     return conv.is_strided and not conv.is_dilated and (conv.groups == 1 or conv.oc > wide)
 
@@ -268,17 +265,23 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     behind = [max(0, r - 1 - e) // s for r, e, s in zip(conv.reach, conv.ends, conv.stride)]
     padded = prod(o + b + e for o, b, e in zip(conv.out, before, behind)) * conv.groups * conv.oc
     workers = threads()
-    elements = up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
-    scratch = booked(workers * up(elements, BATCH_ELEMENT), PAGE)
-    scratch += booked(workers * up(padded, PAGE) * conv.itemsize, PAGE) + booked(workers * PAGE, PAGE)
+    scratch = (
+        batch_elements(conv) + booked(workers * up(padded, PAGE) * conv.itemsize, PAGE) + booked(workers * PAGE, PAGE)
+    )
     across = conv.stride[-1]
     if conv.inp[-1] % across:
         row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
         scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
-    return _channels_last(conv.mirrored, conv.weights_in(1, _columns_at_once(conv, wide)), scratch)
+    return _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
 
 
-def _columns_at_once(conv: Conv, wide: int) -> int:
+def batch_elements(conv: Conv) -> int:
+    """What names the pairs of small matrices whose products are added up, in whole pages for each thread."""
+    elements = up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
+    return booked(threads() * up(elements, BATCH_ELEMENT), PAGE)
+
+
+def columns_at_once(conv: Conv, wide: int) -> int:
     """The columns that the products work on: as many as fit in registers, as long as little is padded."""
     padded = up(conv.ic, wide)
     steps = prod(conv.stride)
@@ -301,20 +304,20 @@ def _columns_at_once(conv: Conv, wide: int) -> int:
 
 def transposed_forward(conv: Conv) -> Plan:
     """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
-    plan = _nested(backward_data(replace(conv.mirrored, bias=False)))
+    plan = nested(backward_data(replace(conv.mirrored, bias=False)))
     if conv.bias and not plan.channels_last:
         return replace(plan, scratch=plan.scratch + booked(plan.written))
     return plan
 
 
 def transposed_data(conv: Conv) -> Plan:
-    return _nested(forward(replace(conv.mirrored, bias=False)))
+    return nested(forward(replace(conv.mirrored, bias=False)))
 
 
 def transposed_weights(conv: Conv) -> Plan:
-    return _nested(backward_weights(replace(conv.mirrored, bias=False)))
+    return nested(backward_weights(replace(conv.mirrored, bias=False)))
 
 
-def _nested(plan: Plan) -> Plan:
+def nested(plan: Plan) -> Plan:
     """A primitive inside another one, which books the scratch of the first as one piece."""
     return replace(plan, scratch=booked(plan.scratch))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from . import aten_conv
-from . import onednn_conv as onednn
+from . import aten_conv, onednn_conv, onednn_last
 from .onednn import Conv, Plan
 from .workspace_registry import Phase, scratch
 
@@ -18,23 +17,30 @@ SOURCE = (
 
 Phases = tuple[Phase, ...]
 
+PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
+    (False, False): (onednn_conv.forward, onednn_conv.backward_data, onednn_conv.backward_weights),
+    (False, True): (onednn_conv.transposed_forward, onednn_conv.transposed_data, onednn_conv.transposed_weights),
+    (True, False): (onednn_last.forward, onednn_last.backward_data, onednn_last.backward_weights),
+    (True, True): (onednn_last.transposed_forward, onednn_last.transposed_data, onednn_last.transposed_weights),
+}
+"""In channels-last layout or not, transposed or not -> the forward, the gradient of the input, that of the weights."""
 
-@scratch("cpu", "aten::convolution", source=SOURCE, band=0.01)
+
+@scratch("cpu", "aten::convolution", source=SOURCE, band=0.02)
 def _convolution(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
 ) -> Phases:
     if not out.numel():
         return ()
-    groups = rest[1]
-    conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, groups)
-    if not _takes_onednn(x, weight, conv, transposed, rest[0]):
-        return aten_conv.forward(conv, transposed, _copied(x) + _copied(weight))
-    plan = (onednn.transposed_forward if transposed else onednn.forward)(conv)
-    copies = sum(map(_copied, (x, weight)))
-    return _shifted((*_written_first(plan, plan.written, conv.written),), copies)
+    conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
+    last = is_channels_last(x) or is_channels_last(weight)
+    copies = _copied(x, last) + _copied(weight, last)
+    if not _takes_onednn(x, conv, transposed, rest[0]):
+        return aten_conv.forward(conv, transposed, copies)
+    return _with(copies, _written(PLANS[last, transposed][0](conv), conv.written))
 
 
-@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.01)
+@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
 def _convolution_backward(
     out: Any, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     *rest: Any
@@ -43,36 +49,57 @@ def _convolution_backward(
         return ()
     output_padding, groups, wanted = rest
     conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
-    if not _takes_onednn(x, weight, conv, transposed, output_padding):
-        return aten_conv.backward(conv, transposed, wanted, _copied(grad) + _copied(x))
-    phases: Phases = ()
-    results = 0
-    if wanted[0]:
-        plan = (onednn.transposed_data if transposed else onednn.backward_data)(conv)
-        phases = _written_first(plan, plan.written, conv.read)
-        results = 1
+    last = is_channels_last(x) or is_channels_last(weight)
+    copies = _copied(grad, last) + _copied(x, last)
+    if not _takes_onednn(x, conv, transposed, output_padding):
+        return aten_conv.backward(conv, transposed, wanted, copies)
+    _, for_data, for_weights = PLANS[last, transposed]
+    phases = _written(for_data(conv), conv.read) if wanted[0] else ()
     if wanted[1] or wanted[2]:
-        plan = (onednn.transposed_weights if transposed else onednn.backward_weights)(conv)
-        sums = plan.weights + (conv.groups * conv.oc * conv.itemsize if wanted[2] else 0)
-        both = plan.read + plan.written + sums + plan.scratch
-        phases += (Phase(results, both), Phase(results + wanted[1] + wanted[2], sums))
-    return _shifted(phases, sum(map(_copied, (grad, x, weight))))
+        phases += _summed(for_weights(conv), conv, int(wanted[0]), wanted)
+    return _with(copies + _copied(weight, last), phases)
 
 
-def _written_first(plan: Plan, written: int, plain: int) -> Phases:
+def _written(plan: Plan, plain: int) -> Phases:
     """The kernel runs; then what it wrote is put into the tensor's own layout."""
-    left = written + plain if plan.channels_last else written
-    return Phase(0, plan.read + plan.weights + written + plan.scratch), Phase(1, left)
+    if not plan.written:
+        return (Phase(1, plan.weights + plan.scratch),)
+    left = plan.written + plain if plan.channels_last else plan.written
+    return Phase(0, plan.read + plan.weights + plan.written + plan.scratch), Phase(1, left)
 
 
-def _shifted(phases: Phases, nbytes: int) -> Phases:
+def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
+    """The gradients of weights and bias; the first is put into the tensor's own layout, by way of the default one."""
+    sums = plan.weights + (conv.groups * conv.oc * conv.itemsize if wanted[2] else 0)
+    both = plan.read + plan.written + sums + plan.scratch
+    plain = conv.weights * (plan.channels_last + (not wanted[1]))
+    return Phase(before, both), Phase(before + wanted[1] + wanted[2], sums + plain)
+
+
+def _with(nbytes: int, phases: Phases) -> Phases:
     """The phases with so many bytes more in each."""
     return tuple(Phase(phase.results, phase.nbytes + nbytes) for phase in phases)
 
 
-def _copied(tensor: Any) -> int:
-    """The bytes of a contiguous copy, where a tensor is not contiguous."""
-    return 0 if tensor.is_contiguous() else tensor.numel() * tensor.element_size()
+def _copied(tensor: Any, last: bool) -> int:
+    """The bytes of a copy in the layout that is asked for, where a tensor has another."""
+    layout = torch.contiguous_format
+    if last:
+        layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return 0 if tensor.is_contiguous(memory_format=layout) else tensor.numel() * tensor.element_size()
+
+
+def is_channels_last(tensor: Any) -> bool:
+    """Whether strides say so (c10's ``is_channels_last_strides``): the default layout where both would do."""
+    if tensor.dim() not in (4, 5) or tensor.stride(1) == 0 or tensor.dtype is torch.float64:
+        return False
+    least = 0
+    for axis in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        stride = tensor.stride(axis)
+        if stride < least or (axis == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * max(1, tensor.shape[axis])
+    return True
 
 
 def described(
@@ -94,7 +121,7 @@ def described(
     )  # fmt: skip
 
 
-def _takes_onednn(x: Any, weight: Any, conv: Conv, transposed: bool, output_padding: Sequence[int]) -> bool:
+def _takes_onednn(x: Any, conv: Conv, transposed: bool, output_padding: Sequence[int]) -> bool:
     """``ConvParams::use_mkldnn``: always but for what is small, or 1x1 on a single thread."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False

@@ -1,0 +1,85 @@
+"""The same choice for a convolution of tensors in channels-last layout, which oneDNN reads and writes as they stand.
+
+Its weights are copied still. How many of their columns a product of small matrices works on at once is an estimate, so
+that the copy may be off by what that block pads.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from . import onednn_threads as shared
+from .onednn import Conv, Plan, booked, lanes, threads, up
+from .onednn_conv import (
+    batch_elements,
+    columns,
+    columns_at_once,
+    direct_weights,
+    fits_depthwise_weights,
+    group_block,
+    is_pointwise,
+    is_strided_product,
+    nested,
+    strided_product,
+)
+
+
+def forward(conv: Conv) -> Plan:
+    wide = lanes()[0]
+    if conv.is_depthwise:
+        return _plan(conv.depthwise_in(wide))
+    if _has_narrow_groups(conv.ic, conv.groups, wide):
+        block = group_block(conv, wide) or wide
+        return _plan(conv.weights_in(block, block))
+    return _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
+
+
+def backward_data(conv: Conv) -> Plan:
+    wide = lanes()[0]
+    if conv.is_depthwise and not conv.is_dilated:
+        return _plan(conv.depthwise_in(wide))
+    if is_strided_product(conv, wide):
+        plan = strided_product(conv, wide)
+        return _plan(plan.weights, plan.scratch)
+    if conv.is_depthwise or _has_narrow_groups(conv.oc, conv.groups, wide):
+        block = group_block(conv, wide) or wide
+        return _plan(conv.weights_in(block, block))
+    return nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
+
+
+def backward_weights(conv: Conv) -> Plan:
+    for wide in lanes():
+        bias = booked(conv.itemsize * conv.groups * up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
+        if fits_depthwise_weights(conv):
+            return _plan(conv.depthwise_in(wide), shared.depthwise_rows_reduction(conv, wide))
+        if is_pointwise(conv):
+            copied = prod(conv.out) * conv.ic * conv.itemsize * threads() if conv.is_strided else 0
+            scratch = bias + booked(copied) + shared.pointwise_reduction(conv, wide)
+            return _plan(conv.weights_in(wide, wide), scratch)
+        if direct_weights(conv, wide, last=True):
+            few = conv.ic < 16 and conv.groups == 1 if wide == 16 else conv.ic == 3
+            scratch = bias + shared.direct_reduction(conv, wide, last=True)
+            return _plan(conv.weights_in(wide, 1 if few else wide), scratch)
+    return _plan(conv.weights, shared.gemm_for_weights_last(conv, columns(conv)))
+
+
+def transposed_forward(conv: Conv) -> Plan:
+    plan = backward_data(conv.mirrored)
+    return nested(plan) if conv.is_strided or conv.groups > 1 else plan
+
+
+def transposed_data(conv: Conv) -> Plan:
+    return nested(forward(conv.mirrored))
+
+
+def transposed_weights(conv: Conv) -> Plan:
+    return nested(backward_weights(conv.mirrored))
+
+
+def _plan(weights: int, scratch: int = 0) -> Plan:
+    return Plan(0, weights, 0, scratch, channels_last=True)
+
+
+def _has_narrow_groups(channels: int, groups: int, wide: int) -> bool:
+    """Groups of so few channels that AVX-512 takes its direct kernel for them."""
+    return wide == 16 and groups > 1 and channels <= wide
