@@ -54,6 +54,9 @@ class Workspaces:
                 self._note(name)
             return (AT_LAST,)
         phases = self._ask(rule, name, args, kwargs, out)
+        if phases is None:
+            self._note(name)
+            return (AT_LAST,)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
         return (*phases, AT_LAST)

@@ -47,7 +47,7 @@ SCRATCH: dict[tuple[str, str], Rule] = {}
 """-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
 
 A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
-finds the maximum.
+finds the maximum. None where it takes some, how much is not known: an estimate names the operator.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
