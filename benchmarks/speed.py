@@ -14,6 +14,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -99,9 +100,17 @@ PEERS = ("torchsummary", "torchinfo")
 HEAD = " ".join([*(f"{name:>12}" for name in TOOLS), f"{'/t.summary':>10} {'/torchinfo':>10}"])
 
 
-def turns(model: nn.Module, subject: Subject, batch: int, effort: Effort) -> tuple[dict[str, float], dict[str, str]]:
+Models: TypeAlias = Mapping[str, nn.Module]
+
+
+def models_of(subject: Subject) -> Models:
+    """A model for each tool: torchsummary leaves its hooks behind where it fails, and with them a model that fails."""
+    return {name: subject.build() for name in TOOLS}
+
+
+def turns(models: Models, subject: Subject, batch: int, effort: Effort) -> tuple[dict[str, float], dict[str, str]]:
     """The best times of all tools on a model, and why some failed."""
-    return best({name: partial(tool, model, subject, batch) for name, tool in TOOLS.items()}, effort)
+    return best({name: partial(tool, models[name], subject, batch) for name, tool in TOOLS.items()}, effort)
 
 
 def print_failures(failed: Mapping[str, str]) -> None:
@@ -113,10 +122,10 @@ def warm(subjects: Iterable[Subject], batches: Sequence[int], effort: Effort) ->
     """A process that has summarised before. Batch "open" is -1, the default of ours and of torchsummary."""
     print(f"\nWARM, ms (torchsummary always runs a batch of 2)\n{'model':14} {'batch':>5} {HEAD}")
     for subject in subjects:
-        model = subject.build()
+        models = models_of(subject)
         failed: dict[str, str] = {}
         for batch in batches:
-            times, failed = turns(model, subject, batch, effort)
+            times, failed = turns(models, subject, batch, effort)
             rivals = PEERS if batch <= 2 else PEERS[1:]
             goal = verdict(ratio(times, rivals), WARM_GOALS.get(batch))
             cut = f" (torchinfo: a batch of {subject.most_really})" if batch > subject.most_really else ""
@@ -130,11 +139,11 @@ def giants(subjects: Iterable[Subject], effort: Effort) -> None:
     print(f"{'model':14} {'batch':>5} {HEAD} {'MB':>7}")
     bare = cold("nothing", "nothing")[1]
     for subject in subjects:
-        model = subject.build()
+        models = models_of(subject)
         over = (cold("ours", subject.name)[1] - bare) / 2**20
         failed: dict[str, str] = {}
         for batch in (1, 32, 128):
-            times, failed = turns(model, subject, batch, effort)
+            times, failed = turns(models, subject, batch, effort)
             goal = GIANT_GOALS_MS.get(subject.name)
             met = f"{verdict(1000 * times['ours'], goal)} {verdict(over, goal and GIANT_GOAL_MB)}"
             print(f"{subject.name:14} {batch:5} {cells(times)} {over:7.1f}  {met}", flush=True)

@@ -148,7 +148,7 @@ def table(arguments: argparse.Namespace) -> str:
         raise InputError("--max-batch needs --gpu: the memory that the batch is to fit in")
     memory = memory_options(arguments)
     with importable(os.getcwd(), *([str(Path(source).resolve().parent)] if source.endswith(".py") else [])):
-        model = build_model(find(import_source(source), name), parse_pairs(arguments.kwargs), arguments.meta)
+        model = build_model(find(source, name), parse_pairs(arguments.kwargs), arguments.meta)
         sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
         result = summary(
             model,
@@ -244,14 +244,15 @@ def importable(*folders: str) -> Iterator[None]:
         sys.path[:] = before
 
 
-def find(module: ModuleType, name: str) -> Any:
-    """A dotted name in a module. Raises :class:`InputError` with the names most like it."""
+def find(source: str, name: str) -> Any:
+    """A dotted name in a module or file. Raises :class:`InputError` with the names most like it."""
+    module = import_source(source)
     try:
         return operator.attrgetter(name)(module)
     except AttributeError as error:
         near = difflib.get_close_matches(name, vars(module), n=5)
         like = f"; names like it: {', '.join(near)}" if near else ""
-        raise InputError(f"{module.__name__} has no {name}{like}") from error
+        raise InputError(f"{source} has no {name}{like}") from error
 
 
 def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
