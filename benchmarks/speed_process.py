@@ -6,6 +6,7 @@ after building the model; MODEL "nothing" stops after importing torch.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""With compiled bytecode, as an installed package has it: the first of several processes writes it."""
 
 
 def main(tool: str, name: str) -> None:
@@ -43,7 +46,7 @@ def cold(tool: str, name: str, clock: str = "wall") -> tuple[float, int]:
     measure = time.perf_counter if clock == "wall" else children_seconds
     started = measure()
     command = [sys.executable, "-m", "benchmarks.speed_process", tool, name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     seconds = measure() - started
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
@@ -61,7 +64,8 @@ def import_seconds(module: str, clock: str = "wall") -> float:
     first = "" if module == "torch" else "import torch; "
     read = "time.perf_counter()" if clock == "wall" else "time.process_time()"
     program = f"{first}import time; t = {read}; import {module}; print({read} - t)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
