@@ -153,6 +153,13 @@ def test_values_written_in_a_forward_go_to_a_card_that_is_not_there(fake_cuda: F
     assert (type(made), made.device, made.dtype) == (Fake, CUDA, torch.float32)
 
 
+def test_models_are_told_of_the_card_that_is_meant() -> None:
+    asked = torch.cuda.get_device_capability
+    with standing_in_for(CUDA, capability=(9, 0)):
+        assert (torch.cuda.get_device_capability(0), torch.cuda.current_device()) == ((9, 0), 0)
+    assert torch.cuda.get_device_capability is asked
+
+
 def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
     with standing_in_for(CUDA):
         assert torch._C._only_lift_cpu_tensors()

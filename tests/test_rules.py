@@ -128,14 +128,11 @@ def calls(*names: str) -> Callable[[Callable[[Draw], Sequence[Any]]], None]:
 @calls("_grouped_mm")
 def _grouped_products(draw: Draw) -> Sequence[Any]:
     """In bfloat16, the one dtype for which torch has a meta kernel."""
-    groups, rows, inner, columns = (
-        draw.randint(1, 3),
-        8 * draw.randint(1, 3),
-        8 * draw.randint(1, 3),
-        8 * draw.randint(1, 3),
-    )
-    x, y = meta((rows, inner), torch.bfloat16), meta((groups, inner, columns), torch.bfloat16)
-    return x, y, meta((groups,), torch.int32), {}
+    groups, rows, inner, columns = draw.randint(1, 3), *(8 * draw.randint(1, 3) for _ in range(3))
+    batch = [groups] * (draw.random() < 0.5), [groups] * (draw.random() < 0.5)
+    x, y = meta((*batch[0], rows, inner), torch.bfloat16), meta((*batch[1], inner, columns), torch.bfloat16)
+    offsets = [] if batch == ([groups], [groups]) else [meta((groups,), torch.int32)]
+    return x, y, *offsets, {}
 
 
 # Comparing

@@ -7,7 +7,7 @@ a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/test_fakes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -176,33 +176,46 @@ def quiet_refusals() -> Iterator[None]:
 
 
 @contextmanager
-def standing_in_for(device: torch.device, backward: bool = False) -> Iterator[Any]:
+def standing_in_for(
+    device: torch.device, backward: bool = False, capability: tuple[int, int] = (8, 0)
+) -> Iterator[Any]:
     """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
 
     torch initialises CUDA when a tensor is asked for on it, unless a mode holds the key of its own fake mode; and
     ``torch.autocast("cuda")`` turns itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its
-    tensor on the CPU and lets the mode see how it is moved, so that no card is ever asked for memory.
+    tensor on the CPU and lets the mode see how it is moved, so that no card is ever asked for memory. Models that ask
+    for the ``capability`` of the card are told that of the one which is meant.
     """
     if device.type != "cuda":
         yield None
         return
     from torch.cuda.amp import common
 
-    asked = common.amp_definitely_not_available, torch.cuda.is_bf16_supported
+    is_here = torch.cuda.is_available()
+    answers: dict[tuple[Any, str], Any] = {
+        (torch.cuda, "get_device_capability"): capability,
+        (torch.cuda, "is_bf16_supported"): capability >= (8, 0),
+        (torch.cuda, "current_device"): device.index or 0,
+        (torch.cuda, "synchronize"): None,
+        (common, "amp_definitely_not_available"): False,
+    }
+    asked = {place: getattr(*place) for place in answers}
     lifted = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:
         with cuda_guard(backward) as Fake.cuda_is_guarded:
-            if torch.cuda.is_available():
-                yield None
-            else:
-                common.amp_definitely_not_available = lambda: False
-                torch.cuda.is_bf16_supported = lambda *_: True
-                yield torch._C._TorchDispatchModeKey.FAKE
+            for place, answer in answers.items():
+                setattr(*place, _always(answer))
+            yield None if is_here else torch._C._TorchDispatchModeKey.FAKE
     finally:
         Fake.cuda_is_guarded = False
         torch._C._set_only_lift_cpu_tensors(lifted)
-        common.amp_definitely_not_available, torch.cuda.is_bf16_supported = asked
+        for place, function in asked.items():
+            setattr(*place, function)
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
 
 
 @contextmanager

@@ -51,9 +51,11 @@ class Answers:
         self.asked[asked] = number + 1
         return number
 
-    def answer(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it."""
-        number = self.turn(asked)
+    def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it.
+
+        ``number`` is that of the question among those of its module and operator, from :meth:`turn`.
+        """
         outside = asked[0] == OUTSIDE
         told = (self.recorded or {}).get(asked)
         found = told[number % len(told)] if told else None
@@ -110,8 +112,13 @@ def _may_ask(func: OpOverload) -> bool:
     found = _MAY_ASK.get(id(func))
     if found is None:
         unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        found = _MAY_ASK[id(func)] = any(tag in func.tags for tag in unclear)
+        found = _MAY_ASK[id(func)] = is_foreign(func) or any(tag in func.tags for tag in unclear)
     return found
+
+
+def is_foreign(func: OpOverload) -> bool:
+    """Whether an operator is of another library than torch, whose fake kernel may be missing or may give up."""
+    return func.namespace not in ("aten", "prim", "prims")
 
 
 _MAY_ASK: dict[int, bool] = {}
@@ -131,11 +138,8 @@ def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | 
     """What masks with values tell of the size of a selection from a tensor without; None where they do not."""
     if func is INDEX:
         values = [read(mask) for mask in _masks(args[1])]
-        return (
-            None
-            if any(value is None for value in values)
-            else [int(value.sum()) for value in values if value is not None]
-        )
+        counts = [int(value.sum()) for value in values if value is not None]
+        return counts if len(counts) == len(values) else None
     if func is aten.masked_select.default:
         value = read(args[1])
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)

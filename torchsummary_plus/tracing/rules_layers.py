@@ -57,10 +57,21 @@ def bmm(x: Tensor, y: Tensor) -> Out:
 def grouped_mm(
     x: Tensor, y: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> Out:
-    """One product for each group of rows. Rows whose bytes are no multiple of 16 are padded: that is left alone."""
-    sure(offs is not None and bias is None and x.dtype == y.dtype and (x.dim(), y.dim()) == (2, 3))
-    sure(x.shape[1] == y.shape[1] and y.shape[2] * x.dtype.itemsize % 16 == 0 and out_dtype in (None, x.dtype))
-    return fresh((x.shape[0], y.shape[2]), x.dtype)
+    """One product for each group of rows, of columns or of what is summed over; or of a batch, without groups.
+
+    The kernels make rows of multiples of 16 bytes (aten/src/ATen/native/GroupedMMUtils.h). Torch's meta kernel knows
+    bfloat16 alone.
+    """
+    sure(bias is None and x.dtype is y.dtype and x.dim() in (2, 3) and y.dim() in (2, 3))
+    sure(x.shape[-1] == y.shape[-2] and out_dtype in (None, x.dtype))
+    rows, columns = x.shape[-2], y.shape[-1]
+    step = -(-columns * x.dtype.itemsize // 16) * 16 // x.dtype.itemsize
+    if x.dim() != y.dim():
+        sure(offs is not None)
+        return (rows, columns), (step, 1), x.dtype
+    groups = x.shape[0] if offs is None else offs.shape[0]
+    sure((x.dim() == 3) == (offs is None) and (x.dim() == 2 or y.shape[0] == groups))
+    return (groups, rows, columns), (rows * step, step, 1), x.dtype
 
 
 @rule("addmm")

@@ -14,7 +14,7 @@ from .fakes import CPU, META, Fake, fake_like, is_plain
 from .inputs import real_input
 from .kernels import MASK, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
-from .questions import Answers, asks, made, told_by_mask
+from .questions import Answers, asks, is_foreign, made, told_by_mask
 
 
 class ValuedKernels(FakeKernels):
@@ -100,16 +100,20 @@ class ValuedKernels(FakeKernels):
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
         """The result of an operator that asks for values: from those of its arguments, else as it is answered."""
         asked = self.module(), func.name()
+        turn = self.answers.turn(asked)
         if all(self._value_of(tensor, False) is not None for tensor in given):
-            self.answers.turn(asked)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
         found = told_by_mask(func, args, self._read_mask)
         if found is not None:
-            self.answers.turn(asked)
             return made(func, args, kwargs, found, device)
-        return self.answers.answer(asked, func, args, kwargs, device)
+        if is_foreign(func):
+            try:
+                return super().__call__(func, args, kwargs)
+            except (RuntimeError, NotImplementedError):
+                return self.answers.answer(asked, turn, func, args, kwargs, device)
+        return self.answers.answer(asked, turn, func, args, kwargs, device)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:
         return self._value_of(mask, False)
