@@ -28,20 +28,42 @@ class Measured:
     static_bytes: int
 
 
-def cpu_deltas(run: Callable[[], object]) -> list[int]:
-    """The bytes of every CPU allocation (positive) and free (negative) while ``run`` runs, in their order."""
+@dataclass(frozen=True)
+class Change:
+    """Bytes that an allocation took at an address, or with a minus a free gave back.
+
+    ``names`` are those of the operators and marks around it, from outside in, and ``calls`` their numbers.
+    """
+
+    time_ns: int
+    address: int
+    nbytes: int
+    names: tuple[str, ...]
+    calls: tuple[int, ...]
+
+
+def cpu_changes(run: Callable[[], object]) -> list[Change]:
+    """Every CPU allocation and free while ``run`` runs, in their order, with the operators and marks around them."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         run()
-    found: list[tuple[int, int, int]] = []
-    waiting = list(reversed(prof.profiler.kineto_results.experimental_event_tree()))
+    found: list[Change] = []
+    roots = prof.profiler.kineto_results.experimental_event_tree()
+    waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...]]] = [(event, (), ()) for event in reversed(roots)]
+    count = 0
     while waiting:
-        event = waiting.pop()
+        event, names, calls = waiting.pop()
         fields = event.extra_fields
         if event.tag == _EventType.Allocation and fields.device.type == "cpu":
-            found.append((event.start_time_ns, len(found), fields.alloc_size))
-        waiting.extend(reversed(event.children))
-    return [nbytes for _, _, nbytes in sorted(found)]
+            found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls))
+        inside, count = ((*names, event.name), (*calls, count)), count + 1
+        waiting.extend((child, *inside) for child in reversed(event.children))
+    return sorted(found, key=lambda change: change.time_ns)
+
+
+def cpu_deltas(run: Callable[[], object]) -> list[int]:
+    """The bytes of every CPU allocation (positive) and free (negative) while ``run`` runs, in their order."""
+    return [change.nbytes for change in cpu_changes(run)]
 
 
 def highest(deltas: Iterable[int]) -> tuple[int, int]:
@@ -84,10 +106,11 @@ def measure(
         for _ in range(steps):
             loss = forward()
             loss.backward()
+            del loss
             if chosen is not None:
                 chosen.step()
             model.zero_grad()
-        del chosen, loss
+        del chosen
 
     peak, left = highest(cpu_deltas(run))
     static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])

@@ -59,6 +59,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.workspace_conv",
         "tracing.workspace_copies",
         "tracing.workspace_cpu",
+        "tracing.workspace_fft",
         "tracing.workspace_images",
         "tracing.workspace_attention",
         "tracing.workspace_pointwise",

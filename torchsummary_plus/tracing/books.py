@@ -83,8 +83,8 @@ class Books:
             kernels.hook_parameters()
             stack.enter_context(engine_watched(self.watch, self.device, self._phase, self.capability))
             stack.enter_context(self.watch)
-            stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
-            stack.enter_context(functions_as_without_mode(self.device))
+            functions = stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
+            stack.enter_context(functions_as_without_mode(functions, self.ledger.notice))
             optimizer = self._optimizer()
             output = None
             for number in range(self.step.steps):

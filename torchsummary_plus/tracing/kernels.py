@@ -284,8 +284,13 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
     device = _result_device(kwargs, found)
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
-    with in_kernel():
-        out = change_tensors(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
+    try:
+        with in_kernel():
+            out = change_tensors(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
+    except NotImplementedError:
+        if func._schema.returns or not func._schema.is_mutable:
+            raise
+        return None
     return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
 
 

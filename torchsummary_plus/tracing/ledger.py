@@ -59,6 +59,13 @@ class Ledger(Listener):
             if owner != OUTSIDE:
                 self.owners[number] = owner
 
+    def notice(self, tensor: torch.Tensor, name: str) -> None:
+        """Book a tensor that no operator has made, under the name of what has."""
+        if self._is_here(tensor):
+            owner = self._owner()
+            self.moments.append(Moment(name, owner, self.phase, self.step))
+            self._book(tensor.untyped_storage(), owner)
+
     def begin(self, frame: Frame) -> None:
         self._turn(OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:

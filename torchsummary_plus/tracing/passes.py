@@ -95,6 +95,7 @@ class Pass(TorchDispatchMode):
         self.around: Pass | None = None
         self.deaf = False
         self.in_engine = False
+        self.in_attention = False
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._before = _heard(listeners, "before")

@@ -22,7 +22,7 @@ class StepKernels(ValuedKernels):
     """Fake kernels that know of the autograd engine.
 
     Under a mode the engine adds gradients up out of place; without one it writes into a buffer that nobody else holds
-    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients.
+    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients, and attention the mask.
     """
 
     watch: Pass
@@ -38,6 +38,8 @@ class StepKernels(ValuedKernels):
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         watch = self.watch
+        if watch.in_attention and func is aten.add.Tensor:
+            func, args = aten.alias.default, args[:1]
         if not watch.in_engine:
             return super().__call__(func, args, kwargs)
         node = torch._C._current_autograd_node()

@@ -18,11 +18,13 @@ from .workspace_cuda import KEPT, rnn_workspace
 aten: Any = torch.ops.aten
 
 HALVES = (torch.float16, torch.bfloat16)
+ATTENTION: Any = torch.nn.functional.scaled_dot_product_attention
+"""torch's own, whatever may stand for it while a step runs."""
 
 
 def cuda_function(func: Any, capability: Capability) -> Callable[..., Any] | None:
     """How a GPU runs a function that another build would run otherwise; None where there is no difference."""
-    if func is torch.nn.functional.scaled_dot_product_attention:
+    if func is ATTENTION:
         return lambda *args, **kwargs: attention(capability, *args, **kwargs)
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:

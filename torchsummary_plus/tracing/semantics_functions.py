@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .kernels import MASK
 from .passes import Pass
-from .semantics_cuda import cuda_function
+from .semantics_cuda import ATTENTION, cuda_function
 from .workspace import AMPERE, Capability
 
 _NODE = "_torchsummary_plus_node"
@@ -45,22 +45,35 @@ class StepFunctions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
-            return (self._stand_in(func) or func)(*args, **(kwargs or {}))
+            return self.stand_in(func)(*args, **(kwargs or {}))
         except Exception as error:
             note_node(error)
             raise
         finally:
             self.watch.in_engine = outer
 
-    def _stand_in(self, func: Any) -> Callable[..., Any] | None:
-        """How a function runs without a mode, on the device; None where there is no difference."""
-        if func is _linear_kernel:
-            return _linear
+    def stand_in(self, func: Any) -> Callable[..., Any]:
+        """How a function runs without a mode, on the device."""
+        if func in _STAND_INS:
+            return _STAND_INS[func]
         if func in _FINITE:
             return partial(_finite, func)
         if self.on_cuda:
-            return cuda_function(func, self.capability)
-        return self._max_pool1d if func in _POOLS else None
+            return cuda_function(func, self.capability) or func
+        if func is ATTENTION:
+            return self._attention
+        return self._max_pool1d if func in _POOLS else func
+
+    def _attention(self, *args: Any, **kwargs: Any) -> Any:
+        """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.
+
+        Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
+        """
+        self.watch.in_attention = True
+        try:
+            return ATTENTION(*args, **kwargs)
+        finally:
+            self.watch.in_attention = False
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Where no gradient is needed the CPU kernel makes no indices; under a mode, torch takes the one that does.
@@ -75,6 +88,7 @@ class StepFunctions(TorchFunctionMode):
 
 
 _linear_kernel = functional.linear
+_one_hot_kernel: Any = functional.one_hot
 _pool: Any = functional.max_pool1d
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
 
@@ -86,6 +100,16 @@ def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
         return _linear_kernel(input, weight, bias)
     return torch.matmul(input, weight.t()).add_(bias)
 
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
+    """Ones scattered into zeros; under a mode the classes are compared with their numbers."""
+    if num_classes <= 0:
+        return _one_hot_kernel(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.long, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+_STAND_INS: dict[Any, Callable[..., Any]] = {_linear_kernel: _linear, _one_hot_kernel: _one_hot}
 
 _FINITE = {
     function: value
@@ -103,22 +127,34 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def functions_as_without_mode(device: torch.device) -> Iterator[None]:
-    """While it holds, torch's own layers choose as they would under no mode, which the functions inside them never see.
+def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.Tensor, str], None]) -> Iterator[None]:
+    """While it holds, torch's own functions do as they do under no mode, where a mode does not see them called.
 
-    On the CPU attention and encoder layers leave their fast path where a function mode is on; and attention calls
-    ``linear``.
+    On the CPU attention and encoder layers leave their fast path where a function mode is on; and what functions call
+    that a mode has seen, it sees no more. No operator makes the state of the random generator, which checkpointing
+    keeps: ``notice`` is told.
     """
     overrides: Any = torch.overrides
-    asked, linear = overrides.has_torch_function, functional.linear
+    random: Any = torch.random
+    layers: Any = functional
+    asked, get_rng_state = overrides.has_torch_function, torch.get_rng_state
 
     def has_torch_function(tensors: Any) -> bool:
         """Whether to leave the fast path: only for the one that makes nested tensors, which have no fakes."""
         is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
-        return (is_encoder or device.type != "cpu") and bool(asked(tensors))
+        return (is_encoder or functions.on_cuda) and bool(asked(tensors))
 
-    overrides.has_torch_function, functional.linear = has_torch_function, _linear
+    def noticed_rng_state() -> torch.Tensor:
+        state = get_rng_state()
+        notice(state, "torch::get_rng_state")
+        return state
+
+    overrides.has_torch_function = has_torch_function
+    layers.linear, layers.scaled_dot_product_attention = _linear, functions.stand_in(ATTENTION)
+    torch.get_rng_state = random.get_rng_state = noticed_rng_state
     try:
         yield
     finally:
-        overrides.has_torch_function, functional.linear = asked, linear
+        overrides.has_torch_function = asked
+        layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
+        torch.get_rng_state = random.get_rng_state = get_rng_state

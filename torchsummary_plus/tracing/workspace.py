@@ -14,6 +14,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_cuda,
     workspace_cuda_attention,
     workspace_cuda_conv,
+    workspace_fft,
     workspace_images,
     workspace_pointwise,
     workspace_products,

@@ -106,3 +106,21 @@ def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
 def _absolute(out: Any, x: Any) -> int:
     """Of complex numbers: as complex numbers first."""
     return elements(x) * itemsize(x) if x.dtype.is_complex else 0
+
+
+_FOREACH = tuple(
+    f"aten::_foreach_{name}.{kind}"
+    for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
+    for kind in ("Scalar", "ScalarList")
+)
+
+
+@scratch("cpu", *_FOREACH, source=f"{NATIVE}ForeachOpsKernels.cpp: on the CPU one tensor after another", band=0.0)
+def _foreach(out: Any, tensors: Any, numbers: Any) -> int:
+    """The number beside the last tensor, when the other results are there."""
+    return _cast(numbers[-1] if isinstance(numbers, (list, tuple)) else numbers, tensors[-1].dtype)
+
+
+@scratch("cpu", "aten::_foreach_pow.ScalarAndTensor", source=f"{NATIVE}ForeachOpsKernels.cpp", band=0.0)
+def _foreach_power(out: Any, base: Any, exponents: Any) -> int:
+    return _cast(base, exponents[-1].dtype)

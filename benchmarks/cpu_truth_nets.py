@@ -1,0 +1,442 @@
+"""Networks written for the benchmark of CPU memory: kinds that the model libraries do not have, or not as small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class Skip(nn.Module):
+    """What a body gives, added to its input, or joined to it along an axis."""
+
+    def __init__(self, *body: nn.Module, join: int | None = None) -> None:
+        super().__init__()
+        self.body, self.join = nn.Sequential(*body), join
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        return x + y if self.join is None else torch.cat([x, y], self.join)
+
+
+class Through(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: object, *parts: nn.Module) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        return self.function(*self.parts, *xs)  # type: ignore[operator,no-any-return]
+
+
+def conv(width: int, out: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """Convolution, batch normalisation, ReLU."""
+    layer = nn.Conv2d(width, out, size, stride, size // 2, groups=groups, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(out), nn.ReLU(inplace=True))
+
+
+class UNet(nn.Module):
+    """Down twice and up twice; ``up`` by transposed convolution or by interpolation."""
+
+    def __init__(self, up: str = "transposed", width: int = 16) -> None:
+        super().__init__()
+        w = width
+        self.down = nn.ModuleList([self.twice(3, w), self.twice(w, 2 * w), self.twice(2 * w, 4 * w)])
+        self.join = nn.ModuleList([self.twice(4 * w, 2 * w), self.twice(2 * w, w)])
+        self.up = nn.ModuleList([self.grow(4 * w, 2 * w, up), self.grow(2 * w, w, up)])
+        self.head = nn.Conv2d(w, 2, 1)
+
+    @staticmethod
+    def twice(width: int, out: int) -> nn.Sequential:
+        return nn.Sequential(conv(width, out), conv(out, out))
+
+    @staticmethod
+    def grow(width: int, out: int, up: str) -> nn.Module:
+        if up == "transposed":
+            return nn.ConvTranspose2d(width, out, 2, 2)
+        return nn.Sequential(nn.Upsample(scale_factor=2, mode=up), nn.Conv2d(width, out, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.down[0](x)
+        b = self.down[1](F.max_pool2d(a, 2))
+        y = self.down[2](F.max_pool2d(b, 2))
+        for skip, up, join in zip((b, a), self.up, self.join):
+            y = join(torch.cat([skip, up(y)], 1))
+        return self.head(y)  # type: ignore[no-any-return]
+
+
+class TimeBlock(nn.Module):
+    """A residual block of a diffusion model, told of the time step."""
+
+    def __init__(self, width: int, out: int, time: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, out, 3, padding=1))
+        self.time = nn.Linear(time, out)
+        self.second = nn.Sequential(nn.GroupNorm(4, out), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(out, out, 3, padding=1))
+        self.skip = nn.Conv2d(width, out, 1) if width != out else nn.Identity()
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y = self.first(x) + self.time(F.silu(time))[:, :, None, None]
+        return self.skip(x) + self.second(y)  # type: ignore[no-any-return]
+
+
+class PixelAttention(nn.Module):
+    """Every pixel attends to every other one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(4, width),
+            nn.Conv2d(width, 3 * width, 1),
+            nn.Conv2d(width, width, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        q, k, v = self.qkv(self.norm(x)).reshape(b, 3, c, h * w).unbind(1)
+        scores = (q.transpose(1, 2) @ k * c**-0.5).softmax(-1)
+        return x + self.out((v @ scores.transpose(1, 2)).reshape(b, c, h, w))  # type: ignore[no-any-return]
+
+
+class DiffusionUNet(nn.Module):
+    """The U-Net of a diffusion model, with attention in the middle and a mean squared error of the noise as loss."""
+
+    def __init__(self, width: int = 16, time: int = 64) -> None:
+        super().__init__()
+        self.width = width
+        self.time = nn.Sequential(nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time))
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.a, self.b = TimeBlock(width, width, time), TimeBlock(width, 2 * width, time)
+        self.down = nn.Conv2d(width, width, 3, 2, 1)
+        self.middle, self.attention = TimeBlock(2 * width, 2 * width, time), PixelAttention(2 * width)
+        self.up = nn.ConvTranspose2d(2 * width, width, 4, 2, 1)
+        self.c = TimeBlock(2 * width, width, time)
+        self.head = nn.Sequential(nn.GroupNorm(4, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1))
+
+    def forward(self, x: Tensor, step: Tensor) -> Tensor:
+        angles = step[:, None].float() * torch.exp(-torch.arange(self.width // 2, device=x.device) / 4.0)
+        time = self.time(torch.cat([angles.sin(), angles.cos()], 1))
+        a = self.a(self.stem(x), time)
+        y = self.attention(self.middle(self.b(self.down(a), time), time))
+        return F.mse_loss(self.head(self.c(torch.cat([a, self.up(y)], 1), time)), x)
+
+
+class Attention(nn.Module):
+    """Attention as GPT and BERT write it; ``kind`` "fused", or "plain" for the products and the softmax by hand."""
+
+    def __init__(self, width: int, heads: int, causal: bool, kind: str = "fused") -> None:
+        super().__init__()
+        self.heads, self.causal, self.kind = heads, causal, kind
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, w = x.shape
+        q, k, v = (t.view(b, s, self.heads, -1).transpose(1, 2) for t in self.qkv(x).split(w, dim=2))
+        if self.kind == "fused":
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            scores = q @ k.transpose(-2, -1) * (w // self.heads) ** -0.5
+            if self.causal:
+                hidden = torch.ones(s, s, dtype=torch.bool, device=x.device).triu(1)
+                scores = scores.masked_fill(hidden, float("-inf"))
+            y = F.dropout(scores.softmax(-1), 0.1, self.training) @ v
+        return self.proj(y.transpose(1, 2).reshape(b, s, w))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A transformer block: norms first as in GPT-2, or last as in BERT."""
+
+    def __init__(self, width: int, heads: int, first: bool, kind: str = "fused") -> None:
+        super().__init__()
+        self.first = first
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, causal=first, kind=kind)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.first:
+            x = x + self.drop(self.attention(self.norm1(x)))
+            return x + self.drop(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
+        x = self.norm1(x + self.drop(self.attention(x)))
+        return self.norm2(x + self.drop(self.mlp(x)))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """A language model with its loss: tied words, learned places; ``saves`` recomputes blocks in the backward."""
+
+    def __init__(self, kind: str = "fused", saves: bool = False, words: int = 500, length: int = 64) -> None:
+        super().__init__()
+        width = 64
+        self.saves = saves
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.drop = nn.Dropout(0.1)
+        self.blocks = nn.ModuleList(Block(width, 4, first=True, kind=kind) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.drop(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.saves else block(x)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class Llama(nn.Module):
+    """Blocks with RMS norms, rotary places as complex numbers, grouped queries and gated hidden layers."""
+
+    def __init__(self, width: int = 64, heads: int = 4, pairs: int = 2, wide: int = 160, words: int = 500) -> None:
+        super().__init__()
+        size = width // heads
+        self.heads, self.pairs, self.size = heads, pairs, size
+        self.words = nn.Embedding(words, width)
+        self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(3))
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, pairs * size, bias=False) for _ in range(2))
+        self.gate, self.up = nn.Linear(width, wide, bias=False), nn.Linear(width, wide, bias=False)
+        self.down, self.head = nn.Linear(wide, width, bias=False), nn.Linear(width, words, bias=False)
+
+    def rotated(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device).float()
+        angles = torch.outer(places, 10000 ** (-torch.arange(0, self.size, 2, device=x.device) / self.size))
+        turns = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns).flatten(-2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        b, s, w = x.shape
+        y = self.norms[0](x)
+        q, k = self.rotated(self.q(y).view(b, s, self.heads, -1)), self.rotated(self.k(y).view(b, s, self.pairs, -1))
+        v = self.v(y).view(b, s, self.pairs, -1)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(y.transpose(1, 2).reshape(b, s, w))
+        y = self.norms[1](x)
+        x = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return F.cross_entropy(self.head(self.norms[2](x)).flatten(0, 1), ids.flatten())
+
+
+class ViT(nn.Module):
+    """Patches of an image as tokens, and one more for the class."""
+
+    def __init__(self, side: int = 32, patch: int = 8, width: int = 64, kind: str = "fused") -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.label = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.zeros(1, (side // patch) ** 2 + 1, width))
+        self.blocks = nn.Sequential(*(Block(width, 4, first=True, kind=kind) for _ in range(2)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.label.expand(len(x), -1, -1), tokens], 1) + self.places
+        return self.head(self.norm(self.blocks(x))[:, 0])  # type: ignore[no-any-return]
+
+
+class Mixer(nn.Module):
+    """MLP-Mixer: a hidden layer across patches, then one across channels."""
+
+    def __init__(self, patches: int = 16, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 8, 8)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(5))
+        self.across = nn.ModuleList(self.hidden(patches) for _ in range(2))
+        self.along = nn.ModuleList(self.hidden(width) for _ in range(2))
+        self.head = nn.Linear(width, 10)
+
+    @staticmethod
+    def hidden(width: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2)
+        for number, (across, along) in enumerate(zip(self.across, self.along)):
+            x = x + across(self.norms[2 * number](x).transpose(1, 2)).transpose(1, 2)
+            x = x + along(self.norms[2 * number + 1](x))
+        return self.head(self.norms[4](x).mean(1))  # type: ignore[no-any-return]
+
+
+class Recurrent(nn.Module):
+    """Words through a recurrent layer to a label for each of them."""
+
+    def __init__(self, layer: nn.Module, width: int, words: int = 200) -> None:
+        super().__init__()
+        self.words, self.layer, self.head = nn.Embedding(words, 32), layer, nn.Linear(width, words)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.layer(self.words(ids))[0]).flatten(0, 1), ids.flatten())
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder of one LSTM each, with attention of the second to the first."""
+
+    def __init__(self, words: int = 200, width: int = 48) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.encoder, self.decoder = (nn.LSTM(width, width, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(2 * width, words)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        source, state = self.encoder(self.words(ids))
+        target, _ = self.decoder(self.words(ids), state)
+        found = torch.bmm(torch.bmm(target, source.transpose(1, 2)).softmax(-1), source)
+        return F.cross_entropy(self.head(torch.cat([target, found], -1)).flatten(0, 1), ids.flatten())
+
+
+class CellByCell(nn.Module):
+    """A recurrent cell called in a loop."""
+
+    def __init__(self, cell: nn.Module, width: int) -> None:
+        super().__init__()
+        self.cell, self.head = cell, nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for part in x.unbind(1):
+            state = self.cell(part, state)
+        return self.head(state[0] if isinstance(state, tuple) else state)  # type: ignore[no-any-return]
+
+
+class VAE(nn.Module):
+    """A variational autoencoder with its loss."""
+
+    def __init__(self, features: int = 256, hidden: int = 96, code: int = 16) -> None:
+        super().__init__()
+        self.encode, self.to_code = nn.Linear(features, hidden), nn.Linear(hidden, 2 * code)
+        self.decode = nn.Sequential(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, spread = self.to_code(F.relu(self.encode(x))).chunk(2, 1)
+        z = mean + torch.randn_like(mean) * (0.5 * spread).exp()
+        loss = F.binary_cross_entropy_with_logits(self.decode(z), x.sigmoid(), reduction="sum")
+        return loss - 0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum()
+
+
+class GAN(nn.Module):
+    """A generator and the critic of what it makes, in one."""
+
+    def __init__(self, code: int = 32, width: int = 16) -> None:
+        super().__init__()
+        w = width
+        self.generator = nn.Sequential(
+            nn.ConvTranspose2d(code, 4 * w, 4, bias=False), nn.BatchNorm2d(4 * w), nn.ReLU(True),
+            nn.ConvTranspose2d(4 * w, 2 * w, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * w), nn.ReLU(True),
+            nn.ConvTranspose2d(2 * w, 3, 4, 2, 1), nn.Tanh(),
+        )  # fmt: skip
+        self.critic = nn.Sequential(
+            nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, w, 4, 2, 1)), nn.LeakyReLU(0.2, True),
+            nn.Conv2d(w, 2 * w, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Flatten(), nn.Linear(2 * w * 16, 1),
+        )  # fmt: skip
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.softplus(-self.critic(self.generator(z))).mean()
+
+
+class Experts(nn.Module):
+    """A gate that mixes what all experts say, weighted and one-hot for the best."""
+
+    def __init__(self, width: int = 48, experts: int = 4) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, experts)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 96), nn.SiLU(), nn.Linear(96, width)) for _ in range(experts)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = self.gate(x).softmax(-1)
+        best = F.one_hot(shares.argmax(-1), len(self.experts)).to(x.dtype)
+        outputs = torch.stack([expert(x) for expert in self.experts], -1)
+        return (outputs * (shares * best)[..., None, :]).sum(-1)
+
+
+class Spectral(nn.Module):
+    """A Fourier neural operator: a few frequencies of an image, mixed."""
+
+    def __init__(self, width: int = 12, modes: int = 6) -> None:
+        super().__init__()
+        self.modes = modes
+        self.lift, self.head = nn.Conv2d(1, width, 1), nn.Conv2d(width, 1, 1)
+        self.mix = nn.Parameter(torch.randn(width, width, modes, modes, 2) / width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.lift(x)
+        waves = torch.fft.rfft2(x)
+        kept = torch.einsum("bixy,ioxy->boxy", waves[:, :, : self.modes, : self.modes], torch.view_as_complex(self.mix))
+        out = torch.zeros_like(waves)
+        out[:, :, : self.modes, : self.modes] = kept
+        return self.head(F.gelu(x + torch.fft.irfft2(out, s=x.shape[-2:])))  # type: ignore[no-any-return]
+
+
+class Graph(nn.Module):
+    """Two rounds of messages along the edges of a ring, summed up at each node."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        nodes = torch.arange(x.shape[1], device=x.device)
+        for layer in self.layers:
+            messages = layer(x.index_select(1, nodes))
+            x = F.relu(torch.zeros_like(x).index_add(1, (nodes + 1) % x.shape[1], messages))
+        return x.mean(1)
+
+
+class Transformed(nn.Module):
+    """A spatial transformer: where to look, then what is seen there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = nn.Sequential(conv(3, 8, 3, 2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 6))
+        self.what = nn.Sequential(conv(3, 16), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(64, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = F.affine_grid(self.where(x).view(-1, 2, 3), list(x.shape), align_corners=False)
+        return self.what(F.grid_sample(x, grid, align_corners=False))  # type: ignore[no-any-return]
+
+
+class Twins(nn.Module):
+    """Two views of the same things through one network, and a contrastive loss of all pairs."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        first, second = F.normalize(self.body(a)), F.normalize(self.body(b))
+        pairs = first @ second.t() * self.scale.exp()
+        same = torch.arange(len(a), device=a.device)
+        return (F.cross_entropy(pairs, same) + F.cross_entropy(pairs.t(), same)) / 2
+
+
+class Field(nn.Module):
+    """A radiance field: places as waves, a skip in the middle."""
+
+    def __init__(self, waves: int = 6, width: int = 64) -> None:
+        super().__init__()
+        size = 3 * 2 * waves
+        self.waves = waves
+        self.first = nn.Sequential(nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.second = nn.Sequential(nn.Linear(width + size, width), nn.ReLU(), nn.Linear(width, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = (x[..., None] * 2.0 ** torch.arange(self.waves, device=x.device)).flatten(-2)
+        seen = torch.cat([angles.sin(), angles.cos()], -1)
+        return self.second(torch.cat([self.first(seen), seen], -1))  # type: ignore[no-any-return]
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a low-rank adapter beside it."""
+
+    def __init__(self, width: int, out: int, rank: int = 4) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(width, out).requires_grad_(False)
+        self.down, self.up = nn.Linear(width, rank, bias=False), nn.Linear(rank, out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + self.up(self.down(x)) * 0.5  # type: ignore[no-any-return]

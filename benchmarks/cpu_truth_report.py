@@ -1,0 +1,104 @@
+"""The report of the benchmark of CPU memory: percentiles of the error, by family, and what every larger error is of."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+EXPLAINED = 0.005
+"""The relative error from which a case is listed with what makes it up."""
+
+NAMES = ("first", "steady")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step of one case."""
+
+    name: str
+    family: str
+    measured: int
+    predicted: int
+    difference: dict[str, int]
+
+    @property
+    def error(self) -> float:
+        """Signed, of the measured peak."""
+        return (self.predicted - self.measured) / self.measured
+
+
+def rows(data: dict[str, Any]) -> Iterator[Row]:
+    """The steps of all cases that ran."""
+    for name, case in data["cases"].items():
+        if "error" not in case:
+            parts = case.get("difference", [{}, {}])
+            for step, real, fake, part in zip(NAMES, case["measured"], case["predicted"], parts):
+                yield Row(f"{name}/{step}", case["family"], real, fake, part)
+
+
+def percentile(values: list[float], part: float) -> float:
+    """The smallest value that so large a part of all does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1)]
+
+
+def report(data: dict[str, Any]) -> str:
+    """The whole report as text."""
+    found = list(rows(data))
+    if not found:
+        return "no case ran"
+    machine = ", ".join(f"{key} {value}" for key, value in data["machine"].items())
+    lines = [f"CPU: predicted against measured peaks ({machine})", "", _head()]
+    families: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        families[row.family].append(row)
+    lines += [_line(family, members) for family, members in families.items()]
+    lines.append(_line("all", found))
+    lines += ["", *_failures(data), *_explained(found)]
+    return "\n".join(lines)
+
+
+def _head() -> str:
+    shares = f"{'median':>8} {'90 %':>8} {'99 %':>8} {'worst':>9}"
+    return f"{'family':12} {'models':>6} {'cases':>6} {'to the byte':>11} {shares}"
+
+
+def _line(family: str, members: list[Row]) -> str:
+    sizes = [abs(row.error) for row in members]
+    worst = max(members, key=lambda row: abs(row.error)).error
+    exact = sum(row.measured == row.predicted for row in members) / len(members)
+    models = len({row.name.partition("/")[0] for row in members})
+    shares = " ".join(f"{percentile(sizes, part):8.3%}" for part in (0.5, 0.9, 0.99))
+    return f"{family:12} {models:6} {len(members):6} {exact:11.1%} {shares} {worst:+9.3%}"
+
+
+def _failures(data: dict[str, Any]) -> list[str]:
+    failed = [f"  {name}: {case['error']}" for name, case in data["cases"].items() if "error" in case]
+    return ["Did not run:", *failed, ""] if failed else []
+
+
+def _explained(found: list[Row]) -> list[str]:
+    """Every case beyond the bound, by what is live at the one peak and not at the other."""
+    beyond = sorted((row for row in found if abs(row.error) > EXPLAINED), key=lambda row: -abs(row.error))
+    share = len(beyond) / len(found)
+    lines = [f"Beyond {EXPLAINED:.1%}: {len(beyond)} of {len(found)} ({share:.1%}), with the bytes by operator that"]
+    lines.append("the prediction has too many of (+) or too few (-) at its peak:")
+    for row in beyond:
+        parts = ", ".join(f"{maker} {nbytes:+,}" for maker, nbytes in _largest(row.difference))
+        lines.append(f"  {row.error:+8.3%} {row.name:44} {parts}")
+    lines += ["", "By operator: in how many of these it takes the largest part, and that part of the peak at most:"]
+    leaders: Counter[str] = Counter()
+    most: dict[str, float] = defaultdict(float)
+    for row in beyond:
+        maker, nbytes = max(row.difference.items(), key=lambda item: abs(item[1]), default=("", 0))
+        leaders[maker] += 1
+        most[maker] = max(most[maker], nbytes / row.measured, key=abs)
+    lines += [f"  {count:5} {maker:44} {most[maker]:+.3%}" for maker, count in leaders.most_common()]
+    return lines
+
+
+def _largest(difference: dict[str, int]) -> list[tuple[str, int]]:
+    """The three largest parts of a difference."""
+    return sorted(difference.items(), key=lambda item: -abs(item[1]))[:3]
