@@ -630,8 +630,11 @@ def test_time_per_event_does_not_grow_with_the_blocks(options: str) -> None:
         for turn in range(20_000):
             old = turn * 2 % blocks
             events += [(blocks + turn, sizes[old]), (blocks + turn, 0)]
+        return min(timed(events) for _ in range(3)) / len(events)
+
+    def timed(events: list[tuple[int, int]]) -> float:
         start = time.process_time()
         replay(events, AllocatorOptions.parse(options))
-        return (time.process_time() - start) / len(events)
+        return time.process_time() - start
 
     assert seconds(20_000) < 5 * seconds(2_000)

@@ -44,7 +44,7 @@ def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs
     tiles = 2 * rows * columns * (size + (itemsize(query) if _is_half(query) else 0))
     b, heads, s, width = grad.shape
     by_token = _is_dense((b, s, heads, width), [grad.stride(axis) for axis in (0, 2, 1, 3)])
-    return torch.get_num_threads() * (tiles + rows * size) + (0 if by_token else nbytes(grad))
+    return torch.get_num_threads() * tiles + rows * size + (0 if by_token else nbytes(grad))
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -69,7 +69,8 @@ def _attention_peak(x: Any, heads: int, mask: Any, weights: bool, averaged: bool
         told = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
         peaks.append(3 * own + 2 * scores + told)
     if weights and averaged:
-        peaks.append(4 * own + scores + scores // heads + scalar(x))
+        mean = scores // heads
+        peaks += [4 * own + scores + mean, 4 * own + mean + scalar(x)]
     return max(peaks)
 
 

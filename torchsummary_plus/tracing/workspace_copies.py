@@ -31,8 +31,8 @@ def nbytes(tensor: Any) -> int:
 
 
 def scalar(tensor: Any) -> int:
-    """Bytes of a Python number beside a tensor: the number as a double or an integer, and as the tensor's dtype."""
-    return INT64 + (0 if tensor.dtype in (torch.float64, torch.int64) else itemsize(tensor))
+    """Bytes of an integer beside a tensor: as a tensor of its own, and as one of the tensor's dtype."""
+    return INT64 + (0 if tensor.dtype is torch.int64 else itemsize(tensor))
 
 
 def suggested(tensor: Any) -> Any:

@@ -61,15 +61,19 @@ def _upsampled(points: int) -> Callable[..., int]:
 
 
 def _antialiased(points: int) -> Callable[..., int]:
-    """Width first, into an image between the two; four indices and the weights for each place of the axis under way."""
+    """Width first, into an image between the two; four indices and the weights for each place of the axis under way.
+
+    An axis that keeps its size is left out.
+    """
 
     def formula(out: Any, x: Any, size: Any, align_corners: bool, *_: Any) -> int:
-        between = nbytes(x) // int(x.shape[3]) * int(out.shape[3])
         axes: list[int] = []
         for before, after in zip(x.shape[2:], out.shape[2:]):
             reach = ceil(points / 2 * max(1.0, before / after)) * 2 + 1
-            axes.append(after * (4 * INT64 + reach * itemsize(x)))
-        return between + max(axes)
+            if before != after:
+                axes.append(after * (4 * INT64 + reach * itemsize(x)))
+        between = nbytes(x) // int(x.shape[3]) * int(out.shape[3]) if len(axes) > 1 else 0
+        return between + max(axes, default=0)
 
     return formula
 

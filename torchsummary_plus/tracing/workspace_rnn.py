@@ -86,16 +86,19 @@ class _Layer:
         return _paged((hidden, self.states * self.width * self.size, *self.gates(merged), 0)) + HEADER + self.batches()
 
     def batches(self) -> int:
-        """Tables for blocked products: those of input and hidden state are one kind where they are equally wide."""
+        """Tables for blocked products, of two kinds where input and hidden state are equally wide, step by step."""
         common, each = BATCHES
-        return common + each * torch.get_num_threads() * (2 if self.inputs == self.width else 1) + self.tiles()
+        alone = self.batch == 1 and self.steps > 1
+        kinds = 2 if self.inputs == self.width and not alone else 1
+        return common + each * torch.get_num_threads() * kinds + self.tiles()
 
     def tiles(self) -> int:
         return 0 if self.size == FLOAT else TILES
 
     def blocked(self) -> int:
         """Both weights in blocks of output features."""
-        lanes = 32 if self.size < FLOAT or "AVX512" in torch.backends.cpu.get_cpu_capability() else 16
+        is_wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
+        lanes = 32 if self.size < FLOAT or is_wide or self.batch == 1 else 16
         return (self.inputs + self.width) * GATES * _up(self.width, lanes) * self.size
 
     def rows(self) -> int:
