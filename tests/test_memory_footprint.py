@@ -8,6 +8,7 @@ import pytest
 import torch
 from memory_truth import storage_bytes
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus.memory.estimate import ModuleMemory
 from torchsummary_plus.memory.footprint import Footprint
@@ -88,3 +89,19 @@ def test_the_own_footprints_add_up_to_the_inclusive_ones(mode: str) -> None:
         assert getattr(estimate.by_module[0].inclusive, field.name) == own
     layer = named(estimate)
     assert layer["layer"].inclusive == layer["layer"].own + layer["layer.0"].own + layer["layer.1"].own
+
+
+def test_a_segment_that_runs_again_owns_nothing_after_it_has_stopped_early() -> None:
+    """Non-reentrant checkpointing leaves the calls of a segment by an exception, once all that was saved is back."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.second, self.first(x), use_reentrant=False)
+
+    estimate = estimate_memory(Checkpointed(), (8,), 3, "cuda", optimizer="adamw")
+    moments = [moment for moment in estimate.log.moments if moment.phase == "optimizer"]
+    assert moments and {moment.module for moment in moments} == {-1}

@@ -84,7 +84,7 @@ class Books:
             stack.enter_context(engine_watched(self.watch, self.device, self._phase, self.capability))
             stack.enter_context(self.watch)
             functions = stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
-            stack.enter_context(functions_as_without_mode(functions, self.ledger.notice))
+            stack.enter_context(functions_as_without_mode(functions, self._notice))
             optimizer = self._optimizer()
             output = None
             for number in range(self.step.steps):
@@ -135,6 +135,9 @@ class Books:
         if self.step.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, self.step.autocast)
+
+    def _notice(self, tensor: Tensor, name: str) -> None:
+        self.ledger.notice(self.watch.frame, tensor, name)
 
     @contextmanager
     def _phase(self, phase: str) -> Iterator[None]:

@@ -42,7 +42,6 @@ class Ledger(Listener):
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
-        self._module = OUTSIDE
 
     def enter(self, phase: str, step: int) -> None:
         """A new phase of the step begins."""
@@ -59,10 +58,10 @@ class Ledger(Listener):
             if owner != OUTSIDE:
                 self.owners[number] = owner
 
-    def notice(self, tensor: torch.Tensor, name: str) -> None:
+    def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
         """Book a tensor that no operator has made, under the name of what has."""
         if self._is_here(tensor):
-            owner = self._owner()
+            owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
             self._book(tensor.untyped_storage(), owner)
 
@@ -85,7 +84,6 @@ class Ledger(Listener):
 
     def _turn(self, module: int) -> None:
         """From the next autograd node on, nodes are made by ``module``."""
-        self._module = module
         number = torch._C._autograd._get_sequence_nr()
         if self._node_starts[-1] == number:
             self._node_modules[-1] = module
@@ -93,11 +91,15 @@ class Ledger(Listener):
             self._node_starts.append(number)
             self._node_modules.append(module)
 
-    def _owner(self) -> int:
-        """The module that the present operator works for."""
+    def _owner(self, frame: Frame | None) -> int:
+        """The module that the present operator works for: the one whose call is under way, else its node's."""
+        while frame is not None and frame.module is None:
+            frame = frame.outer
+        if frame is not None and frame.module is not None:
+            return frame.module
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
-        if node is None or self._module != OUTSIDE:
-            return self._module
+        if node is None:
+            return OUTSIDE
         return self.made_in(node._sequence_nr())
 
     def made_in(self, node: int) -> int:
@@ -105,7 +107,7 @@ class Ledger(Listener):
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        owner = self._owner()
+        owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
         sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
