@@ -94,8 +94,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 3: views
     (
         "render",
+        "render.table",
         "render.lines",
         "render.columns",
+        "render.totals",
+        "render.tables",
         "render.memory_text",
         "render.text",
         "memory_estimate",

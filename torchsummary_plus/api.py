@@ -10,7 +10,7 @@ from torch import nn
 
 from .errors import InputError, choice_error
 from .model_summary import ModelSummary, View, as_summary
-from .render.text import check_view
+from .render.columns import check_view
 from .report import build_report
 from .tracing.inputs import as_device, make_example
 from .tracing.passes import no_collection

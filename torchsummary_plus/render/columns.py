@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ..errors import InputError, choice_error
 from ..report import Report
-from ..units import structure_text
-from .lines import Line
+from ..units import describe, structure_text
+from .lines import STYLES, Line
+from .table import Value
 
 Cell = Callable[[Line, Report, str], str]
 """A line, the report it is of, and what stands for a zero in this style -> text."""
@@ -16,13 +17,16 @@ Cell = Callable[[Line, Report, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, how its cells read, and the width it does not fall below in torchsummary's table.
+    """A column: its heading, how its cells read, what they hold as data, and the unit of that.
 
-    One ``of_memory`` is there only in a summary that was asked for the memory of a step.
+    It does not fall below ``flat_width`` in torchsummary's table. One ``of_memory`` is there only in a summary that
+    was asked for the memory of a step.
     """
 
     heading: str
     cell: Cell
+    value: Callable[[Line, Report], Value]
+    unit: str = ""
     flat_width: int = 15
     of_memory: bool = False
 
@@ -100,22 +104,60 @@ def _held(name: str) -> Cell:
     return cell
 
 
+def _shape(what: str) -> Callable[[Line, Report], Value]:
+    """The sizes of what a call takes or gives, as text; None without a call."""
+    return lambda line, report: structure_text(getattr(line.row, what)) if line.row.called else None
+
+
+def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
+    """What a cell of words reads; None for an empty one."""
+
+    def value(line: Line, report: Report) -> Value:
+        text = cell(line, report, "--")
+        return None if text == "--" else text
+
+    return value
+
+
+def _memory(name: str) -> Callable[[Line, Report], Value]:
+    """One figure of a row's memory."""
+
+    def value(line: Line, report: Report) -> Value:
+        nbytes: int | None = getattr(line.memory, name)
+        return nbytes
+
+    return value
+
+
+def _known_mult_adds(line: Line, report: Report) -> Value:
+    """The multiply-adds; None where nothing ran that could tell."""
+    return None if _mult_adds(line, report, "") == "N/A" else line.mult_adds
+
+
+def _share_of_params(line: Line, report: Report) -> Value:
+    return 100 * line.num_params / report.total_params if line.num_params else None
+
+
 COLUMNS: dict[str, Column] = {
-    "input_size": Column("Input Shape", _input_size, 25),
-    "output_size": Column("Output Shape", _output_size, 25),
-    "num_params": Column("Param #", _num_params),
-    "params_percent": Column("Param %", _params_percent, 10),
-    "kernel_size": Column("Kernel Shape", _kernel_size),
-    "groups": Column("Groups", _groups, 10),
-    "mult_adds": Column("Mult-Adds", _mult_adds),
-    "trainable": Column("Trainable", _trainable, 10),
-    "dtype": Column("Dtype", _dtype, 10),
-    "output_bytes": Column("Output Bytes", _output_bytes),
-    "var_name": Column("Variable", _var_name),
-    "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), of_memory=True),
-    "peak_bytes": Column("Live Bytes", _held("peak_bytes"), of_memory=True),
-    "grad_bytes": Column("Gradient Bytes", _held("grad_bytes"), of_memory=True),
-    "optimizer_bytes": Column("Optimizer Bytes", _held("optimizer_bytes"), of_memory=True),
+    "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25),
+    "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25),
+    "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements"),
+    "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10),
+    "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size)),
+    "groups": Column("Groups", _groups, lambda line, _: line.row.groups, flat_width=10),
+    "mult_adds": Column("Mult-Adds", _mult_adds, _known_mult_adds, "mult-adds"),
+    "trainable": Column("Trainable", _trainable, _as_read(_trainable), flat_width=10),
+    "dtype": Column("Dtype", _dtype, lambda line, _: line.row.dtype, flat_width=10),
+    "output_bytes": Column(
+        "Output Bytes", _output_bytes, lambda line, _: line.row.output_bytes if line.row.called else None, "bytes"
+    ),
+    "var_name": Column("Variable", _var_name, lambda line, _: line.row.var_name or None),
+    "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),
+    "peak_bytes": Column("Live Bytes", _held("peak_bytes"), _memory("peak_bytes"), "bytes", of_memory=True),
+    "grad_bytes": Column("Gradient Bytes", _held("grad_bytes"), _memory("grad_bytes"), "bytes", of_memory=True),
+    "optimizer_bytes": Column(
+        "Optimizer Bytes", _held("optimizer_bytes"), _memory("optimizer_bytes"), "bytes", of_memory=True
+    ),
 }
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
@@ -123,17 +165,28 @@ MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """What stands beside them by default where the memory of a step was asked for."""
 
 
-def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
-    """The columns of some names, in their order; the default ones for None. Raises :class:`InputError`."""
+def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:
+    """Names of columns as they were asked for; the default ones for None. Raises :class:`InputError`."""
     if isinstance(names, str):
         names = (names,)
-    if names is None:
-        names = DEFAULT_COLUMNS + (MEMORY_COLUMNS if with_memory else ())
-    chosen = []
-    for name in names:
+    chosen = DEFAULT_COLUMNS + (MEMORY_COLUMNS if with_memory else ()) if names is None else tuple(names)
+    for name in chosen:
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)
         if COLUMNS[name].of_memory and not with_memory:
             raise InputError(f'column {name!r} is of the memory of a step: summary(..., memory="train") makes it')
-        chosen.append(COLUMNS[name])
     return chosen
+
+
+def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
+    """The columns of some names, in their order; the default ones for None. Raises :class:`InputError`."""
+    return [COLUMNS[name] for name in chosen_names(names, with_memory)]
+
+
+def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
+    """Raise :class:`InputError` for an unknown style, column or depth."""
+    if style not in STYLES:
+        raise choice_error("style", style, STYLES)
+    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
+        raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
+    chosen_names(col_names, with_memory)

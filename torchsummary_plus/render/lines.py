@@ -14,9 +14,13 @@ UnknownOps = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table. The parameters of all lines add up to the total, in every style and at every depth."""
+    """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
+
+    ``guide`` are the branches that a tree draws in front of the label.
+    """
 
     row: Row
+    guide: str
     label: str
     num_params: int
     trainable_params: int
@@ -65,9 +69,9 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
         trainable = _trainable_below(report, row) if folded else row.trainable_params
-        label = guides[row.index] + _tree_name(row)
         held = memory[row.index] if memory else None
-        lines.append(Line(row, label, params, trainable, row.mult_adds, row.unknown_ops, folded, held))
+        guide, work = guides[row.index], (row.mult_adds, row.unknown_ops)
+        lines.append(Line(row, guide, _tree_name(row), params, trainable, *work, folded, held))
     return lines
 
 
@@ -141,7 +145,7 @@ class _Totals:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
-        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
+        return Line(row, "", label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}

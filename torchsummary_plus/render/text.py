@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tabulate import TableFormat, tabulate
 
-from ..errors import InputError, choice_error
 from ..report import Report
-from ..units import describe, mebibytes
-from .columns import Column, chosen_columns
+from .columns import Column, check_view, chosen_columns
 from .lines import STYLES
 from .lines import Line as TableLine
+from .table import Total
+from .totals import COUNTS, SIZES, report_totals
 
 FLAT_WIDTH = 64
 """The least width of torchsummary's table."""
 
 NAME_WIDTH = 20
 """The least width of torchsummary's first column."""
+
+UNITS = {"bytes": " (MB)"}
+"""What follows the label of a total in some unit."""
 
 
 def render(
@@ -35,17 +38,8 @@ def render(
     return _flat(report, lines, columns) if style == "torchsummary" else _tree(report, lines, columns)
 
 
-def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
-    """Raise :class:`InputError` for an unknown style, column or depth."""
-    if style not in STYLES:
-        raise choice_error("style", style, STYLES)
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
-        raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
-    chosen_columns(col_names, with_memory)
-
-
 def _cells(report: Report, lines: Sequence[TableLine], columns: Sequence[Column], zero: str) -> list[list[str]]:
-    return [[line.label, *(column.cell(line, report, zero) for column in columns)] for line in lines]
+    return [[line.guide + line.label, *(column.cell(line, report, zero) for column in columns)] for line in lines]
 
 
 def _flat(report: Report, lines: Sequence[TableLine], columns: Sequence[Column]) -> str:
@@ -104,34 +98,16 @@ def _table(
         with_header_hide=None,
     )
     table = tabulate(cells, headings, tablefmt=style, disable_numparse=True, stralign=None)
-    work = _work_totals(report) if row is _tree_row or "Mult-Adds" in headings else []
-    sizes = _size_totals(report, with_buffers=row is _tree_row)
-    return "\n".join([table, *_parameter_totals(report), *work, "-" * total, *sizes, "-" * total])
+    counts, sizes = list(COUNTS), list(SIZES)
+    if row is _flat_row:
+        sizes.remove("buffer_bytes")
+        if "Mult-Adds" not in headings:
+            counts.remove("total_mult_adds")
+    totals = report_totals(report)
+    return "\n".join([table, *_shown(totals, counts), "-" * total, *_shown(totals, sizes), "-" * total])
 
 
-def _parameter_totals(report: Report) -> list[str]:
-    return [
-        f"Total params: {report.total_params:,}",
-        f"Trainable params: {report.trainable_params:,}",
-        f"Non-trainable params: {report.non_trainable_params:,}",
-    ]
-
-
-def _work_totals(report: Report) -> list[str]:
-    if report.run.kind == "none":
-        return ["Total mult-adds: N/A"]
-    if not report.unknown_ops:
-        return [f"Total mult-adds: {report.total_mult_adds:,}"]
-    names = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
-    return [f"Total mult-adds: >={report.total_mult_adds:,} (not counted: {names})"]
-
-
-def _size_totals(report: Report, with_buffers: bool) -> list[str]:
-    ran = report.run.kind != "none"
-    return [
-        f"Input size (MB): {mebibytes(report.input_bytes) if ran else 'N/A'}",
-        f"Forward/backward pass size (MB): {mebibytes(report.forward_backward_bytes) if ran else 'N/A'}",
-        f"Params size (MB): {mebibytes(report.param_bytes)}",
-        *([f"Buffers size (MB): {mebibytes(report.buffer_bytes)}"] if with_buffers else []),
-        f"Estimated Total Size (MB): {mebibytes(report.total_bytes) if ran else 'N/A'}",
-    ]
+def _shown(totals: Sequence[Total], names: Sequence[str]) -> list[str]:
+    """Some totals as lines; bytes are shown in units of 1024 x 1024, which torchsummary calls MB."""
+    chosen = (total for total in totals if total.field.name in names)
+    return [f"{total.field.heading}{UNITS.get(total.field.unit, '')}: {total.cell.text}" for total in chosen]

@@ -1,0 +1,49 @@
+"""The table that formats are drawn from shows what the text shows, and holds the numbers behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.resnet import resnet18
+from examples.simple_cnn import PooledCNN
+from torchsummary_plus import ModelSummary, summary
+from torchsummary_plus.render.columns import COLUMNS
+from torchsummary_plus.render.tables import summary_table
+
+
+def made(functional: bool = False, memory: str | None = None) -> ModelSummary:
+    model, size = (PooledCNN(), (1, 28, 28)) if functional else (resnet18(), (3, 64, 64))
+    return summary(model, size, 2, functional=functional, memory=memory, verbose=0)
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("depth", [None, 1])
+def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | None) -> None:
+    done = made(functional, memory="train")
+    table = summary_table(done, style, depth, COLUMNS)
+    lines = done.render(style=style, depth=depth, col_names=COLUMNS).split("=\n")[1].splitlines()
+    assert len(table.rows) == len(lines) - 1
+    for row, line in zip(table.rows, lines):
+        assert "".join(line.split()).lstrip("├└─│") == "".join(
+            "".join([row.label, *(c.text for c in row.cells)]).split()
+        )
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+def test_the_values_add_up_to_the_totals(style: str) -> None:
+    done = made()
+    table = summary_table(done, style, None, ["num_params", "mult_adds", "params_percent"])
+    totals = {total.field.name: total.cell.value for total in table.totals}
+    assert sum(row.cells[0].value for row in table.rows) == totals["total_params"] == done.total_params
+    assert sum(row.cells[2].value or 0 for row in table.rows) == pytest.approx(100)
+    work = [row.cells[1].value for row in table.rows]
+    assert (work[0] if style == "tree" else sum(work)) == totals["total_mult_adds"] == done.total_mult_adds
+
+
+def test_what_nobody_knows_has_no_value() -> None:
+    table = summary_table(summary(resnet18(), verbose=0), "tree", None, ["output_size", "mult_adds", "output_bytes"])
+    assert {cell.value for row in table.rows for cell in row.cells} == {None}
+    totals = {total.field.name: total.cell for total in table.totals}
+    assert totals["total_mult_adds"].value is None and totals["input_bytes"].text == "N/A"
+    assert totals["param_bytes"].value == 46_758_048

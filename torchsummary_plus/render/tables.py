@@ -1,0 +1,37 @@
+"""A report -> its table without a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..report import Report
+from .columns import COLUMNS, check_view, chosen_names
+from .lines import STYLES, Line
+from .table import Cell, Field, Table, TableRow
+from .totals import report_totals
+
+
+def summary_table(
+    report: Report, style: str = "torchsummary", depth: int | None = None, col_names: Iterable[str] | None = None
+) -> Table:
+    """A report's table: the lines of a style, the columns of some names, the totals that stand under them.
+
+    Raises :class:`InputError` for an unknown style, column or depth.
+    """
+    with_memory = bool(report.row_memory)
+    check_view(style, depth, col_names, with_memory)
+    names = chosen_names(col_names, with_memory)
+    nested = style == "tree"
+    return Table(
+        title=report.rows[0].class_name,
+        labels="Layer (type)",
+        fields=tuple(Field(name, COLUMNS[name].heading, COLUMNS[name].unit) for name in names),
+        rows=tuple(_row(report, line, names, nested) for line in STYLES[style](report, depth)),
+        totals=report_totals(report),
+    )
+
+
+def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:
+    row, zero = line.row, "--" if nested else "0"
+    cells = tuple(Cell(COLUMNS[name].value(line, report), COLUMNS[name].cell(line, report, zero)) for name in names)
+    return TableRow(line.label, row.path, row.depth if nested else 0, cells)

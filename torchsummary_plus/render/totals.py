@@ -1,0 +1,57 @@
+"""The figures that stand under a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..report import Report
+from ..units import mebibytes
+from .table import Cell, Field, Total
+
+COUNTS = {
+    "total_params": "Total params",
+    "trainable_params": "Trainable params",
+    "non_trainable_params": "Non-trainable params",
+    "total_mult_adds": "Total mult-adds",
+}
+"""The fields of a report that are counts, and how they are labelled."""
+
+SIZES = {
+    "input_bytes": "Input size",
+    "forward_backward_bytes": "Forward/backward pass size",
+    "param_bytes": "Params size",
+    "buffer_bytes": "Buffers size",
+    "total_bytes": "Estimated Total Size",
+}
+"""The fields of a report that are in bytes, and how they are labelled."""
+
+NEED_A_PASS = ("input_bytes", "forward_backward_bytes", "total_bytes")
+"""Those that nobody knows where nothing ran."""
+
+
+def report_totals(report: Report) -> tuple[Total, ...]:
+    """All totals of a report, in the order a table has them."""
+    return tuple(_each(report))
+
+
+def _each(report: Report) -> Iterator[Total]:
+    ran = report.run.kind != "none"
+    for name, label in COUNTS.items():
+        if name == "total_mult_adds":
+            cell = Cell(report.total_mult_adds if ran else None, _mult_adds(report))
+            yield Total(Field(name, label, "mult-adds"), cell)
+        else:
+            count = getattr(report, name)
+            yield Total(Field(name, label, "elements"), Cell(count, f"{count:,}"))
+    for name, label in SIZES.items():
+        nbytes = getattr(report, name) if ran or name not in NEED_A_PASS else None
+        yield Total(Field(name, label, "bytes"), Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
+
+
+def _mult_adds(report: Report) -> str:
+    if report.run.kind == "none":
+        return "N/A"
+    if not report.unknown_ops:
+        return f"{report.total_mult_adds:,}"
+    names = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
+    return f">={report.total_mult_adds:,} (not counted: {names})"
