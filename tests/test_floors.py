@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "torchsummary_plus"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     # 0: plain data
-    ("records", "memory_records", "units", "errors", "batches"),
+    ("records", "memory_records", "units", "errors", "extras", "batches"),
     # 1: the only folder that touches a live model
     (
         "tracing",
@@ -100,7 +100,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.totals",
         "render.tables",
         "render.memory_text",
+        "render.memory_tables",
         "render.text",
+        "render.data",
+        "views",
         "memory_estimate",
         "model_summary",
     ),

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .api import summary_string as summary_string
     from .errors import ForwardError as ForwardError
     from .errors import InputError as InputError
+    from .errors import MissingExtraError as MissingExtraError
     from .errors import StepError as StepError
     from .errors import SummaryError as SummaryError
     from .errors import UnsupportedError as UnsupportedError
@@ -25,6 +26,7 @@ _HOMES = {
     "ForwardError": "errors",
     "InputError": "errors",
     "MemoryEstimate": "memory_estimate",
+    "MissingExtraError": "errors",
     "ModelSummary": "model_summary",
     "StepError": "errors",
     "SummaryError": "errors",

@@ -20,6 +20,10 @@ class UnsupportedError(SummaryError, RuntimeError):
     """The request is understood, and cannot be answered for this model or on this machine."""
 
 
+class MissingExtraError(SummaryError, ImportError):
+    """A view needs a package that is not installed; the message has the pip command."""
+
+
 @dataclass(eq=False)
 class ForwardError(SummaryError, RuntimeError):
     """The model's own forward failed: where, on which input shapes, why, and what to try.

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, fields
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
+from .render.tables import summary_table
 from .render.text import render
 from .report import Report
+from .views import Columns, Depth, Views, check_units
 
-if TYPE_CHECKING:  # A table alone is quicker without the memory engine.
-    from .memory_estimate import MemoryEstimate
+if TYPE_CHECKING:
+    from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .render.table import Table
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class View:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelSummary(Report):
-    """The result of :func:`summary`: frozen data, shown by ``str()`` and shown otherwise by :meth:`render`.
+class ModelSummary(Report, Views):
+    """The result of :func:`summary`: frozen data, shown by ``str()``, and otherwise by :meth:`render` and the views.
 
     It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
     """
@@ -38,24 +41,44 @@ class ModelSummary(Report):
         self,
         *,
         style: str | None = None,
-        depth: int | EllipsisType | None = ...,
-        col_names: Iterable[str] | EllipsisType | None = ...,
+        depth: Depth = ...,
+        col_names: Columns = ...,
+        units: str | None = None,
     ) -> str:
         """The table with another style, depth or other columns; the model is not run again.
 
         What is not given stays as the summary was made; ``depth=None`` is every depth, ``col_names=None`` the default
-        columns. Raises :class:`InputError` for an unknown style, depth or column.
+        columns. Without ``units`` bytes are shown as torchsummary shows them: its MB are 1024 x 1024 bytes; "MiB" says
+        so, "MB" is 1,000,000 bytes, "auto" chooses for each figure. Raises :class:`InputError` for an unknown style,
+        depth, column or unit.
         """
-        view = self.view
-        table = render(
-            self,
-            view.style if style is None else style,
-            view.depth if isinstance(depth, EllipsisType) else depth,
-            view.col_names if isinstance(col_names, EllipsisType) else col_names,
-        )
+        if units is not None:
+            check_units(units)
+        style, depth, names = self._view(col_names, depth, style)
+        table = render(self, style, depth, names, units)
         if self.memory is None:
             return table
-        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]))}"
+        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]), units)}"
+
+    def to_text(
+        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+    ) -> str:
+        """What :meth:`render` gives, by the names that all views share."""
+        return self.render(style=style, depth=depth, col_names=columns, units=units)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
+        table = summary_table(self, *self._view(columns, depth, style))
+        return (table,) if self.memory is None else (table, *self.memory.tables())
+
+    def _view(self, columns: Columns, depth: Depth, style: str | None) -> tuple[str, int | None, Iterable[str] | None]:
+        """Style, depth and columns; as the summary was made where they are not given."""
+        view = self.view
+        return (
+            view.style if style is None else style,
+            view.depth if isinstance(depth, EllipsisType) else depth,
+            view.col_names if isinstance(columns, EllipsisType) else columns,
+        )
 
     def __str__(self) -> str:
         return self.render()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from unicodedata import category
+
 from .records import Structure, TensorSpec
 
 MIB = 1024 * 1024
+
+UNITS = ("MiB", "MB", "auto")
+"""What bytes can be shown in: 1024 x 1024 of them, 1,000,000, or the largest of the first kind that is not above."""
 
 
 def mebibytes(nbytes: int) -> str:
@@ -14,6 +19,31 @@ def mebibytes(nbytes: int) -> str:
     '18.38'
     """
     return f"{nbytes / MIB:.2f}"
+
+
+def in_unit(nbytes: int, units: str) -> tuple[str, str]:
+    """Bytes as a figure and its unit: "MiB" is 1024 x 1024 bytes, "MB" 1,000,000; "auto" is B, KiB, MiB, GiB or TiB.
+
+    >>> in_unit(19_267_584, "MiB"), in_unit(19_267_584, "MB"), in_unit(19_267_584_000, "auto"), in_unit(0, "auto")
+    (('18.38', 'MiB'), ('19.27', 'MB'), ('17.94', 'GiB'), ('0', 'B'))
+    """
+    if units == "MB":
+        return f"{nbytes / 1_000_000:.2f}", "MB"
+    if units == "MiB":
+        return mebibytes(nbytes), "MiB"
+    power = min(4, max(0, nbytes.bit_length() - 1) // 10)
+    return (f"{nbytes / 1024**power:.2f}", ("B", "KiB", "MiB", "GiB", "TiB")[power]) if power else (f"{nbytes}", "B")
+
+
+def one_line(text: str) -> str:
+    r"""A name as it can stand in a table: control characters, and what else has no glyph, are spelt out.
+
+    >>> one_line("conv"), one_line("a\nb")
+    ('conv', 'a\\nb')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or category(c) == "Zs" else ascii(c)[1:-1] for c in text)
 
 
 def describe(value: object) -> str:

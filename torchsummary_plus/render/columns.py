@@ -144,7 +144,7 @@ COLUMNS: dict[str, Column] = {
     "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements"),
     "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10),
     "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size)),
-    "groups": Column("Groups", _groups, lambda line, _: line.row.groups, flat_width=10),
+    "groups": Column("Groups", _groups, lambda line, _: line.row.groups, "count", 10),
     "mult_adds": Column("Mult-Adds", _mult_adds, _known_mult_adds, "mult-adds"),
     "trainable": Column("Trainable", _trainable, _as_read(_trainable), flat_width=10),
     "dtype": Column("Dtype", _dtype, lambda line, _: line.row.dtype, flat_width=10),
@@ -185,8 +185,13 @@ def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> li
 
 def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
     """Raise :class:`InputError` for an unknown style, column or depth."""
+    check_layout(style, depth)
+    chosen_names(col_names, with_memory)
+
+
+def check_layout(style: str, depth: int | None) -> None:
+    """Raise :class:`InputError` for an unknown style or depth."""
     if style not in STYLES:
         raise choice_error("style", style, STYLES)
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
-    chosen_names(col_names, with_memory)

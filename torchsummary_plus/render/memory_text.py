@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..memory.estimate import Estimate
-from ..units import mebibytes
+from ..units import in_unit, mebibytes
 
 HOLDERS = 3
 """How many of the modules that hold most of the peak are named."""
 
 
-def estimate_text(estimate: Estimate, width: int = 64) -> str:
-    """What the step takes, by kind, and where its peak is; between two rules, without a newline at the end."""
-    kinds = [f"{kind.replace('_', ' ').capitalize()} (MB): {mebibytes(n)}" for kind, n in estimate.at_peak.items() if n]
-    low, high = estimate.device_bytes
-    on_device = f"On the device, with the context (MB): {mebibytes(low)} to {mebibytes(high)}"
+def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None) -> str:
+    """What the step takes, by kind, and where its peak is; between two rules, without a newline at the end.
+
+    Without ``units`` bytes are shown in those of 1024 x 1024 that torchsummary calls MB.
+    """
+
     lines = [
-        _title(estimate),
+        title(estimate),
         "-" * width,
-        *kinds,
-        f"Peak allocated (MB): {mebibytes(estimate.peak_bytes)}, in the {_place(estimate)}",
-        f"Peak reserved (MB): {mebibytes(estimate.reserved_bytes)}",
-        *([on_device] if high > estimate.reserved_bytes else []),
-        f"Between steps (MB): {mebibytes(estimate.steady_bytes)}",
-        f"Held at the peak by: {_holders(estimate)}",
+        *(_line(kind_label(kind), [nbytes], units) for kind, nbytes in estimate.at_peak.items() if nbytes),
+        f"{_line('Peak allocated', [estimate.peak_bytes], units)}, in the {place(estimate)}",
+        _line("Peak reserved", [estimate.reserved_bytes], units),
     ]
+    if estimate.device_bytes[1] > estimate.reserved_bytes:
+        lines.append(_line("On the device, with the context", estimate.device_bytes, units))
+    lines.append(_line("Between steps", [estimate.steady_bytes], units))
+    lines.append(f"Held at the peak by: {holders(estimate, units)}")
     if estimate.unknown:
-        names = ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
-        lines.append(f"Scratch memory not confirmed: {names}")
+        lines.append(not_confirmed(estimate))
     return "\n".join([*lines, "-" * width])
 
 
-def _title(estimate: Estimate) -> str:
+def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
+    """One size, or a range of them, behind a label that names the unit unless each figure has its own."""
+    figures = (in_unit(nbytes, units or "MiB") for nbytes in sizes)
+    if units == "auto":
+        return f"{label}: {' to '.join(map(' '.join, figures))}"
+    return f"{label} ({units or 'MB'}): {' to '.join(figure for figure, _ in figures)}"
+
+
+def kind_label(kind: str) -> str:
+    return kind.replace("_", " ").capitalize()
+
+
+def title(estimate: Estimate) -> str:
+    """The step in words: its mode, batch, device, optimizer."""
     info = estimate.info
     step = "Training step" if info.mode == "train" else "Inference step"
     parts = [step, f"batch of {info.batch_size:,}", info.gpu or info.device, info.optimizer]
@@ -39,15 +55,27 @@ def _title(estimate: Estimate) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _place(estimate: Estimate) -> str:
+def place(estimate: Estimate) -> str:
+    """Where the peak is: the phase, the module, the operator."""
     operator = estimate.peak_operator.partition("::")[2] or estimate.peak_operator
     where = estimate.peak_location
     return estimate.peak_phase + (f" of {where}" if where else "") + (f" ({operator})" if operator else "")
 
 
-def _holders(estimate: Estimate) -> str:
+def not_confirmed(estimate: Estimate) -> str:
+    """The operators whose scratch memory no rule models, in a sentence."""
+    return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
+
+
+def holders(estimate: Estimate, units: str | None = None) -> str:
+    """The modules that hold most of the peak, with what they hold."""
     root, *inner = estimate.by_module
     held = [(module.path, module.own_bytes) for module in inner]
     held += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
     largest = sorted(held, key=lambda one: -one[1])[:HOLDERS]
-    return ", ".join(f"{name} {mebibytes(nbytes)}" for name, nbytes in largest if nbytes)
+    return ", ".join(f"{name} {_figure(nbytes, units)}" for name, nbytes in largest if nbytes)
+
+
+def _figure(nbytes: int, units: str | None) -> str:
+    """Bytes with their unit; without it where the text is in MB throughout."""
+    return mebibytes(nbytes) if units is None else " ".join(in_unit(nbytes, units))

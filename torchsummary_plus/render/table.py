@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Union
+
+from ..units import in_unit
 
 Value = Union[int, float, str, None]
 """What a cell holds as data; None where there is nothing, or nobody knows."""
@@ -13,12 +15,14 @@ Value = Union[int, float, str, None]
 class Field:
     """A column: its name in data, its heading in print, and the unit of its values.
 
-    The unit is "bytes", "elements", "mult-adds" or "%"; it is "" for words, which stand on the left of their column.
+    The unit is "bytes", "elements", "mult-adds", "count" or "%"; it is "" for words, which stand on the left of their
+    column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are.
     """
 
     name: str
     heading: str
     unit: str = ""
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,36 @@ class Table:
     rows: tuple[TableRow, ...]
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def with_units(table: Table, units: str) -> Table:
+    """A table whose scaled bytes are shown in some unit, which their headings then name; "auto" names it in each cell.
+
+    >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
+    >>> [(t.field.heading, t.cell.text) for t in with_units(Table("", "", (), (), (size,)), "MiB").totals]
+    [('Params size (MiB)', '2.00')]
+    """
+    rows = table.rows
+    if any(field.scaled for field in table.fields):
+        rows = tuple(
+            replace(row, cells=tuple(_shown(field, cell, units) for field, cell in zip(table.fields, row.cells)))
+            for row in rows
+        )
+    totals = tuple(total_with_unit(total, units) for total in table.totals)
+    return replace(table, fields=tuple(_headed(field, units) for field in table.fields), rows=rows, totals=totals)
+
+
+def total_with_unit(total: Total, units: str) -> Total:
+    """A total whose scaled bytes are shown in some unit."""
+    return Total(_headed(total.field, units), _shown(total.field, total.cell, units))
+
+
+def _headed(field: Field, units: str) -> Field:
+    return replace(field, heading=f"{field.heading} ({units})") if field.scaled and units != "auto" else field
+
+
+def _shown(field: Field, cell: Cell, units: str) -> Cell:
+    if not field.scaled or not isinstance(cell.value, int):
+        return cell
+    figure, unit = in_unit(cell.value, units)
+    return Cell(cell.value, f"{figure} {unit}" if units == "auto" else figure)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from tabulate import TableFormat, tabulate
 
 from ..report import Report
+from ..units import one_line
 from .columns import Column, check_view, chosen_columns
 from .lines import STYLES
-from .lines import Line as TableLine
-from .table import Total
-from .totals import COUNTS, SIZES, report_totals
+from .table import Table, Total, total_with_unit
+from .totals import report_totals
 
 FLAT_WIDTH = 64
 """The least width of torchsummary's table."""
@@ -19,37 +19,57 @@ FLAT_WIDTH = 64
 NAME_WIDTH = 20
 """The least width of torchsummary's first column."""
 
-UNITS = {"bytes": " (MB)"}
-"""What follows the label of a total in some unit."""
-
 
 def render(
-    report: Report, style: str = "torchsummary", depth: int | None = None, col_names: Iterable[str] | None = None
+    report: Report,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    units: str | None = None,
 ) -> str:
     """The whole table with its totals, without a newline at the end.
 
-    ``depth`` is the deepest nesting with lines of its own (the root is 0). Raises :class:`InputError` for an unknown
-    style, column or depth.
+    ``depth`` is the deepest nesting with lines of its own (the root is 0). Without ``units`` bytes are in those of
+    1024 x 1024 that torchsummary calls MB. Raises :class:`InputError` for an unknown style, column or depth.
     """
     with_memory = bool(report.row_memory)
     check_view(style, depth, col_names, with_memory)
     columns = chosen_columns(col_names, with_memory)
     lines = STYLES[style](report, depth)
-    return _flat(report, lines, columns) if style == "torchsummary" else _tree(report, lines, columns)
+    flat = style == "torchsummary"
+    zero = "0" if flat else "--"
+    cells = [
+        [line.guide + one_line(line.label), *(column.cell(line, report, zero) for column in columns)] for line in lines
+    ]
+    draw = _flat if flat else _tree
+    return draw(report, ["Layer (type)", *(column.heading for column in columns)], cells, columns, units)
 
 
-def _cells(report: Report, lines: Sequence[TableLine], columns: Sequence[Column], zero: str) -> list[list[str]]:
-    return [[line.guide + line.label, *(column.cell(line, report, zero) for column in columns)] for line in lines]
+def table_text(table: Table) -> str:
+    """Any table as text: its title, its rows by their nesting, the totals and the notes under them."""
+    headings = [table.labels, *(field.heading for field in table.fields)]
+    cells = [
+        ["  " * row.level + one_line(row.label), *(one_line(cell.text) for cell in row.cells)] for row in table.rows
+    ]
+    widths = _widths([headings, *cells], [0] * len(headings))
+    width = len(_tree_row([""] * len(widths), widths))
+    after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
+    below = ["\n".join([*after, "-" * width])] if after else []
+    return "\n".join([one_line(table.title), _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
-def _flat(report: Report, lines: Sequence[TableLine], columns: Sequence[Column]) -> str:
+def _flat(
+    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
+) -> str:
     """torchsummary's table: right-aligned columns of at least its widths, two spaces after the first one.
 
-    Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15.
+    Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
     """
-    least = [NAME_WIDTH, *(column.flat_width for column in columns)]
-    cells = _cells(report, lines, columns, "0")
-    return _table(report, cells, "Layer (type)", columns, least, _flat_row)
+    widths = _widths([headings, *cells], [NAME_WIDTH, *(column.flat_width for column in columns)])
+    width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
+    table = _ruled(headings, cells, widths, width, _flat_row)
+    left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
+    return _with_totals(table, report, left_out, width, units)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -57,10 +77,13 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"{first}  {' '.join(others)}" if others else first
 
 
-def _tree(report: Report, lines: Sequence[TableLine], columns: Sequence[Column]) -> str:
+def _tree(
+    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
+) -> str:
     """The nested table: names on the left with their branches, the rest on the right; as wide as its cells."""
-    cells = _cells(report, lines, columns, "--")
-    return _table(report, cells, "Layer (type)", columns, [0] * (1 + len(columns)), _tree_row)
+    widths = _widths([headings, *cells], [0] * len(headings))
+    width = len(_tree_row([""] * len(widths), widths))
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -69,45 +92,47 @@ def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first.rstrip().ljust(widths[0]), *right])
 
 
-def _table(
-    report: Report,
-    cells: list[list[str]],
-    name: str,
-    columns: Sequence[Column],
-    least: Sequence[int],
+def _widths(lines: Sequence[Sequence[str]], least: Sequence[int]) -> list[int]:
+    return [max(w, *(len(line[i]) for line in lines)) for i, w in enumerate(least)]
+
+
+def _ruled(
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    width: int,
     row: Callable[[Sequence[str], Sequence[int]], str],
 ) -> str:
-    """The cells under their headings, ruled as torchsummary rules them, and the totals."""
-    headings = [name, *(column.heading for column in columns)]
-    widths = [max(w, *(len(line[i]) for line in [headings, *cells])) for i, w in enumerate(least)]
-    total = len(row([""] * len(widths), widths))
-    if row is _flat_row:
-        total = max(FLAT_WIDTH, total + 1)
+    """The cells under their headings, ruled as torchsummary rules them."""
 
     def draw(values: Sequence[str], *_: object) -> str:
         return row(values, widths)
 
     style = TableFormat(
-        lineabove=lambda *_: "-" * total,
-        linebelowheader=lambda *_: "=" * total,
+        lineabove=lambda *_: "-" * width,
+        linebelowheader=lambda *_: "=" * width,
         linebetweenrows=None,
-        linebelow=lambda *_: "=" * total,
+        linebelow=lambda *_: "=" * width,
         headerrow=draw,
         datarow=draw,
         padding=0,
         with_header_hide=None,
     )
-    table = tabulate(cells, headings, tablefmt=style, disable_numparse=True, stralign=None)
-    counts, sizes = list(COUNTS), list(SIZES)
-    if row is _flat_row:
-        sizes.remove("buffer_bytes")
-        if "Mult-Adds" not in headings:
-            counts.remove("total_mult_adds")
-    totals = report_totals(report)
-    return "\n".join([table, *_shown(totals, counts), "-" * total, *_shown(totals, sizes), "-" * total])
+    table: str = tabulate(cells, headings, tablefmt=style, disable_numparse=True, stralign=None)
+    return table
 
 
-def _shown(totals: Sequence[Total], names: Sequence[str]) -> list[str]:
-    """Some totals as lines; bytes are shown in units of 1024 x 1024, which torchsummary calls MB."""
-    chosen = (total for total in totals if total.field.name in names)
-    return [f"{total.field.heading}{UNITS.get(total.field.unit, '')}: {total.cell.text}" for total in chosen]
+def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None) -> str:
+    """A table, the counts and the sizes of its report, each group between rules."""
+    totals = [total for total in report_totals(report) if total.field.name not in left_out]
+    counts = [_total(total, units) for total in totals if not total.field.scaled]
+    sizes = [_total(total, units) for total in totals if total.field.scaled]
+    return "\n".join([table, *counts, "-" * width, *sizes, "-" * width])
+
+
+def _total(total: Total, units: str | None) -> str:
+    """A total as a line; without ``units`` what is shown in 1024 x 1024 bytes is called MB, as by torchsummary."""
+    if units is None:
+        return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}"
+    shown = total_with_unit(total, units)
+    return f"{shown.field.heading}: {shown.cell.text}"

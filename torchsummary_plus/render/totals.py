@@ -45,7 +45,9 @@ def _each(report: Report) -> Iterator[Total]:
             yield Total(Field(name, label, "elements"), Cell(count, f"{count:,}"))
     for name, label in SIZES.items():
         nbytes = getattr(report, name) if ran or name not in NEED_A_PASS else None
-        yield Total(Field(name, label, "bytes"), Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
+        yield Total(
+            Field(name, label, "bytes", scaled=True), Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes))
+        )
 
 
 def _mult_adds(report: Report) -> str:

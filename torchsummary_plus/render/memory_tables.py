@@ -1,0 +1,123 @@
+"""An estimate of a step's memory -> its tables without a look: by kind, and by module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..errors import InputError, choice_error
+from ..memory.estimate import Estimate, ModuleMemory
+from ..memory.footprint import parents
+from ..memory_records import KINDS
+from ..units import mebibytes
+from .columns import check_layout
+from .memory_text import holders, kind_label, not_confirmed, place, title
+from .table import Cell, Field, Table, TableRow, Total
+
+BY_KIND = ("bytes", "percent")
+"""The columns of the table by kind, a row for each kind of bytes at the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleColumn:
+    """A column of the table by module. One that ``adds_up`` is of each module alone, and folds into the one above."""
+
+    heading: str
+    nbytes: Callable[[ModuleMemory], int]
+    adds_up: bool = True
+
+
+def _at_peak(kind: str) -> Callable[[ModuleMemory], int]:
+    return lambda module: dict(module.at_peak).get(kind, 0)
+
+
+MODULE_COLUMNS: dict[str, ModuleColumn] = {
+    "peak_own_bytes": ModuleColumn("Own at peak", lambda module: module.own_bytes),
+    "peak_inclusive_bytes": ModuleColumn("With inner at peak", lambda module: module.inclusive_bytes, adds_up=False),
+    **{f"peak_{kind}_bytes": ModuleColumn(f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in KINDS},
+    "output_bytes": ModuleColumn("Outputs", lambda module: module.own.output_bytes),
+    "saved_bytes": ModuleColumn("Saved", lambda module: module.own.saved_bytes),
+    "param_bytes": ModuleColumn("Parameters", lambda module: module.own.param_bytes),
+    "grad_bytes": ModuleColumn("Gradients", lambda module: module.own.grad_bytes),
+    "optimizer_bytes": ModuleColumn("Optimizer state", lambda module: module.own.optimizer_bytes),
+}
+"""The columns of the table by module: bytes at the peak by kind, and what each adds to the whole step."""
+
+DEFAULT_MODULE_COLUMNS = ("peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes")
+
+
+def memory_table(
+    estimate: Estimate, columns: Iterable[str] | None = None, depth: int | None = None, style: str = "torchsummary"
+) -> Table:
+    """The bytes at the peak by kind; by module where ``columns`` are of that table.
+
+    Raises :class:`InputError` for an unknown column or depth, and for columns of both tables.
+    """
+    names = (columns,) if isinstance(columns, str) else tuple(BY_KIND if columns is None else columns)
+    for name in names:
+        if name not in BY_KIND and name not in MODULE_COLUMNS:
+            raise choice_error("column", name, (*BY_KIND, *MODULE_COLUMNS))
+    check_layout(style, depth)
+    if set(names) <= set(BY_KIND):
+        return _table(estimate, "Kind", tuple(map(_KIND_FIELDS.__getitem__, names)), tuple(_kinds(estimate, names)))
+    if set(names) & set(BY_KIND):
+        raise InputError(f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} are of the table by kind alone")
+    fields = tuple(Field(name, MODULE_COLUMNS[name].heading, "bytes", scaled=True) for name in names)
+    return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
+
+
+def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
+    notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
+    if estimate.unknown:
+        notes.append(not_confirmed(estimate))
+    return Table(title(estimate), labels, fields, rows, tuple(_totals(estimate)), (*notes, *estimate.assumptions))
+
+
+_KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}
+
+
+def _kinds(estimate: Estimate, names: Iterable[str]) -> Iterator[TableRow]:
+    for kind, nbytes in estimate.at_peak.items():
+        share = 100 * nbytes / estimate.peak_bytes if estimate.peak_bytes else 0.0
+        cells = {"bytes": _size(nbytes), "percent": Cell(share, f"{share:.1f}%")}
+        yield TableRow(kind_label(kind), kind, 0, tuple(map(cells.__getitem__, names)))
+
+
+def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
+    """A row for each module; what is deeper than ``depth`` is added to the row above it, so that sums stay."""
+    modules = estimate.by_module
+    levels, home = [0], [0]
+    for index, parent in enumerate(parents([module.path for module in modules])):
+        if index:
+            levels.append(levels[parent] + 1)
+            home.append(home[parent] if depth is not None and levels[index] > depth else index)
+    sums: dict[int, list[int]] = {}
+    for index, module in enumerate(modules):
+        own = [MODULE_COLUMNS[name].nbytes(module) for name in names]
+        if home[index] == index:
+            sums[index] = own
+        else:
+            above = sums[home[index]]
+            above[:] = [a + b * MODULE_COLUMNS[name].adds_up for name, a, b in zip(names, above, own)]
+    for index, own in sums.items():
+        path = modules[index].path
+        label = (path.rsplit(".", 1)[-1] if nested else path) or "(root)"
+        yield TableRow(label, path, levels[index] if nested else 0, tuple(map(_size, own)))
+
+
+def _totals(estimate: Estimate) -> Iterator[Total]:
+    low, high = estimate.device_bytes
+    sizes = {
+        "peak_bytes": ("Peak allocated", estimate.peak_bytes),
+        "reserved_bytes": ("Peak reserved", estimate.reserved_bytes),
+        "device_bytes_low": ("On the device, with the context, at least", low),
+        "device_bytes_high": ("On the device, with the context, at most", high),
+        "steady_bytes": ("Between steps", estimate.steady_bytes),
+    }
+    for name, (label, nbytes) in sizes.items():
+        if not name.startswith("device") or high > estimate.reserved_bytes:
+            yield Total(Field(name, label, "bytes", scaled=True), _size(nbytes))
+
+
+def _size(nbytes: int) -> Cell:
+    return Cell(nbytes, mebibytes(nbytes))

@@ -1,0 +1,124 @@
+"""Views: every way to show a result, drawn from its tables. No view runs a model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
+from .errors import InputError, choice_error
+from .render.table import Table, with_units
+from .units import UNITS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+Columns = Union[Iterable[str], EllipsisType, None]
+"""Names of columns in their order; None for the default ones, ``...`` for those the result was made with."""
+
+Depth = Union[int, EllipsisType, None]
+"""The deepest nesting with lines of its own; None for all, ``...`` for that the result was made with."""
+
+
+class Look(TypedDict, total=False):
+    """What a table shows. What is not given stays as the result was made."""
+
+    columns: Columns
+    depth: Depth
+    style: str | None
+    """ "torchsummary" (flat) or "tree" (nested)."""
+
+
+class ShownLook(Look, total=False):
+    """What a table for readers shows."""
+
+    units: str
+    """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A kind of file: its suffix, and the method of a result that makes its content, a text or bytes."""
+
+    suffix: str
+    method: str
+
+
+FORMATS: dict[str, FileFormat] = {}
+"""What :meth:`Views.save` can write, by suffix."""
+
+
+def register_format(suffix: str, method: str) -> None:
+    """Let :meth:`Views.save` write files of a suffix by a method of results. Raises InputError for a taken one."""
+    if suffix in FORMATS:
+        raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
+    FORMATS[suffix] = FileFormat(suffix, method)
+
+
+register_format(".txt", "to_text")
+register_format(".csv", "to_csv")
+
+
+class Views(ABC):
+    """Every way to show a result but its own text.
+
+    The options of a view are ``columns``, ``depth`` and ``style``, and for those that are read ``units``; see
+    :class:`Look` and :class:`ShownLook`. What is not given stays as the result was made.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        """The tables that show the result, the main one first; ``...`` and a style of None: as it was made."""
+
+    @abstractmethod
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """The result as plain text; without ``units`` torchsummary's, whose MB are 1024 x 1024 bytes."""
+
+    def tables(
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str = "MiB",
+    ) -> tuple[Table, ...]:
+        """The tables without a look that every format is drawn from, the main one first.
+
+        Raises :class:`InputError` for an unknown style, column, depth or unit.
+        """
+        check_units(units)
+        return tuple(with_units(table, units) for table in self._tables(columns, depth, style))
+
+    def to_csv(self, **look: Unpack[Look]) -> str:
+        """The main table as CSV by RFC 4180: plain numbers, bytes as bytes, a column for the paths of the modules."""
+        from .render.data import csv_text
+
+        return csv_text(self.tables(**look)[0])
+
+    def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
+        """Write a file in the format of its suffix, with the options of that format, and return its path.
+
+        Raises :class:`InputError` for a suffix that no format has, ``FileExistsError`` for a file that is there already
+        unless ``overwrite`` is given.
+        """
+        place = Path(path)
+        known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
+        if place.suffix.lower() not in known:
+            raise choice_error("the suffix of the file", place.suffix, known)
+        content = getattr(self, FORMATS[place.suffix.lower()].method)(**options)
+        data = content.encode() if isinstance(content, str) else content
+        with place.open("wb" if overwrite else "xb") as file:
+            file.write(data)
+        return place
+
+
+def check_units(units: str) -> None:
+    """Raise :class:`InputError` for an unknown unit."""
+    if units not in UNITS:
+        raise choice_error("units", units, UNITS)
