@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
+from .figures import Figures
 from .memory.estimate import Estimate
 from .render.memory_tables import memory_table
 from .render.memory_text import estimate_text
@@ -12,9 +15,14 @@ from .render.table import Table
 from .render.text import table_text
 from .views import Columns, Depth, Views, check_units
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .render.figure import Place
+
 
 @dataclass(frozen=True, repr=False)
-class MemoryEstimate(Estimate, Views):
+class MemoryEstimate(Estimate, Views, Figures):
     """The result of :func:`estimate_memory`: frozen data in bytes, shown by ``str()`` and by the views.
 
     Its table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module where ``columns`` are
@@ -41,6 +49,34 @@ class MemoryEstimate(Estimate, Views):
         asked = None if isinstance(columns, EllipsisType) else columns
         deepest = None if isinstance(depth, EllipsisType) else depth
         return (memory_table(self, asked, deepest, style or "torchsummary"),)
+
+    def plot_timeline(
+        self, *, steps: int | Collection[int] | None = None, memory: int | str | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Memory over the step, stacked by kind, with its phases, its peak, and the layer that it is in.
+
+        ``steps`` counts from 1; None is the last one that reaches the peak. ``memory`` (bytes, "24GiB", a GPU's name)
+        draws a line at what the allocator gets of it. Axes that are not given are those of a new pyplot figure, as
+        wide as a column of a paper. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        """
+        from .render.figure import placed
+
+        return self._draw(placed(ax), steps=steps, memory=memory)
+
+    def _draw(self, place: Place, steps: int | Collection[int] | None = None, memory: int | str | None = None) -> Axes:
+        from .render.timeline import draw_timeline
+
+        return draw_timeline(self, steps, memory, place)
+
+    def plot(self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None) -> Axes:
+        """Bars of the modules that own most of the peak, by kind; what is deeper than ``depth`` folds upwards.
+
+        Axes and errors are those of :meth:`plot_timeline`.
+        """
+        from .render.bars import draw_holders
+        from .render.figure import placed
+
+        return draw_holders(self, top, depth, placed(ax))
 
     def __str__(self) -> str:
         return self.render()

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, fields
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
+from .figures import Figures
 from .render.tables import summary_table
 from .render.text import render
 from .report import Report
 from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .render.figure import Place
     from .render.table import Table
 
 
@@ -27,7 +31,7 @@ class View:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelSummary(Report, Views):
+class ModelSummary(Report, Views, Figures):
     """The result of :func:`summary`: frozen data, shown by ``str()``, and otherwise by :meth:`render` and the views.
 
     It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
@@ -79,6 +83,23 @@ class ModelSummary(Report, Views):
             view.depth if isinstance(depth, EllipsisType) else depth,
             view.col_names if isinstance(columns, EllipsisType) else columns,
         )
+
+    def plot(self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None) -> Axes:
+        """Bars of the heaviest layers, coloured by class.
+
+        ``by`` is ``num_params``, ``mult_adds`` or ``output_bytes``, and after ``summary(memory=...)`` also
+        ``saved_bytes``, ``grad_bytes`` or ``optimizer_bytes``. Axes that are not given are those of a new pyplot
+        figure, as wide as a column of a paper. Raises :class:`InputError`, or :class:`MissingExtraError` without
+        matplotlib.
+        """
+        from .render.figure import placed
+
+        return self._draw(placed(ax), by=by, top=top, depth=depth)
+
+    def _draw(self, place: Place, by: str = "num_params", top: int = 15, depth: Depth = ...) -> Axes:
+        from .render.bars import draw_layers
+
+        return draw_layers(self, by, top, self._view(None, depth, None)[1], place)
 
     def __str__(self) -> str:
         return self.render()

@@ -113,12 +113,11 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 
 
 def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str) -> bool:
-    """Whether a log runs in so much memory, the most that a context may take being off already.
+    """Whether a log runs in so much memory, the most that a context may take being taken off.
 
     Scratch memory that a kernel can spare is left out where there is none left for it.
     """
-    context = context_range(memory)[1] if backend == "cuda" else 0
-    allocator = new_allocator(backend, options, parse_memory(memory) - context)
+    allocator = new_allocator(backend, options, room_for_tensors(memory, backend))
     spared: set[int] = set()
     for _, storage, nbytes in log.events:
         if storage in spared:
@@ -130,6 +129,11 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
                 return False
             spared.add(storage)
     return True
+
+
+def room_for_tensors(memory: int | str, backend: str) -> int:
+    """What the allocator gets of so much memory: all but the most that a CUDA context may take."""
+    return parse_memory(memory) - (context_range(memory)[1] if backend == "cuda" else 0)
 
 
 def least(log: MemoryLog) -> MemoryLog:

@@ -1,0 +1,139 @@
+"""The heaviest layers of a summary, and who holds the peak of an estimate: bars, the longest on top."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, choice_error
+from ..memory.estimate import Estimate
+from ..report import Report
+from ..units import describe
+from .columns import COLUMNS, check_view
+from .figure import CLASSES, GREY, STACK, TEXT, Place, elided, in_units, legend_below, tidy
+from .lines import Line, flat_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LABEL = 26
+"""Characters of a layer's path that leave the bars half a column."""
+
+MEASURES = {
+    "num_params": "Parameters",
+    "mult_adds": "Multiply-adds",
+    "output_bytes": "Output",
+    "saved_bytes": "Kept for the backward",
+    "grad_bytes": "Gradients",
+    "optimizer_bytes": "Optimizer state",
+}
+"""The columns that bars can be of, those that add up over the lines, and how a figure calls them."""
+
+VISIBLE = 0.005
+"""The share of the longest bar from which on a part of one can be seen, half a point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A labelled bar, made of parts by what they are of."""
+
+    label: str
+    parts: Mapping[str, int]
+
+    @property
+    def length(self) -> int:
+        return sum(self.parts.values())
+
+
+def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Place) -> Axes:
+    """The lines of a table that have most of one figure, coloured by class. Raises :class:`InputError`."""
+    if by not in MEASURES:
+        raise choice_error("by", by, MEASURES)
+    check_view("torchsummary", depth, (by,), bool(report.row_memory))
+    column = COLUMNS[by]
+    found = []
+    for line in flat_lines(report, depth):
+        value = column.value(line, report)
+        if isinstance(value, int) and value:
+            found.append(Bar(_name(line), {line.row.class_name: value}))
+    bars = heaviest(found, top)
+    classes = Counter[str]()
+    for bar in bars:
+        classes.update(bar.parts)
+    named = [name for name, _ in classes.most_common(len(CLASSES))]
+    colours = dict(zip(named, CLASSES)) | {name: GREY for name in classes if name not in named}
+    return _draw(bars, colours, MEASURES[by], column.unit, sum(bar.length for bar in found), place)
+
+
+def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
+    """The modules that own most of the bytes that live at the peak, by kind. Raises :class:`InputError`."""
+    check_view("torchsummary", depth, None)
+    held: dict[str, Counter[str]] = {}
+    for module in estimate.by_module:
+        path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
+        held.setdefault(path, Counter()).update(dict(module.at_peak))
+    found = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
+    return _draw(heaviest(found, top), STACK, "Held at the peak", "bytes", estimate.peak_bytes, place)
+
+
+def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
+    """The longest so many, the longest first, equal ones as they stand. Raises :class:`InputError`."""
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise InputError(f"top is {describe(top)}; accepted: an integer of at least 1")
+    return sorted(bars, key=lambda bar: -bar.length)[:top]
+
+
+def _name(line: Line) -> str:
+    return line.label if line.row.kind == "function" else line.row.path or line.row.class_name
+
+
+def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int, place: Place) -> Axes:
+    """Bars in parts, their lengths beside them, and how much of all they are under them."""
+    most = max((bar.length for bar in bars), default=0)
+    there = [name for name in colours if any(name in bar.parts for bar in bars)]
+    seen = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
+    ax = place(height_of(len(bars), len(seen)))
+    size, unit_name = in_units(most) if unit == "bytes" else in_thousands(most)
+    places = range(len(bars))
+    starts = [0.0] * len(bars)
+    for name in there:
+        widths = [bar.parts.get(name, 0) / size for bar in bars]
+        label = ("" if name in seen else "_") + name.replace("_", " ")
+        ax.barh(places, widths, 0.8, left=starts, color=colours[name], label=label, linewidth=0)
+        starts = [start + width for start, width in zip(starts, widths)]
+    for row, bar in enumerate(bars):
+        ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",
+                    va="center_baseline", fontsize=TEXT, color="black")  # fmt: skip
+    ax.set_xlim(0, 1.2 * max(most, 1) / size)
+    ax.set_ylim(len(bars) - 0.5, -0.5)
+    tidy(ax)
+    ax.set_yticks(places, [elided(bar.label, LABEL) for bar in bars], parse_math=False)
+    ax.tick_params(axis="y", length=0)
+    unit_name = f" ({unit_name})" if unit_name else ""
+    share = 100 * sum(bar.length for bar in bars) / max(total, 1)
+    ax.set_xlabel(
+        f"{what}{unit_name}: {total / size:,.2f} in all, {share:.0f} % shown", fontsize=TEXT, color="black", loc="right"
+    )
+    if len(seen) > 1:
+        legend_below(ax, (0.3, -0.42 / (height_of(len(bars), 0) - 0.4)), *ax.get_legend_handles_labels())
+    return ax
+
+
+def height_of(bars: int, names: int) -> float:
+    """Inches for so many bars, and a legend of so many names in rows of three."""
+    return 0.5 + 0.14 * max(bars, 1) + (0.14 * -(-names // 3) + 0.05 if names > 1 else 0)
+
+
+def in_thousands(most: float) -> tuple[int, str]:
+    """The power of 1,000 that counts of up to so many are best read in, and its letter.
+
+    >>> in_thousands(25_557_032)
+    (1000000, 'M')
+    """
+    letters = ("", "k", "M", "G", "T", "P")
+    power = 0
+    while most >= 1000 and power < len(letters) - 1:
+        most, power = most / 1000, power + 1
+    return 1000**power, letters[power]

@@ -1,0 +1,169 @@
+"""An estimate -> memory over the step: stacked by kind, with its phases, its peak, and a GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..memory.attribution import TimelinePoint
+from ..memory.estimate import Estimate, room_for_tensors
+from ..memory.gpus import named_gpu
+from ..units import describe
+from .figure import COLUMN_WIDTH, INK, STACK, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEIGHT = 2.3
+MOST_POINTS = 800
+"""More than this a column cannot show: at 300 dots to the inch its axes have 840 of them."""
+FAR = 3
+"""A limit so many times as high as the highest point is not drawn to scale."""
+
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
+"""What stands behind words, so that no line runs through them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A phase of a step, from one point of the timeline to another."""
+
+    phase: str
+    step: int
+    start: int
+    stop: int
+
+
+def draw_timeline(
+    estimate: Estimate, steps: int | Collection[int] | None, memory: int | str | None, place: Place
+) -> Axes:
+    """Memory over some steps, from 1 on; None is the last one that reaches the peak. Raises :class:`InputError`."""
+    points = _chosen(estimate, steps)
+    ax = place(HEIGHT)
+    size, unit = in_units(max(point.total_bytes for point in points))
+    kept = thinned([point.total_bytes for point in points], MOST_POINTS)
+    _stack(ax, points, kept, size)
+    top = max(point.total_bytes for point in points) / size
+    if memory is not None:
+        top = _limit(ax, memory, estimate, top, size)
+    ax.set_xlim(0, len(points))
+    ax.set_ylim(0, 1.25 * top)
+    ax.set_ylabel(f"Memory ({unit})", fontsize=TEXT)
+    _phases(ax, spans(points))
+    _peak(ax, points, estimate, size, unit)
+    tidy(ax)
+    handles, labels = ax.get_legend_handles_labels()
+    legend_below(ax, (0.5, -0.14), handles[::-1], labels[::-1])
+    return ax
+
+
+def _chosen(estimate: Estimate, steps: int | Collection[int] | None) -> list[TimelinePoint]:
+    """The points of some steps; before the first one the model is put in its place."""
+    points = estimate.timeline
+    there = sorted({point.step + 1 for point in points})
+    if steps is None:
+        wanted = [max(point.step + 1 for point in points if point.total_bytes == estimate.peak_bytes)]
+    else:
+        wanted = [steps] if isinstance(steps, int) else list(steps)
+    if not wanted or not set(wanted) <= set(there):
+        raise InputError(f"steps is {describe(steps)}; accepted: None, or some of {', '.join(map(str, there))}")
+    return [point for point in points if point.step + 1 in wanted]
+
+
+def thinned(levels: Sequence[int], most: int) -> list[int]:
+    """The positions of at most so many points that keep a curve's outline: the highest and the lowest of each stretch.
+
+    >>> thinned([5, 9, 1, 4, 8, 8, 2, 3], 4)
+    [1, 2, 4, 6]
+    """
+    if len(levels) <= most:
+        return list(range(len(levels)))
+    edges = [len(levels) * part // (most // 2) for part in range(most // 2 + 1)]
+    kept: set[int] = set()
+    for start, stop in pairwise(edges):
+        stretch = range(start, stop)
+        kept |= {max(stretch, key=levels.__getitem__), min(stretch, key=levels.__getitem__)}
+    return sorted(kept)
+
+
+def spans(points: Sequence[TimelinePoint]) -> list[Span]:
+    """The phases in the order of the steps."""
+    found: list[Span] = []
+    place = 0
+    for (step, phase), run in groupby(points, key=lambda point: (point.step, point.phase)):
+        stop = place + sum(1 for _ in run)
+        found.append(Span(phase, step, place, stop))
+        place = stop
+    return found
+
+
+def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
+    shown = [dict(points[place].live) for place in kept]
+    x = [*kept, len(points)]
+    layers = {kind: [level[kind] / size for level in shown] for kind in STACK if any(level[kind] for level in shown)}
+    ax.stackplot(
+        x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
+        colors=[STACK[kind] for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+    )  # fmt: skip
+    totals = [points[place].total_bytes / size for place in kept]
+    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=INK, linewidth=0.4)
+
+
+def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: int) -> float:
+    """A line at what the allocator gets of so much memory, and how high the axes must then be.
+
+    One far above the highest point is named and not drawn: to its scale there would be nothing else to see.
+    """
+    gpu, nbytes = named_gpu(memory), room_for_tensors(memory, estimate.backend)
+    unit, unit_name = in_units(nbytes)
+    name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
+    text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size
+    far = level > FAR * top
+    if not far:
+        ax.axhline(level, color=VERMILLION, linewidth=0.9, linestyle=(0, (4, 2)))
+    ax.annotate(
+        f"{text}, far above" if far else text, (0, top if far else level), (3, 3),
+        xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=TEXT, color=VERMILLION,
+        parse_math=False, bbox=PAPER, zorder=4,
+    )  # fmt: skip
+    return top if far else max(top, level)
+
+
+def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: int, unit: str) -> None:
+    """A dot at the first highest point, and above everything its level, its layer, and what is reserved for it."""
+    place = max(range(len(points)), key=lambda place: points[place].total_bytes)
+    point = points[place]
+    level, right = point.total_bytes / size, place > len(points) / 2
+    whole = estimate.backend == "cuda" and point.total_bytes == estimate.peak_bytes
+    reserved = f" (reserved {estimate.reserved_bytes / size:.2f})" if whole else ""
+    where = elided(point.module, 24) or point.operator.rpartition("::")[2]
+    ax.plot([place + 0.5], [level], "o", color=INK, markersize=3, clip_on=False)
+    ax.annotate(
+        f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, 0.99),
+        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=TEXT, color="black",
+        parse_math=False, bbox=PAPER,
+        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.4, "relpos": (0.5, 0)},
+    )  # fmt: skip
+
+
+def _phases(ax: Axes, found: Sequence[Span]) -> None:
+    """A line where a phase ends, and the names of those phases that have room for theirs, the longest ones first."""
+    end = found[-1].stop
+    for span in found[:-1]:
+        ax.axvline(span.stop, color=INK, linewidth=0.4, linestyle=(0, (1, 1)))
+    taken: list[tuple[float, float]] = []
+    several = found[0].step != found[-1].step
+    ticks: list[tuple[float, str]] = []
+    named = [span for span in found if span.phase != "setup"]
+    for span in sorted(named, key=lambda span: span.start - span.stop):
+        name = f"{span.phase} {span.step + 1}" if several else span.phase
+        half = end * 0.5 * len(name) * 0.55 * TEXT / 72 / (0.8 * COLUMN_WIDTH)
+        centre = min(max((span.start + span.stop) / 2, half), end - half)
+        if all(centre + half <= left or right <= centre - half for left, right in taken):
+            taken.append((centre - half, centre + half))
+            ticks.append((centre, name))
+    ax.set_xticks([centre for centre, _ in ticks], [name for _, name in ticks])
+    ax.tick_params(axis="x", length=0)
