@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,30 @@ def partly_frozen() -> nn.Module:
     return model
 
 
+class Pictured(nn.Module):
+    """A convolution, and what its pictures mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.second(x))
+        return self.first(x.view(-1, 1, 8, 8)).relu().mean(1)
+
+
+def scripted(build: Callable[[], nn.Module]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(build())  # type: ignore[no-any-return]
+
+
+def traced(build: Callable[[], nn.Module]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(build(), rows())  # type: ignore[no-any-return]
+
+
 def words() -> tuple[Tensor, ...]:
     return (torch.randint(0, 100, (4, 16)),)
 
@@ -310,6 +335,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     "bfloat16": (lambda: block().bfloat16(), lambda: (rows().bfloat16(),)),
     "double": (lambda: block().double(), lambda: (rows().double(),)),
     "packed sequences": (Packed, lambda: (torch.randn(4, 10, WIDTH), torch.tensor([10, 7, 3, 5]))),
+    "scripted": (lambda: scripted(block), lambda: (rows(),)),
+    "scripted convolution": (lambda: scripted(Pictured), lambda: (rows(),)),
+    "traced": (lambda: traced(block), lambda: (rows(),)),
+    "traced convolution": (lambda: traced(Pictured), lambda: (rows(),)),
     "embedding bag": (lambda: nn.EmbeddingBag(100, WIDTH), words),
 }
 
@@ -334,6 +363,20 @@ def test_a_model_of_any_kind(name: str) -> None:
 
     measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs])
     assert abs(predicted.peak_bytes - measured) <= SLACK
+
+
+@pytest.mark.parametrize("wrap", [scripted, traced])
+def test_a_scripted_model_keeps_its_tensors_and_gradients(wrap: Callable[[Callable[[], nn.Module]], nn.Module]) -> None:
+    model, x = wrap(Pictured), rows()
+    squared(model(x)).backward()
+    before = [(id(p), p.data_ptr(), id(p.grad), p._version) for p in model.parameters()]
+    values = [p.detach().clone() for p in model.parameters()]
+    inferred = estimate_memory(model, input_data=x, mode="eval").peak_bytes
+    estimate_memory(model, input_data=x, optimizer="adamw")
+    assert [(id(p), p.data_ptr(), id(p.grad), p._version) for p in model.parameters()] == before
+    assert all(torch.equal(p, value) for p, value in zip(model.parameters(), values))
+    with torch.no_grad():
+        assert inferred == measure_run(lambda: model(x), [*model.parameters(), x])
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "data parallel"])

@@ -26,7 +26,7 @@ PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
 """In channels-last layout or not, transposed or not -> the forward, the gradient of the input, that of the weights."""
 
 
-@scratch("cpu", "aten::convolution", source=SOURCE, band=0.02)
+@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
 def _convolution(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
 ) -> Phases:

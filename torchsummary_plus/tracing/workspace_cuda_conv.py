@@ -33,7 +33,10 @@ HALVES = (torch.float16, torch.bfloat16)
 Capability = tuple[int, int]
 
 
-@scratch("cuda", "aten::convolution", source=SOURCE, band=1.0, calibrated=False, spared=True, by_capability=True)
+@scratch(
+    *("cuda", "aten::convolution", "aten::_convolution"),
+    source=SOURCE, band=1.0, calibrated=False, spared=True, by_capability=True,
+)  # fmt: skip
 def convolution(
     capability: Capability,
     out: Any,

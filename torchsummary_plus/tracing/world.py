@@ -39,7 +39,9 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = ()) -> Iterat
         memory.keep(vars(module))
     for other in others:
         memory.keep(vars(other))
-    modes = [(module, module.training) for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    modes = [(module, module.training) for module in scripted]
+    slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
     generators = _generators()
     try:
         yield
@@ -47,6 +49,8 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = ()) -> Iterat
         memory.put_back()
         for module, training in modes:
             module.training = training
+        for module, name, tensor in slots:
+            module._c.setattr(name, tensor)
         for put_back in generators:
             put_back()
 
@@ -198,6 +202,9 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
 
     for module in modules:
         attributes = vars(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            for name, tensor in _slots(module):
+                module._c.setattr(name, twin(tensor))
         for held in (attributes.get("_parameters"), attributes.get("_buffers")):
             if isinstance(held, dict):
                 for name, tensor in held.items():
@@ -209,6 +216,11 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
             elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
                 _swap_inside(value, twin)
     return twins
+
+
+def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a scripted module by name; they lie in C++, out of reach of its dictionaries."""
+    return [*module._parameters.items(), *module._buffers.items()]
 
 
 _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
