@@ -1,0 +1,266 @@
+"""The memory of a training step as each tool tells it, beside what it is: ``python -m benchmarks.memory_peers``.
+
+Each model trains for two real steps on the CPU under torch's profiler, which sees each allocation and free. Beside that
+peak stand, as predicted / measured: ours, torch's own ``MemTracker`` under fake tensors, the recipe of adding up
+parameters, gradients, optimizer state and saved tensors under fake tensors, and the totals of torchsummary and of
+torchinfo. Every model has a process of its own, and in it each tool builds a fresh copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from benchmarks import cpu_truth_nets as nets
+from benchmarks.cpu_truth_models import Subject, floats, hugging, mlp, recurrent, words
+from benchmarks.speed_process import ENVIRONMENT, ROOT
+from examples.gpt2 import GPT2
+from examples.llama import Config, Llama
+from examples.mobilenet_v2 import MobileNetV2
+from examples.resnet import resnet18, resnet50
+from examples.vgg import vgg16
+from examples.vit import vit_b_16
+from tests.memory_truth import OptimizerMaker, measure
+from torchsummary_plus import estimate_memory
+
+STEPS = 2
+TURNS = 2
+"""Each tool runs so often, and its least time counts: the first turn imports and warms up."""
+
+MIB = 1 << 20
+OPTIMIZERS: dict[str, OptimizerMaker] = {"sgd": lambda p: torch.optim.SGD(p, lr=0.01), "adamw": torch.optim.AdamW}
+PICTURE = floats(3, 224, 224)
+LLAMA = Config(width=512, depth=8, heads=8, kv_heads=4, hidden=1376)
+BERT = {"num_hidden_layers": 6}
+T5 = {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0}
+
+SUBJECTS = {
+    subject.name: (subject, batch)
+    for subject, batch in (
+        (Subject("mlp", "mlp", partial(mlp, 512), floats(512)), 128),
+        (Subject("resnet18", "cnn", resnet18, PICTURE), 8),
+        (Subject("resnet50", "cnn", resnet50, PICTURE), 8),
+        (Subject("vgg16", "cnn", vgg16, PICTURE), 4),
+        (Subject("mobilenet_v2", "cnn", MobileNetV2, PICTURE), 8),
+        (Subject("unet", "cnn", partial(nets.UNet, width=32), floats(3, 128, 128)), 4),
+        (Subject("lstm", "rnn", recurrent(nn.LSTM, 2), words(128)), 32),
+        (Subject("gpt2", "transformer", GPT2, words(256)), 2),
+        (Subject("llama", "transformer", partial(Llama, LLAMA), words(256)), 2),
+        (Subject("bert", "transformer", hugging("Bert", "ForMaskedLM", "text", BERT), words(256)), 2),
+        (Subject("t5", "transformer", hugging("T5", "ForConditionalGeneration", "text", T5), words(256)), 2),
+        (Subject("vit_b_16", "transformer", vit_b_16, PICTURE), 4),
+    )
+}
+
+
+class Asked:
+    """A model with its inputs, and the optimizer that trains it."""
+
+    def __init__(self, name: str, optimizer: str) -> None:
+        self.subject, self.batch = SUBJECTS[name]
+        self.optimizer = OPTIMIZERS[optimizer]
+
+    def build(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        torch.manual_seed(0)
+        return self.subject.build().train(), self.subject.example(self.batch)
+
+    def step(self, model: nn.Module, inputs: tuple[Tensor, ...], optimizer: torch.optim.Optimizer) -> None:
+        model(*inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+Ready = Callable[[], int]
+"""A tool that has its model and inputs: what it says, in bytes."""
+
+
+def ours(asked: Asked) -> Ready:
+    model, inputs = asked.build()
+    options: dict[str, Any] = {"optimizer": asked.optimizer, "steps": STEPS, "progress": False}
+    return lambda: estimate_memory(model, input_data=inputs[0], device="cpu", **options).peak_bytes
+
+
+def mem_tracker(asked: Asked) -> Ready:
+    """As its documentation shows it; it wants its modules' figures reset between two steps."""
+    with FakeTensorMode() as fake:
+        model, inputs = asked.build()
+
+    def run() -> int:
+        with fake:
+            optimizer, tracker = asked.optimizer(list(model.parameters())), MemTracker()
+            tracker.track_external(model, optimizer, *inputs)
+            with tracker:
+                for _ in range(STEPS):
+                    asked.step(model, inputs, optimizer)
+                    tracker.reset_mod_stats()
+        return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+
+    return run
+
+
+def recipe(asked: Asked) -> Ready:
+    """Each saved storage counts once, and none that a parameter has: as it is posted by those who take care."""
+    with FakeTensorMode() as fake:
+        model, inputs = asked.build()
+
+    def run() -> int:
+        saved: dict[int, torch.UntypedStorage] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            saved[storage._cdata] = storage
+            return tensor
+
+        with fake:
+            optimizer = asked.optimizer(list(model.parameters()))
+            with saved_tensors_hooks(keep, lambda tensor: tensor):
+                loss = model(*inputs).sum()
+            loss.backward()
+            optimizer.step()
+        parameters = list(model.parameters())
+        state = [value for held in optimizer.state.values() for value in held.values() if isinstance(value, Tensor)]
+        held = [*parameters, *model.buffers(), *(p.grad for p in parameters if p.grad is not None), *state, *inputs]
+        optimizer.zero_grad()
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in held}
+        return sum(storage.nbytes() for storage in (storages | saved).values())
+
+    return run
+
+
+def torchsummary_total(asked: Asked) -> Ready:
+    """Its "Estimated Total Size"; it runs a batch of two floats, and multiplies."""
+    from torchsummary import summary
+
+    model, inputs = asked.build()
+
+    def run() -> int:
+        text = io.StringIO()
+        with redirect_stdout(text):
+            summary(model, tuple(inputs[0].shape[1:]), asked.batch, device="cpu")
+        found = re.search(r"Estimated Total Size \(MB\): ([\d.]+)", text.getvalue())
+        assert found is not None
+        return int(float(found[1]) * MIB)
+
+    return run
+
+
+def torchinfo_total(asked: Asked) -> Ready:
+    """Its "Estimated Total Size": input, two times the outputs, parameters."""
+    from torchinfo import summary
+
+    model, inputs = asked.build()
+
+    def run() -> int:
+        found = summary(model, input_data=inputs, device="cpu", mode="train", verbose=0)
+        return int(found.total_input + found.total_output_bytes + found.total_param_bytes)
+
+    return run
+
+
+TOOLS: dict[str, Callable[[Asked], Ready]] = {
+    "ours": ours,
+    "MemTracker": mem_tracker,
+    "recipe": recipe,
+    "torchsummary": torchsummary_total,
+    "torchinfo": torchinfo_total,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "OPTIMIZER"), help="one case in this process, as JSON")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if options.one:
+        print(json.dumps(case(*options.one)))
+        return
+    found = []
+    print(
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread; predicted / measured peak\n"
+    )
+    print(f"{'model, batch, optimizer':26} {'measured MiB':>12} " + " ".join(f"{tool:>12}" for tool in TOOLS))
+    for name in options.model:
+        for optimizer in OPTIMIZERS:
+            found.append(in_process(name, optimizer))
+            print(line(f"{name}, {SUBJECTS[name][1]}, {optimizer}", found[-1]), flush=True)
+    print("\n" + totals(found))
+
+
+def in_process(name: str, optimizer: str) -> dict[str, Any]:
+    """A case in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.memory_peers", "--one", name, optimizer]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def case(name: str, optimizer: str) -> dict[str, Any]:
+    """The measured peak; by tool its bytes and its processor seconds, or why it failed."""
+    asked = Asked(name, optimizer)
+    found: dict[str, Any] = {tool: asked_of(make, asked) for tool, make in TOOLS.items()}
+    model, inputs = asked.build()
+    return {"measured": measure(model, inputs, optimizer=asked.optimizer, steps=STEPS).peak_bytes, "tools": found}
+
+
+def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:
+    """What a tool says, and the least time that it took; building its model is not counted."""
+    seconds = []
+    try:
+        run = make(asked)
+        for _ in range(TURNS):
+            began = time.process_time()
+            nbytes = run()
+            seconds.append(time.process_time() - began)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"}
+    return {"bytes": nbytes, "seconds": min(seconds)}
+
+
+def line(title: str, found: dict[str, Any]) -> str:
+    cells = (
+        f"{told['bytes'] / found['measured']:12.4f}" if "bytes" in told else f"{'failed':>12}"
+        for told in found["tools"].values()
+    )
+    return f"{title:26} {found['measured'] / MIB:12,.1f} " + " ".join(cells)
+
+
+def totals(found: list[dict[str, Any]]) -> str:
+    """By tool: how often it answered, its median and its worst error, its time over ours, and why it failed."""
+    lines = [f"{'tool':14} {'answers':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
+    reasons = []
+    for tool in TOOLS:
+        told = [(one["tools"][tool], one) for one in found if "bytes" in one["tools"][tool]]
+        reasons += sorted({f"{tool}: {one['tools'][tool]['error']}" for one in found if "error" in one["tools"][tool]})
+        if not told:
+            lines.append(f"{tool:14} {0:>8}")
+            continue
+        errors = [answer["bytes"] / one["measured"] - 1 for answer, one in told]
+        times = [answer["seconds"] / one["tools"]["ours"]["seconds"] for answer, one in told]
+        spread = f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+        counts = f"{len(told):>4} / {len(found)}"
+        worst = max(errors, key=abs)
+        lines.append(f"{tool:14} {counts:>8} {median(map(abs, errors)):13.3%} {worst:+12.3%} {spread:>30}")
+    return "\n".join([*lines, *reasons])
+
+
+if __name__ == "__main__":
+    main()
