@@ -331,6 +331,10 @@ def mkldnn_rnn_layer(
 def mkldnn_rnn_layer_backward(
     x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, *_: Any
 ) -> Outs:
-    """Each bias has a gradient of its own; the meta kernel gives one tensor for both."""
-    sure(x.dtype in FLOATS and numel(x.shape))
-    return [fresh(t.shape, torch.float32) for t in (x, w_ih, w_hh, b_ih, b_hh, hx, cx)]
+    """Each bias has a gradient of its own; the meta kernel gives one tensor for both.
+
+    Half precision is left to the meta kernel: torch 2.13 gives gradients in float32, 2.11 in the dtype of each tensor.
+    """
+    given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
+    sure(numel(x.shape) and all(t.dtype is torch.float32 for t in given))
+    return [fresh(t.shape, torch.float32) for t in given]

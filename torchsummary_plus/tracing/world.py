@@ -220,7 +220,8 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
 
 def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
     """The parameters and buffers of a scripted module by name; they lie in C++, out of reach of its dictionaries."""
-    return [*module._parameters.items(), *module._buffers.items()]
+    held = (*module._parameters.items(), *module._buffers.items())
+    return [(name, tensor) for name, tensor in held if tensor is not None]
 
 
 _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
