@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "torchsummary_plus"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     # 0: plain data
-    ("records", "memory_records", "units", "errors", "extras", "batches"),
+    ("records", "memory_records", "tracking_records", "units", "errors", "extras", "batches"),
     # 1: the only folder that touches a live model
     (
         "tracing",
@@ -77,6 +77,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.optimizers",
         "tracing.books",
         "tracing.step",
+        "tracing.owners",
+        "tracing.population",
+        "tracing.meters",
     ),
     # 2: plain data again
     (
@@ -108,11 +111,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.bars",
         "views",
         "figures",
+        "render.tracking_text",
         "memory_estimate",
         "model_summary",
     ),
     # 4: what a user calls
-    ("progress", "memory_api", "memory_columns", "api", "", "cli", "__main__"),
+    ("progress", "memory_api", "memory_columns", "api", "tracker", "", "cli", "__main__"),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .memory_estimate import MemoryEstimate as MemoryEstimate
     from .model_summary import ModelSummary as ModelSummary
     from .tracing.macs import register_formula as register_formula
+    from .tracker import MemTracker as MemTracker
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "ForwardError": "errors",
     "InputError": "errors",
+    "MemTracker": "tracker",
     "MemoryEstimate": "memory_estimate",
     "MissingExtraError": "errors",
     "ModelSummary": "model_summary",

@@ -1,0 +1,285 @@
+"""The tracker against a count over all objects: nothing lost, nothing counted twice, nothing kept alive."""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from examples.vgg import vgg19_features
+from torchsummary_plus import MemTracker
+from torchsummary_plus.tracking_records import TensorGroup, TrackPoint
+
+DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
+
+
+def quiet(detail: bool = True) -> MemTracker:
+    return MemTracker(detail, device="cpu", stream=io.StringIO())
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """The reference: the bytes of the distinct storages under some tensors."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+@pytest.fixture
+def tracker() -> Iterator[MemTracker]:
+    gc.collect()
+    tracker = quiet()
+    tracker.track()
+    yield tracker
+    tracker.close()
+
+
+def changed(point: TrackPoint) -> int:
+    return sum(group.nbytes for group in point.appeared) - sum(group.nbytes for group in point.gone)
+
+
+class Play:
+    """Random dealings with tensors, and the tensors that are left."""
+
+    def __init__(self, seed: int) -> None:
+        self.choose = random.Random(seed)
+        self.tensors: list[torch.Tensor] = [torch.zeros(8)]
+
+    def __call__(self) -> None:
+        self.choose.choice(
+            [self.allocate, self.view, self.free, self.resize, self.refill, self.tie, self.swap, self.grad]
+        )()
+
+    def one(self) -> torch.Tensor:
+        return self.choose.choice(self.tensors)
+
+    def allocate(self) -> None:
+        self.tensors.append(torch.zeros(self.choose.randrange(1, 400), dtype=self.choose.choice(DTYPES)))
+
+    def view(self) -> None:
+        self.tensors.append(self.one().detach()[:1])
+
+    def free(self) -> None:
+        if len(self.tensors) > 1:
+            self.tensors.pop(self.choose.randrange(len(self.tensors)))
+
+    def resize(self) -> None:
+        self.tensors.append(torch.zeros(3).resize_(self.choose.randrange(1, 500)))
+
+    def refill(self) -> None:
+        storage = self.one().untyped_storage()
+        nbytes = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(nbytes + self.choose.randrange(0, 64) * 8)
+
+    def tie(self) -> None:
+        one = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [one, torch.zeros(1).set_(one)]
+
+    def swap(self) -> None:
+        held = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [held, held.detach()]
+        held.data = torch.zeros(self.choose.randrange(90, 200))
+
+    def grad(self) -> None:
+        leaf = nn.Parameter(torch.zeros(self.choose.randrange(1, 90)))
+        (leaf * 2).sum().backward()
+        self.tensors.append(leaf)
+        if self.choose.random() < 0.5 and leaf.grad is not None:
+            self.tensors.append(leaf.grad)
+
+    def bytes(self) -> int:
+        grads = [t.grad for t in self.tensors if t.is_leaf and t.grad is not None]
+        return storage_bytes(self.tensors + grads)
+
+
+@pytest.fixture
+def collector() -> Iterator[Callable[..., None]]:
+    before = gc.get_threshold()
+    yield gc.set_threshold
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("thresholds", [(20, 3, 3), (0, 0, 0)], ids=["collecting often", "never collecting"])
+def test_a_thousand_random_sequences_are_followed_byte_for_byte(
+    tracker: MemTracker, collector: Callable[..., None], thresholds: tuple[int, int, int]
+) -> None:
+    collector(*thresholds)
+    rest = tracker.track().tensor_bytes
+    for seed in range(500):
+        play = Play(seed)
+        for _ in range(play.choose.randrange(1, 12)):
+            play()
+        last, point = tracker.report().points[-1], tracker.track()
+        assert point.tensor_bytes - rest == play.bytes(), seed
+        assert changed(point) == point.tensor_bytes - last.tensor_bytes
+    del play
+    assert tracker.track().tensor_bytes == rest
+
+
+def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
+    collector(50, 3, 3)
+    rest = tracker.track().tensor_bytes
+    plays = [Play(seed) for seed in range(4)]
+    threads = [threading.Thread(target=lambda play=play: [play() for _ in range(150)]) for play in plays]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        tracker.track()
+    assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
+
+
+def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
+    callbacks = list(gc.callbacks)
+    tracker = quiet()
+    tensor = torch.zeros(1000)
+    module, optimizer = nn.Linear(2, 2), torch.optim.SGD([tensor.requires_grad_()])
+    tracker.track()
+    refs = [weakref.ref(one) for one in (tensor, tensor.untyped_storage(), module, optimizer)]
+    del tensor, module, optimizer
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 4
+    del tracker
+    gc.collect()
+    assert gc.callbacks == callbacks
+
+
+def test_owners_are_named(tracker: MemTracker) -> None:
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+
+    def owners(groups: tuple[TensorGroup, ...]) -> set[str]:
+        return {owner for group in groups for owner in group.owners}
+
+    assert {"Sequential.0.weight", "Sequential.1.running_mean"} <= owners(tracker.track().appeared)
+    net(torch.zeros(4, 3)).sum().backward()
+    assert {"gradient of Sequential.0.weight", "gradient of Sequential.1.bias"} <= owners(tracker.track().appeared)
+    optimizer.step()
+    assert {"Adam exp_avg of Sequential.0.weight", "Adam step of Sequential.1.bias"} <= owners(tracker.track().appeared)
+    optimizer.zero_grad()
+    point = tracker.track()
+    assert point.appeared == () and "gradient of Sequential.1.weight" in owners(point.gone)
+
+
+def odd_tensors() -> dict[str, tuple[object, int]]:
+    """Unusual tensors, and the bytes that they hold."""
+    plain = torch.eye(4)
+    points = torch.zeros(3, dtype=torch.long)
+    channels = torch.quantize_per_channel(torch.zeros(3, 5), torch.ones(3), points, 0, torch.qint8)
+    csr = torch.eye(4).to_sparse_csr()
+    fakes = FakeTensorMode()
+    return {
+        "sparse": (plain.to_sparse(), 16 + 64),
+        "csr": (csr, storage_bytes([csr.values(), csr.crow_indices(), csr.col_indices()])),
+        "quantized": (torch.quantize_per_tensor(torch.zeros(10), 1.0, 0, torch.qint8), 10),
+        "per channel": (channels, 15 + 3 * 8 + 3 * 8),
+        "nested": (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), 20 + 24),
+        "meta": (torch.zeros(100, device="meta"), 0),
+        "fake": (fakes.from_tensor(plain), 0),
+        "empty": (torch.zeros(0), 0),
+    }
+
+
+@pytest.mark.parametrize("name", odd_tensors())
+def test_odd_tensors(tracker: MemTracker, name: str) -> None:
+    made = odd_tensors()
+    kept, nbytes = made[name]
+    del made
+    gc.collect()
+    point = tracker.track()
+    assert sum(group.nbytes for group in point.appeared) == nbytes
+    del kept
+
+
+def test_odd_objects_do_no_harm(tracker: MemTracker) -> None:
+    class Liar:
+        __class__ = property(lambda self: torch.Tensor)  # type: ignore[assignment]
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError("do not touch")
+
+    kept = [Liar(), torch.vmap(lambda x: (tracker.track(), x)[1])(torch.zeros(3))]
+    assert tracker.track().tensor_bytes >= 0
+    del kept
+
+
+def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
+    tracker = MemTracker(path=tmp_path, device="cpu")
+    tracker.track()
+    features = vgg19_features().eval()
+    tracker.track()
+    tracker.track("again")
+    (file,) = tmp_path.glob("*-gpu_mem_track.txt")
+    text = file.read_text()
+    assert text.startswith("GPU Memory Track | ")
+    kind = "<class 'torch.nn.parameter.Parameter'> | torch.float32"
+    assert f"+ | 7 * Size:(512, 512, 3, 3)     | Memory: 63.0 M | {kind}" in text
+    assert f"+ | 2 * Size:(64,)                | Memory: 0.0004 M | {kind}" in text
+    totals = [float(found) for found in re.findall(r"Total Tensor Used Memory:([0-9.]+)", text)[1:]]
+    assert totals[1] - totals[0] == pytest.approx(76.4, abs=0.06) and totals[2] == totals[1]
+    assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
+    del features
+
+
+def test_totals_only() -> None:
+    tracker = quiet(detail=False)
+    tracker.track()
+    assert tracker._stream is not None and "Size:" not in tracker._stream.getvalue()  # type: ignore[attr-defined]
+
+
+def test_context_manager_and_decorator() -> None:
+    tracker = quiet()
+    with tracker:
+        kept = torch.zeros(3)
+    last = tracker.report().points[-1]
+    assert last.function == "test_context_manager_and_decorator" and last.appeared[0].nbytes == 12
+
+    @tracker
+    def make() -> torch.Tensor:
+        return torch.zeros(5)
+
+    kept = make()
+    assert len(tracker.report().points) == 4 and tracker.report().points[-1].appeared[0].nbytes == 20
+    del kept
+
+
+def test_watched_modules() -> None:
+    tracker = quiet()
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    inputs = torch.zeros(2, 8)
+    with tracker.watch(net):
+        kept = net(inputs)
+    assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    modules = {one.path: one for one in tracker.report().modules}
+    assert modules["0"].added_bytes == modules["1"].added_bytes == 2 * 16 * 4
+    assert modules[""].calls == 1 and modules["2"].own_bytes == 2 * 4 * 4
+    assert sum(one.own_bytes for one in modules.values()) == modules[""].added_bytes
+    with pytest.raises(RuntimeError), tracker.watch(net):
+        net(torch.zeros(2, 9))
+    assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    del kept
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_example_of_the_old_tool_on_cuda() -> None:
+    device = torch.device("cuda:0")
+    tracker = MemTracker(stream=io.StringIO())
+    rest = tracker.track().tensor_bytes
+    net = vgg19_features().to(device).eval()
+    small = [torch.randn(n, 3, 512, 512).float().to(device) for n in (30, 40, 60)]
+    large = [torch.randn(n, 3, 512, 512).float().to(device) for n in (120, 80)]
+    assert (tracker.track().tensor_bytes - rest) / 2**20 == pytest.approx(1066.4, abs=0.06)
+    large[0], small[1] = large[0].cpu(), small[1].cpu()
+    tracker.clear_cache()
+    point = tracker.track()
+    assert (point.tensor_bytes - rest) / 2**20 == pytest.approx(586.4, abs=0.06)
+    assert point.memory.allocated_bytes is not None and point.memory.allocated_bytes >= point.tensor_bytes
+    del net, small, large

@@ -1,0 +1,57 @@
+"""Whose a tensor is: the parameter or buffer of a module, its gradient, the state that an optimizer keeps for it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Owners:
+    """Names of tensors. Modules and optimizers are known by weak references, and read again when there are new ones."""
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._read = (-1, -1)
+
+    def meet(self, owner: Any) -> None:
+        """Know a module or an optimizer."""
+        (self._modules if isinstance(owner, nn.Module) else self._optimizers).add(owner)
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """What a tensor is to a module or optimizer; "" to none."""
+        known = (len(self._modules), sum(len(optimizer.state) for optimizer in self._optimizers))
+        if known != self._read or (isinstance(tensor, nn.Parameter) and id(tensor) not in self._names):
+            self._read = known
+            for one, name in self._all():
+                self._give(one, name)
+        ref, name = self._names.get(id(tensor), (None, ""))
+        return name if ref is not None and ref() is tensor else ""
+
+    def give_gradient(self, leaf: torch.Tensor, grad: torch.Tensor) -> None:
+        """Name a gradient after its leaf."""
+        self._give(grad, f"gradient of {self.name(leaf) or 'a leaf'}")
+
+    def _give(self, tensor: torch.Tensor, name: str) -> None:
+        names, key = self._names, id(tensor)
+        self._names[key] = weakref.ref(tensor, lambda ref: names.pop(key) if names[key][0] is ref else None), name
+
+    def _all(self) -> Iterator[tuple[torch.Tensor, str]]:
+        inner = {id(child) for module in self._modules for child in module._modules.values()}
+        for root in [module for module in self._modules if id(module) not in inner]:
+            for found in (root.named_parameters(), root.named_buffers()):
+                yield from ((tensor, f"{type(root).__name__}.{path}") for path, tensor in found)
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items() if isinstance(state, dict) else ():
+                    if isinstance(value, torch.Tensor):
+                        yield value, f"{type(optimizer).__name__} {key} of {self._parameter_name(parameter)}"
+
+    def _parameter_name(self, parameter: Any) -> str:
+        ref, name = self._names.get(id(parameter), (None, ""))
+        return name if ref is not None and ref() is parameter else "a parameter"

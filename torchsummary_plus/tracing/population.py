@@ -1,0 +1,255 @@
+"""The storages that are there, kept up from call to call without a walk over all that Python knows.
+
+One walk finds the tensors at the start. From then on a new one is young when it is first met: the garbage collector's
+youngest generation holds it, or held it when the collector last began, and said so. Storages tell when they die. What
+may change unseen, a storage's size and a tensor's storage, is read from each again: about a tenth of a microsecond.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ..tracking_records import Holding
+from .owners import Owners
+from .structures import dtype_name
+
+T = TypeVar("T")
+
+PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+"""The classes whose tensors answer at once; the others may run code of their own."""
+
+PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+
+
+class _Ref(weakref.ref[T]):
+    """A weak reference that knows its place in a roll, and what is held there."""
+
+    __slots__ = ("holding", "place")
+    place: int
+    holding: Holding
+
+
+class _Roll(Generic[T]):
+    """Living objects, each with a figure that was last read off it."""
+
+    def __init__(self, read: Callable[[T], int]) -> None:
+        self.read = read
+        self.refs: list[_Ref[T]] = []
+        self.figures: list[int] = []
+        self.dead: deque[_Ref[T]] = deque()
+        self._by_id: dict[int, _Ref[T]] = {}
+        self._ids: list[int] = []
+
+    def find(self, one: T) -> _Ref[T] | None:
+        """The reference to an object that is on the roll."""
+        ref = self._by_id.get(id(one))
+        return ref if ref is not None and ref() is one else None
+
+    def add(self, one: T) -> _Ref[T]:
+        ref = _Ref(one, self.dead.append)
+        ref.place = len(self.refs)
+        self.refs.append(ref)
+        self.figures.append(self.read(one))
+        self._ids.append(id(one))
+        self._by_id[id(one)] = ref
+        return ref
+
+    def bury(self) -> list[_Ref[T]]:
+        """Strike off those that have died, and return them; the last one takes an empty place."""
+        buried = []
+        while self.dead:
+            ref = self.dead.popleft()
+            place, last = ref.place, len(self.refs) - 1
+            if self._by_id.get(self._ids[place]) is ref:
+                del self._by_id[self._ids[place]]
+            _pull(self.refs, place)
+            _pull(self.figures, place)
+            _pull(self._ids, place)
+            if place != last:
+                self.refs[place].place = place
+            buried.append(ref)
+        return buried
+
+    def changed(self) -> list[tuple[_Ref[T], T]]:
+        """Those that read otherwise than before; call it when the dead are buried."""
+        living = [ref() for ref in self.refs]
+        try:
+            now = list(map(self.read, living))  # type: ignore[arg-type]
+        except TypeError:  # Another thread let go of one since.
+            now = [before if one is None else self.read(one) for one, before in zip(living, self.figures)]
+        if now == self.figures:
+            return []
+        before, self.figures = self.figures, now
+        return [(self.refs[i], one) for i, one in enumerate(living) if one is not None and now[i] != before[i]]
+
+
+def _pull(column: list[Any], place: int) -> None:
+    """Fill a place with the last of a column."""
+    column[place] = column[-1]
+    column.pop()
+
+
+class Population:
+    """All tensors that Python knows and the storages under them; no tensor is kept alive by it.
+
+    ``begin`` takes in what is there, ``update`` tells what came and went since; ``end`` lets go of the collector.
+    """
+
+    def __init__(self) -> None:
+        self.owners = Owners()
+        self._lock = threading.RLock()
+        self._tensors: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
+        self._odd: _Roll[torch.Tensor] = _Roll(id)
+        self._leaves: list[weakref.ref[torch.Tensor]] = []
+        self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
+        self._seen: deque[weakref.ref[Any]] = deque()
+        self._came: list[Holding] = []
+        self._went: list[Holding] = []
+        self._totals: dict[str, tuple[int, int]] = {}
+        self._close: Callable[[], Any] = lambda: None
+
+    def begin(self) -> None:
+        """Look through all objects once, and be told of young ones from now on."""
+        before_collection = partial(_keep_young, self._seen)
+        gc.callbacks.append(before_collection)
+        self._close = weakref.finalize(self, gc.callbacks.remove, before_collection)
+        with self._lock:
+            self._meet(gc.get_objects())
+
+    def end(self) -> None:
+        """Be told of nothing more."""
+        self._close()
+
+    def live(self, device: str) -> tuple[int, int]:
+        """How many storages with any bytes a device holds, and their bytes, as of the last ``update``."""
+        return self._totals.get(device, (0, 0))
+
+    def update(self) -> tuple[list[Holding], list[Holding]]:
+        """What came and what went since the last call; a storage of another size went and came."""
+        with self._lock:
+            self._bury()
+            young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
+            self._meet([one for one in (self._seen.popleft()() for _ in range(len(self._seen))) if one is not None])
+            self._meet(young)
+            for _, tensor in self._tensors.changed():
+                self._book(tensor)
+            for odd in [ref() for ref in self._odd.refs]:
+                if odd is not None:
+                    self._book_parts(odd)
+            self._meet_gradients()
+            for ref, storage in self._storages.changed():
+                self._resize(ref, storage.nbytes())
+            self._bury()
+            came, went, self._came, self._went = self._came, self._went, [], []
+            self._count(came, 1)
+            self._count(went, -1)
+            return came, went
+
+    def _meet(self, objects: Iterable[Any]) -> None:
+        """Take in the tensors among some objects; modules and optimizers first, for they name them."""
+        found = []
+        for one in objects:
+            lineage = type(one).__mro__
+            if torch.Tensor in lineage:
+                found.append(one)
+            elif nn.Module in lineage or torch.optim.Optimizer in lineage:
+                self.owners.meet(one)
+        for tensor in found:
+            self._meet_tensor(tensor)
+
+    def _meet_tensor(self, tensor: torch.Tensor) -> None:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
+            if self._odd.find(tensor) is None:
+                self._odd.add(tensor)
+                self._book_parts(tensor)
+        elif self._tensors.find(tensor) is None and self._book(tensor):
+            self._tensors.add(tensor)
+            if tensor.requires_grad and tensor.is_leaf:
+                self._leaves.append(weakref.ref(tensor))
+
+    def _meet_gradients(self) -> None:
+        """The gradients of leaves: until somebody asks for one, only the leaf knows of it."""
+        leaves = [ref() for ref in self._leaves]
+        if any(leaf is None for leaf in leaves):
+            self._leaves = [ref for ref, leaf in zip(self._leaves, leaves) if leaf is not None]
+        for leaf in leaves:
+            grad = None if leaf is None else leaf.grad
+            if leaf is not None and grad is not None and self._tensors.find(grad) is None:
+                self.owners.give_gradient(leaf, grad)
+                self._meet_tensor(grad)
+
+    def _book_parts(self, tensor: torch.Tensor) -> None:
+        """Take in what an unusual tensor is made of; one that has no memory of its own has nothing to take in."""
+        for part in _parts(tensor):
+            self._book(part, type(tensor))
+
+    def _book(self, tensor: torch.Tensor, kind: type | None = None) -> bool:
+        """Take in a tensor's storage; whether it has one."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # A wrapper: what it wraps is a tensor of its own.
+            return False
+        if storage.device.type != "meta" and self._storages.find(storage) is None:
+            kind = kind or type(tensor)
+            ref = self._storages.add(storage)
+            ref.holding = Holding(
+                shape=tuple(tensor.shape),
+                dtype=dtype_name(tensor.dtype),
+                class_name=f"{kind.__module__}.{kind.__qualname__}",
+                nbytes=storage.nbytes(),
+                device=str(storage.device),
+                owner=self.owners.name(tensor),
+            )
+            self._came.append(ref.holding)
+        return True
+
+    def _resize(self, ref: _Ref[torch.UntypedStorage], nbytes: int) -> None:
+        self._went.append(ref.holding)
+        ref.holding = replace(ref.holding, nbytes=nbytes)
+        self._came.append(ref.holding)
+
+    def _count(self, holdings: Iterable[Holding], sign: int) -> None:
+        for one in holdings:
+            storages, nbytes = self._totals.get(one.device, (0, 0))
+            self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
+
+    def _bury(self) -> None:
+        self._tensors.bury()
+        self._odd.bury()
+        self._went += [ref.holding for ref in self._storages.bury()]
+
+
+def _keep_young(seen: deque[weakref.ref[Any]], phase: str, info: Mapping[str, int]) -> None:
+    """Before a collection, which makes young objects old: keep the tensors, modules and optimizers among them."""
+    if phase == "start":
+        for one in gc.get_objects(generation=0):
+            lineage = type(one).__mro__
+            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
+                seen.append(weakref.ref(one))
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors that hold the memory of an unusual one: values and indices of a sparse one, a quantized
+    one's scales. Of a subclass that wraps others there are none: those are tensors of their own."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if tensor.layout is torch.sparse_coo:
+            yield from (tensor._values(), tensor._indices())
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (tensor.values(), tensor.crow_indices(), tensor.col_indices())
+        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from (tensor.values(), tensor.ccol_indices(), tensor.row_indices())
+        elif tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor):
+            yield tensor
+            if tensor.is_quantized and tensor.qscheme() in PER_CHANNEL:
+                yield from (tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points())
