@@ -109,6 +109,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.figure",
         "render.timeline",
         "render.bars",
+        "render.html",
+        "echo",
         "views",
         "figures",
         "render.tracking_text",
@@ -116,7 +118,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "model_summary",
     ),
     # 4: what a user calls
-    ("progress", "memory_api", "memory_columns", "api", "tracker", "", "cli", "__main__"),
+    ("progress", "memory_api", "memory_columns", "notebook", "api", "tracker", "", "cli", "__main__"),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

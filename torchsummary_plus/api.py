@@ -10,6 +10,7 @@ from torch import nn
 
 from .errors import InputError, choice_error
 from .model_summary import ModelSummary, View, as_summary
+from .notebook import show
 from .render.columns import check_view
 from .report import build_report
 from .tracing.inputs import as_device, make_example
@@ -86,7 +87,7 @@ def summary(
             estimate, rows = memory_of(model, input_size, given, memory, done, result.rows)
             result = replace(result, row_memory=rows, memory=estimate)
         if verbose:
-            print(result)
+            show(result)
     return result
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from types import EllipsisType
 from typing import TYPE_CHECKING
 
+from .echo import is_echo, takes_html
 from .figures import Figures
 from .render.tables import summary_table
 from .render.text import render
@@ -104,7 +105,15 @@ class ModelSummary(Report, Views, Figures):
     def __str__(self) -> str:
         return self.render()
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        if is_echo(self):
+            return f"<ModelSummary of {self.rows[0].class_name}: {self.total_params:,} parameters>"
+        return self.render()
+
+    def _ipython_display_(self) -> None:
+        """Nothing where a notebook's statement showed it and ends with it; else IPython shows it as it does others."""
+        if not (takes_html() and is_echo(self)):
+            raise NotImplementedError
 
 
 def as_summary(report: Report, view: View) -> ModelSummary:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypedDict, Union
 
+from .echo import ipython, takes_html
 from .errors import InputError, choice_error
 from .render.table import Table, with_units
 from .units import UNITS
@@ -61,6 +62,7 @@ def register_format(suffix: str, method: str) -> None:
 
 register_format(".txt", "to_text")
 register_format(".csv", "to_csv")
+register_format(".html", "_html_page")
 
 
 class Views(ABC):
@@ -100,6 +102,31 @@ class Views(ABC):
         from .render.data import csv_text
 
         return csv_text(self.tables(**look)[0])
+
+    def to_html(self, **look: Unpack[ShownLook]) -> str:
+        """The tables as a piece of HTML that may stand in any page; nested, unless a ``style`` is given.
+
+        It reads well as it is. Where its script runs, rows fold, columns sort, and there is a search; it loads nothing.
+        """
+        from .render.html import fragment
+
+        look.setdefault("style", "tree")
+        return fragment(self.tables(**look))
+
+    def _html_page(self, **look: Unpack[ShownLook]) -> str:
+        """A page with what :meth:`to_html` gives."""
+        from .render.html import page
+
+        look.setdefault("style", "tree")
+        tables = self.tables(**look)
+        return page(tables[0].title, tables)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """What notebooks show: HTML, and the text for those that cannot. A shell at a terminal needs no HTML."""
+        bundle = {"text/plain": repr(self)}
+        if ipython() is None or takes_html():
+            bundle["text/html"] = self.to_html()
+        return bundle
 
     def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
         """Write a file in the format of its suffix, with the options of that format, and return its path.

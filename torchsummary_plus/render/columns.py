@@ -20,7 +20,7 @@ class Column:
     """A column: its heading, how its cells read, what they hold as data, and the unit of that.
 
     It does not fall below ``flat_width`` in torchsummary's table. One ``of_memory`` is there only in a summary that
-    was asked for the memory of a step.
+    was asked for the memory of a step. Where one ``adds_up`` a row leaves out what the rows inside it have.
     """
 
     heading: str
@@ -29,6 +29,7 @@ class Column:
     unit: str = ""
     flat_width: int = 15
     of_memory: bool = False
+    adds_up: bool = False
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
@@ -141,8 +142,8 @@ def _share_of_params(line: Line, report: Report) -> Value:
 COLUMNS: dict[str, Column] = {
     "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25),
     "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25),
-    "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements"),
-    "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10),
+    "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements", adds_up=True),
+    "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10, adds_up=True),
     "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size)),
     "groups": Column("Groups", _groups, lambda line, _: line.row.groups, "count", 10),
     "mult_adds": Column("Mult-Adds", _mult_adds, _known_mult_adds, "mult-adds"),

@@ -16,13 +16,15 @@ class Field:
     """A column: its name in data, its heading in print, and the unit of its values.
 
     The unit is "bytes", "elements", "mult-adds", "count" or "%"; it is "" for words, which stand on the left of their
-    column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are.
+    column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are. Where a column ``adds_up``
+    a row leaves out what the rows inside it have.
     """
 
     name: str
     heading: str
     unit: str = ""
     scaled: bool = False
+    adds_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,9 @@ def summary_table(
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(Field(name, COLUMNS[name].heading, COLUMNS[name].unit) for name in names),
+        fields=tuple(
+            Field(name, COLUMNS[name].heading, COLUMNS[name].unit, adds_up=COLUMNS[name].adds_up) for name in names
+        ),
         rows=tuple(_row(report, line, names, nested) for line in STYLES[style](report, depth)),
         totals=report_totals(report),
     )
