@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "torchsummary_plus"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     # 0: plain data
-    ("records", "memory_records", "tracking_records", "units", "errors", "extras", "batches"),
+    ("records", "memory_records", "tracking_records", "units", "errors", "extras", "codec", "batches"),
     # 1: the only folder that touches a live model
     (
         "tracing",
@@ -106,6 +106,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.memory_tables",
         "render.text",
         "render.data",
+        "render.json_data",
+        "render.markdown",
+        "render.latex",
         "render.figure",
         "render.timeline",
         "render.bars",

@@ -29,6 +29,7 @@ def sizes(table: Table, units: str) -> list[tuple[int, float]]:
     for total in table.totals:
         if total.field.unit == "bytes":
             unit = units if units != "auto" else total.cell.text.split()[1]
+            assert total.field.heading.count("(") == (units != "auto")
             assert units == "auto" or total.field.heading.endswith(f"({units})")
             found.append((int(total.cell.value or 0), float(total.cell.text.split()[0]) * BYTES[unit]))
     return found
@@ -85,7 +86,7 @@ def test_a_file_is_written_by_its_suffix_and_never_overwritten_unasked(made: Mod
 
 
 def test_an_unknown_suffix_names_the_known_ones(made: ModelSummary, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"suffix of the file is '\.docx'; accepted: '\.txt', '.csv'"):
+    with pytest.raises(InputError, match=r"suffix of the file is '\.docx'; accepted: '\.txt', "):
         made.save(tmp_path / "resnet.docx")
     assert not list(tmp_path.iterdir())
 

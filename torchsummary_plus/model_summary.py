@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from types import EllipsisType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .echo import is_echo, takes_html
 from .figures import Figures
@@ -37,6 +37,8 @@ class ModelSummary(Report, Views, Figures):
 
     It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
     """
+
+    _derived: ClassVar = ("non_trainable_params", "total_bytes")
 
     view: View = field(default_factory=View)
     memory: MemoryEstimate | None = None
@@ -74,7 +76,13 @@ class ModelSummary(Report, Views, Figures):
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
         table = summary_table(self, *self._view(columns, depth, style))
-        return (table,) if self.memory is None else (table, *self.memory.tables())
+        return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
+
+    @classmethod
+    def _named_types(cls) -> dict[str, type]:
+        from .memory_estimate import MemoryEstimate
+
+        return {"MemoryEstimate": MemoryEstimate}
 
     def _view(self, columns: Columns, depth: Depth, style: str | None) -> tuple[str, int | None, Iterable[str] | None]:
         """Style, depth and columns; as the summary was made where they are not given."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypedDict, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Union
 
 from .echo import ipython, takes_html
 from .errors import InputError, choice_error
@@ -15,7 +16,8 @@ from .render.table import Table, with_units
 from .units import UNITS
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    import pandas as pd
+    from typing_extensions import Self, Unpack
 
 
 Columns = Union[Iterable[str], EllipsisType, None]
@@ -60,9 +62,15 @@ def register_format(suffix: str, method: str) -> None:
     FORMATS[suffix] = FileFormat(suffix, method)
 
 
-register_format(".txt", "to_text")
-register_format(".csv", "to_csv")
-register_format(".html", "_html_page")
+for _suffix, _method in (
+    (".txt", "to_text"),
+    (".md", "to_markdown"),
+    (".tex", "to_latex"),
+    (".csv", "to_csv"),
+    (".json", "to_json"),
+    (".html", "_html_page"),
+):
+    register_format(_suffix, _method)
 
 
 class Views(ABC):
@@ -73,6 +81,9 @@ class Views(ABC):
     """
 
     __slots__ = ()
+
+    _derived: ClassVar[tuple[str, ...]] = ()
+    """What :meth:`to_json` writes beside the fields: properties that are plain data."""
 
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
@@ -97,11 +108,61 @@ class Views(ABC):
         check_units(units)
         return tuple(with_units(table, units) for table in self._tables(columns, depth, style))
 
+    def to_markdown(self, **look: Unpack[ShownLook]) -> str:
+        """The tables in GitHub's Markdown, figures on the right, the totals and notes as lists below them."""
+        from .render.markdown import markdown_text
+
+        return markdown_text(self.tables(**look))
+
+    def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
+        """The tables in LaTeX with booktabs, with a caption (plain text) and a label; longtable where they are long."""
+        from .render.latex import latex_text
+
+        return latex_text(self.tables(**look), caption, label)
+
     def to_csv(self, **look: Unpack[Look]) -> str:
         """The main table as CSV by RFC 4180: plain numbers, bytes as bytes, a column for the paths of the modules."""
         from .render.data import csv_text
 
         return csv_text(self.tables(**look)[0])
+
+    def to_dataframe(self, **look: Unpack[Look]) -> pd.DataFrame:
+        """The main table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
+
+        Raises :class:`MissingExtraError` without pandas.
+        """
+        from .render.data import data_frame
+
+        return data_frame(self.tables(**look)[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole result as plain data, as :meth:`to_json` writes it."""
+        from .render.json_data import as_plain
+
+        return as_plain(self, self._named_types(), self._derived)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The whole result as JSON, which :meth:`from_json` makes an equal one of; :meth:`json_schema` describes it."""
+        return json.dumps(self.to_dict(), indent=indent, separators=None if indent else (",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The result that some JSON was made of. Raises :class:`InputError` where it is of another kind or version."""
+        from .render.json_data import from_text
+
+        return from_text(cls, text, cls._named_types())
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) of what :meth:`to_json` writes."""
+        from .render.json_data import schema_of
+
+        return schema_of(cls, cls._named_types())
+
+    @classmethod
+    def _named_types(cls) -> dict[str, type]:
+        """The types of fields that the class's own module does not import."""
+        return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """The tables as a piece of HTML that may stand in any page; nested, unless a ``style`` is given.

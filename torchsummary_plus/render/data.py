@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import TYPE_CHECKING
 
+from ..extras import need_extra
 from .table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = ("layer", "path", "level")
+"""The columns that every table has: the row's label, the module's path, how deep it is nested."""
+
+DTYPES = {"": "string", "%": "Float64"}
+"""Of the columns in pandas, by unit; whatever is counted is Int64."""
 
 
 def csv_text(table: Table) -> str:
     """A table's rows as CSV by RFC 4180, under the names of its fields; what has no value is an empty field."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(["layer", "path", "level", *(field.name for field in table.fields)])
+    writer.writerow([*NAMES, *(field.name for field in table.fields)])
     writer.writerows([row.label, row.path, row.level, *(cell.value for cell in row.cells)] for row in table.rows)
     return file.getvalue()
+
+
+def data_frame(table: Table) -> pd.DataFrame:
+    """A table's rows as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
+
+    What has no value is ``pandas.NA``. Raises :class:`MissingExtraError` without pandas.
+    """
+    pandas = need_extra("pandas", "pandas")
+    columns = {
+        "layer": pandas.array([row.label for row in table.rows], "string"),
+        "path": pandas.array([row.path for row in table.rows], "string"),
+        "level": pandas.array([row.level for row in table.rows], "Int64"),
+    }
+    for place, field in enumerate(table.fields):
+        values = [row.cells[place].value for row in table.rows]
+        columns[field.name] = pandas.array(values, DTYPES.get(field.unit, "Int64"))
+    return pandas.DataFrame(columns)

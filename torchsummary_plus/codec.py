@@ -1,0 +1,214 @@
+"""Frozen dataclasses <-> plain JSON data, driven by their type hints: what goes out comes back equal.
+
+A dataclass is an object of its fields, a tuple an array, a mapping an object. A tuple of a type that the codec writes
+``by_column`` is one object with an array for each field. Of several dataclasses that a field may hold, the names in the
+object tell which it is.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from .errors import InputError
+from .units import describe
+
+Schema = dict[str, Any]
+
+UNIONS = (Union, types.UnionType)
+
+PRIMITIVES: dict[type, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+}
+
+
+class Way(NamedTuple):
+    """How values of a type go out and come back; ``plain`` where they are JSON as they stand."""
+
+    out: Callable[[Any], Any]
+    back: Callable[[Any], Any]
+    plain: bool = False
+
+
+class Codec:
+    """Writes and reads dataclasses. ``names`` are types that annotations name and their modules do not hold."""
+
+    def __init__(self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None) -> None:
+        self.by_column = tuple(by_column)
+        self.names = dict(names or {})
+        self.ways: dict[Any, Way] = {}
+
+    def encode(self, value: Any) -> Any:
+        """A dataclass as plain data."""
+        return self.way(type(value)).out(value)
+
+    def decode(self, kind: Any, data: Any) -> Any:
+        """Plain data as a value of a type. Raises :class:`InputError` where it is not of that type."""
+        return self.way(kind).back(data)
+
+    def hints(self, kind: type) -> dict[str, Any]:
+        """The types of a dataclass's fields, in their order."""
+        known = get_type_hints(kind, localns=self.names)
+        return {one.name: known[one.name] for one in fields(kind)}
+
+    def way(self, kind: Any) -> Way:
+        """The way of a type, worked out once."""
+        if kind not in self.ways:
+            self.ways[kind] = Way(lambda value: self.ways[kind].out(value), lambda data: self.ways[kind].back(data))
+            self.ways[kind] = self._way(kind)  # What was put there first serves a type that holds itself.
+        return self.ways[kind]
+
+    def _way(self, kind: Any) -> Way:
+        if kind in PRIMITIVES:
+            return _primitive(kind)
+        if is_dataclass(kind) and isinstance(kind, type):
+            return self._dataclass(kind)
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is tuple:
+            return self._tuple(inner)
+        if origin in UNIONS:
+            return self._union(inner)
+        if origin is Mapping:
+            return self._mapping(inner[1])
+        raise TypeError(f"no way to write {kind} as JSON")
+
+    def _dataclass(self, kind: type) -> Way:
+        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
+        writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
+        readers = {name: way.back for name, way in ways.items()}
+
+        def out(value: Any) -> dict[str, Any]:
+            return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
+
+        def back(data: Any) -> Any:
+            if not isinstance(data, dict) or data.keys() != readers.keys():
+                raise InputError(f"{describe(data)} is no {kind.__name__}; its fields: {', '.join(readers)}")
+            return kind(**{name: readers[name](given) for name, given in data.items()})
+
+        return Way(out, back)
+
+    def _tuple(self, inner: tuple[Any, ...]) -> Way:
+        if len(inner) != 2 or inner[1] is not Ellipsis:
+            return self._fixed(inner)
+        if inner[0] in self.by_column:
+            return self._columns(inner[0])
+        one = self.way(inner[0])
+        out = list if one.plain else lambda values: [one.out(value) for value in values]
+        return Way(out, lambda data: tuple([one.back(item) for item in _array(data)]))
+
+    def _fixed(self, inner: tuple[Any, ...]) -> Way:
+        """A tuple of so many values, each of its own type."""
+        ways = [self.way(kind) for kind in inner]
+        plain = all(way.plain for way in ways)
+
+        def out(values: Any) -> list[Any]:
+            return list(values) if plain else [way.out(value) for way, value in zip(ways, values)]
+
+        def back(data: Any) -> tuple[Any, ...]:
+            if len(_array(data)) != len(ways):
+                raise InputError(f"{describe(data)} has not {len(ways)} items")
+            return tuple([way.back(item) for way, item in zip(ways, data)])
+
+        return Way(out, back)
+
+    def _columns(self, kind: type) -> Way:
+        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
+
+        def out(values: Any) -> dict[str, Any]:
+            return {name: [way.out(getattr(value, name)) for value in values] for name, way in ways.items()}
+
+        def back(data: Any) -> tuple[Any, ...]:
+            if not isinstance(data, dict) or data.keys() != ways.keys():
+                raise InputError(f"{describe(data)} is no columns of {kind.__name__}; its fields: {', '.join(ways)}")
+            columns = [[ways[name].back(item) for item in _array(data[name])] for name in ways]
+            if len({len(column) for column in columns}) > 1:
+                raise InputError(f"the columns of {kind.__name__} are not of one length")
+            return tuple([kind(*values) for values in zip(*columns)])
+
+        return Way(out, back)
+
+    def _union(self, inner: tuple[Any, ...]) -> Way:
+        ways = {get_origin(kind) or kind: self.way(kind) for kind in inner}
+        objects = {frozenset(self.hints(k)): k for k in ways if isinstance(k, type) and is_dataclass(k)}
+
+        def back(data: Any) -> Any:
+            kind: Any = tuple if type(data) is list else type(data)
+            if kind is dict:
+                kind = next(iter(objects.values())) if len(objects) == 1 else objects.get(frozenset(data))
+            if kind not in ways:
+                raise InputError(f"{describe(data)} is none of {', '.join(one.__name__ for one in ways)}")
+            return ways[kind].back(data)
+
+        return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
+
+    def _mapping(self, inner: Any) -> Way:
+        one = self.way(inner)
+
+        def back(data: Any) -> dict[str, Any]:
+            if not isinstance(data, dict):
+                raise InputError(f"{describe(data)} is no object")
+            return {name: one.back(item) for name, item in data.items()}
+
+        return Way(lambda values: {name: one.out(value) for name, value in values.items()}, back)
+
+    def schema(self, kind: Any) -> Schema:
+        """The JSON Schema (draft 2020-12) of a type, with all that it refers to."""
+        definitions: dict[str, Schema] = {}
+        top = self._schema(kind, definitions)
+        return {**top, "$defs": definitions}
+
+    def _schema(self, kind: Any, definitions: dict[str, Schema]) -> Schema:
+        origin, inner = get_origin(kind), get_args(kind)
+        if kind in PRIMITIVES:
+            return PRIMITIVES[kind]
+        if is_dataclass(kind) and isinstance(kind, type):
+            if kind.__name__ not in definitions:
+                definitions[kind.__name__] = {}  # For a type that holds itself.
+                hints = self.hints(kind).items()
+                definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
+            return {"$ref": f"#/$defs/{kind.__name__}"}
+        if origin in UNIONS:
+            return {"anyOf": [self._schema(one, definitions) for one in inner]}
+        if origin is Mapping:
+            return {"type": "object", "additionalProperties": self._schema(inner[1], definitions)}
+        if inner[-1] is not Ellipsis:
+            items = [self._schema(one, definitions) for one in inner]
+            return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
+        if inner[0] in self.by_column:
+            hints = self.hints(inner[0]).items()
+            return _object({name: _list(self._schema(hint, definitions)) for name, hint in hints})
+        return _list(self._schema(inner[0], definitions))
+
+
+def _primitive(kind: type) -> Way:
+    def back(data: Any) -> Any:
+        if type(data) is not kind:
+            raise InputError(f"{describe(data)} is no {kind.__name__}")
+        return data
+
+    return Way(lambda value: value, back, plain=True)
+
+
+def _array(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise InputError(f"{describe(data)} is no array")
+    return data
+
+
+def _object(properties: dict[str, Schema]) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}

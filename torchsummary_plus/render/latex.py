@@ -1,0 +1,137 @@
+"""Tables -> LaTeX with booktabs, in plain ASCII: it compiles in every engine, whatever a name holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from unicodedata import normalize
+
+from ..units import one_line
+from .table import Cell, Table, TableRow
+
+PAGE_LINES = 40
+"""So many lines fit a page: the text of LaTeX's article is 550 pt high; caption and rules leave 40 times 12 pt."""
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "`": r"\char96{}",
+    "\N{NO-BREAK SPACE}": "~",
+    "\N{LATIN SMALL LETTER SHARP S}": r"\ss{}",
+    "\N{LATIN SMALL LETTER AE}": r"\ae{}",
+    "\N{LATIN SMALL LETTER O WITH STROKE}": r"\o{}",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{MICRO SIGN}": r"$\mu$",
+    "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$",
+    "\N{LESS-THAN OR EQUAL TO}": r"$\leq$",
+    "\N{RIGHTWARDS ARROW}": r"$\to$",
+    **{c: f"\\{c}" for c in "{}$&#_%"},
+}
+
+ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc"))
+"""The command that sets each combining mark on a letter."""
+
+LIGATURE = re.compile(r"([-',])(?=\1)")
+"""What TeX would join: two hyphens to a dash, two commas or apostrophes to a quotation mark."""
+
+MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
+"""The sign of a number."""
+
+GREEK = """
+    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
+    nu xi omicron pi rho varsigma sigma tau upsilon phi chi psi omega
+""".split()  # noqa: SIM905
+"""LaTeX's commands for the letters from U+03B1 on; it has no omicron."""
+
+CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
+"""The Greek letters that have a command with a capital: the others look like Latin ones."""
+
+GREEK_LETTERS = {
+    **{chr(0x3B1 + place): f"$\\{name}$" for place, name in enumerate(GREEK) if name != "omicron"},
+    **{chr(0x391 + GREEK.index(name)): f"$\\{name.capitalize()}$" for name in CAPITALS},
+}
+
+
+def escape(text: str) -> str:
+    r"""A text that LaTeX sets as it stands, on one line; a letter that it has no command for is set as U+4E2D.
+
+    >>> print(escape("100% of_\\alpha {é}"))
+    100\% of\_\textbackslash{}alpha \{\'{e}\}
+    """
+    return LIGATURE.sub(r"\1{}", "".join(map(_letter, normalize("NFC", one_line(text)))))
+
+
+def _letter(c: str) -> str:
+    if c in SPECIAL:
+        return SPECIAL[c]
+    if c.isascii():
+        return c
+    base, *marks = [*normalize("NFD", c)]
+    if base.isascii() and len(marks) == 1 and marks[0] in ACCENTS:
+        return f"\\{ACCENTS[marks[0]]}{{{base if base not in 'ij' else chr(92) + base}}}"
+    if c in GREEK_LETTERS:
+        return GREEK_LETTERS[c]
+    return rf"\texttt{{U+{ord(c):04X}}}"
+
+
+def latex_text(tables: Sequence[Table], caption: str | None = None, label: str | None = None) -> str:
+    """The tables, each in a ``table`` environment, or in a ``longtable`` where it is longer than a page.
+
+    ``caption`` is that of the first one, its title by default, and plain text; ``label`` is by default ``tab:`` and the
+    first title. The labels of further tables end in a number.
+    """
+    label = label or f"tab:{_slug(tables[0].title)}"
+    parts = []
+    for number, table in enumerate(tables, 1):
+        above = escape(caption if caption is not None and number == 1 else table.title)
+        parts.append("\n".join(_table(table, above, label if number == 1 else f"{label}-{number}")) + "\n")
+    long = any(map(_is_long, tables))
+    packages = ["% \\usepackage{booktabs}\n", *(["% \\usepackage{longtable}\n"] if long else [])]
+    return "".join(packages) + "\n".join(parts)
+
+
+def _slug(text: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower())) or "summary"
+
+
+def _is_long(table: Table) -> bool:
+    return len(table.rows) + len(table.totals) + len(table.notes) > PAGE_LINES
+
+
+def _table(table: Table, caption: str, label: str) -> Iterator[str]:
+    columns = "@{}l" + "".join("r" if field.unit else "l" for field in table.fields) + "@{}"
+    headings = " & ".join(map(escape, [table.labels, *(field.heading for field in table.fields)])) + r" \\"
+    body = [*map(_row, table.rows), r"\midrule", *_totals(table)] if table.totals else list(map(_row, table.rows))
+    notes = [rf"\par\smallskip{{\footnotesize {escape(note)}\par}}" for note in table.notes]
+    named = rf"\caption{{{caption}}}\label{{{label}}}"
+    if _is_long(table):
+        head = [r"\toprule", headings, r"\midrule"]
+        yield from (rf"\begin{{longtable}}{{{columns}}}", rf"{named} \\", *head, r"\endfirsthead")
+        yield from (*head, r"\endhead", r"\bottomrule", r"\endfoot", *body, r"\end{longtable}", *notes)
+    else:
+        yield from (r"\begin{table}[htbp]", r"\centering", named, r"\par\smallskip")
+        yield from (rf"\begin{{tabular}}{{{columns}}}", r"\toprule", headings, r"\midrule", *body)
+        yield from (r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}")
+
+
+def _row(row: TableRow) -> str:
+    label = escape(row.label)
+    start = rf"\hspace*{{{row.level}em}}" if row.level else "{}" if label.startswith(("[", "*")) else ""
+    return " & ".join([start + label, *map(_cell, row.cells)]) + r" \\"  # A row's own [ would be read as a length.
+
+
+def _cell(cell: Cell) -> str:
+    return MINUS.sub("$-$", escape(cell.text)).replace(r"\textgreater{}=", r"$\geq$")
+
+
+def _totals(table: Table) -> Iterator[str]:
+    """A line for each total: its label on the left, its figure on the right of all columns but the first."""
+    count = len(table.fields)
+    for total in table.totals:
+        label, figure = escape(total.field.heading), _cell(total.cell)
+        yield (rf"{label} & \multicolumn{{{count}}}{{r@{{}}}}{{{figure}}} \\" if count else rf"{label}: {figure} \\")

@@ -1,0 +1,54 @@
+"""Tables -> GitHub's Markdown: what a name holds is shown as it is, never read as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ..units import one_line
+from .table import Table
+
+INDENT = "&nbsp;" * 4
+"""In front of a label for each level of nesting: plain spaces would be trimmed."""
+
+MARKUP = re.compile(r"[\\`*|<>&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\[]|\[(?=\^)")
+"""What could begin a construct of GitHub's Markdown inside a line; an underscore inside a word cannot."""
+
+
+def markdown_text(tables: Sequence[Table]) -> str:
+    """The tables, each under its title, with its totals and notes as a list below it."""
+    return "\n".join("\n".join(_lines(table)) + "\n" for table in tables)
+
+
+def escape(text: str) -> str:
+    r"""A text that GitHub shows as it stands, on one line.
+
+    >>> print(escape("a|b <script> __init__ layer_1 [-1, 64]"))
+    a\|b \<script\> \_\_init\_\_ layer_1 [-1, 64]
+    """
+    return MARKUP.sub(_escaped, one_line(text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "&#36;" if found[0] == "$" else "\\" + found[0]  # GitHub reads \$ as the end of a formula.
+
+
+def _lines(table: Table) -> Iterator[str]:
+    yield f"**{escape(table.title)}**"
+    yield ""
+    headings = [escape(table.labels), *(escape(field.heading) for field in table.fields)]
+    rows = [[INDENT * row.level + escape(row.label), *(escape(cell.text) for cell in row.cells)] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(headings, *rows)]
+    to_left = [True, *(not field.unit for field in table.fields)]
+    for cells in (headings, [_rule(left, width) for left, width in zip(to_left, widths)], *rows):
+        placed = (c.ljust(width) if left else c.rjust(width) for c, left, width in zip(cells, to_left, widths))
+        yield f"| {' | '.join(placed)} |"
+    after = [f"{total.field.heading}: {total.cell.text}" for total in table.totals] + list(table.notes)
+    if after:
+        yield ""
+    yield from (f"- {escape(line)}" for line in after)
+
+
+def _rule(left: bool, width: int) -> str:
+    dashes = "-" * max(2, width - 1)
+    return f":{dashes}" if left else f"{dashes}:"
