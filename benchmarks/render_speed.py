@@ -1,0 +1,78 @@
+"""How long does a table of 10,000 rows take to write, in each format? ``python -m benchmarks.render_speed``.
+
+Processor time, the least of several taken in turns, with the ratio to tabulate's own time for the same cells. Every
+format stays under a second, text under 0.3 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from tabulate import tabulate
+from torch import nn
+
+from torchsummary_plus import ModelSummary, summary
+from torchsummary_plus.views import FORMATS
+
+LIMIT_S = 1.0
+TEXT_LIMIT_S = 0.3
+COLUMNS = ("output_size", "num_params", "mult_adds")
+FIGURES = (".pdf", ".svg", ".png")
+"""What is drawn, and has no row for each layer."""
+
+
+def summarised(rows: int) -> ModelSummary:
+    """A chain of blocks, nested, whose rows are nearly as many as asked for in the tree."""
+    blocks = (nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8)) for _ in range(rows // 4))
+    return summary(nn.Sequential(*blocks), (8,), col_names=COLUMNS, style="tree", verbose=0)
+
+
+def ways(result: ModelSummary) -> dict[str, Callable[[], object]]:
+    """Every format that :meth:`save` writes, the frame, the way back from JSON, and tabulate's own plain table."""
+    table = result.tables()[0]
+    headings = [table.labels, *(field.heading for field in table.fields)]
+    cells = [[row.label, *(cell.text for cell in row.cells)] for row in table.rows]
+    methods = {kind.method.strip("_") for suffix, kind in FORMATS.items() if suffix not in FIGURES}
+    text = result.to_json()
+
+    def method(name: str) -> Callable[[], object]:
+        return getattr(result, name, None) or getattr(result, f"_{name}")
+
+    return {
+        "tabulate": lambda: tabulate(cells, headings),
+        **{name: method(name) for name in sorted(methods | {"to_dataframe", "to_dict"})},
+        "from_json": lambda: ModelSummary.from_json(text),
+    }
+
+
+def least(measured: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """Seconds of a processor for each, the least of several turns; the first one, that imports, does not count."""
+    best = dict.fromkeys(measured, float("inf"))
+    for turn in range(turns + 1):
+        for name, call in measured.items():
+            start = time.process_time()
+            call()
+            best[name] = min(best[name], time.process_time() - start) if turn else best[name]
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    result = summarised(options.rows)
+    seconds = least(ways(result), options.turns)
+    lines = []
+    for name, took in seconds.items():
+        limit = {"to_text": TEXT_LIMIT_S, "tabulate": None}.get(name, LIMIT_S)
+        goal = ("", "") if limit is None else (f"{limit:g}", "yes" if took <= limit else "NO")
+        lines.append((name, f"{took:.3f}", f"{took / seconds['tabulate']:.2f}", *goal))
+    print(f"{len(result.rows):,} rows, {len(COLUMNS)} columns")
+    print(tabulate(lines, ["", "s", "of tabulate's", "at most (s)", "met"], disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
