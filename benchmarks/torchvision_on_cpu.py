@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ SCHEMAS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width,"
     " int sampling_ratio, bool aligned) -> Tensor",
+    "_roi_align_backward(Tensor grad, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width,"
+    " SymInt batch_size, SymInt channels, SymInt height, SymInt width, int sampling_ratio, bool aligned) -> Tensor",
 )
 
 _library: torch.library.Library | None = None
@@ -38,7 +41,16 @@ def import_torchvision() -> ModuleType:
             _library.define(schema)
         _library.impl("nms", nms, "CPU")
         torchvision = import_module("torchvision")
-        _library.impl("roi_align", sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__, "CPU")
+        for name, device, kernel in (
+            ("roi_align", "CPU", roi_align),
+            ("roi_align", "Meta", roi_align_shape),
+            ("_roi_align_backward", "CPU", roi_align_backward),
+            ("_roi_align_backward", "Meta", roi_align_backward_shape),
+        ):
+            _library.impl(name, kernel, device)
+        torch.library.register_autograd(
+            "torchvision::roi_align", _backward, setup_context=_keep_for_backward, lib=_library
+        )
         for name in ("torchvision.extension", "torchvision.ops.roi_align"):
             sys.modules[name]._has_ops = lambda: True  # type: ignore[attr-defined]
         return torchvision
@@ -73,3 +85,63 @@ def _overlap(box: Tensor, others: Tensor) -> Tensor:
     shared = size.prod(1)
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(1) - shared
     return (shared / union).nan_to_num(0.0)
+
+
+def roi_align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio: int, aligned: bool) -> Tensor:
+    """Regions of feature maps at one size, by torchvision's own plain PyTorch, region by region to take little memory.
+
+    ``x`` is (N, C, H, W), ``rois`` (K, 5) as picture, x1, y1, x2, y2; the result (K, C, height, width).
+    """
+    plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
+    out = x.new_empty(len(rois), x.size(1), height, width)
+    for place, roi in zip(out, rois):
+        place.copy_(plain(x, roi[None], scale, height, width, ratio, aligned)[0])
+    return out
+
+
+def roi_align_shape(x: Tensor, rois: Tensor, scale: float, height: int, width: int, *_: object) -> Tensor:
+    return x.new_empty(rois.size(0), x.size(1), height, width)
+
+
+def roi_align_backward(
+    grad: Tensor,
+    rois: Tensor,
+    scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    *options: Any,
+) -> Tensor:
+    """The gradient of ``roi_align`` by its input: its plain PyTorch differentiated, region by region."""
+    plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
+    total = grad.new_zeros(batch_size, channels, height, width)
+    for one, roi in zip(grad, rois):
+        picture = roi[:1].long()
+        alone = torch.cat([torch.zeros_like(roi[:1]), roi[1:]])[None]
+        with torch.enable_grad():
+            x = torch.zeros_like(total[:1]).requires_grad_()
+            out = plain(x, alone, scale, pooled_height, pooled_width, *options)
+        total.index_add_(0, picture, torch.autograd.grad(out, x, one[None])[0])
+    return total
+
+
+def roi_align_backward_shape(
+    grad: Tensor, rois: Tensor, scale: float, pooled_h: int, pooled_w: int, *sizes: int
+) -> Tensor:
+    return grad.new_empty(sizes[:4])
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, rois, *ctx.options = inputs
+    ctx.shape = x.shape
+    ctx.save_for_backward(rois)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    scale, height, width, *rest = ctx.options
+    (rois,) = ctx.saved_tensors
+    found = torch.ops.torchvision._roi_align_backward(grad, rois, scale, height, width, *ctx.shape, *rest)
+    return (found, *[None] * 6)

@@ -51,6 +51,17 @@ class Masked(Layer):
         return y[y > 0].exp().sum() + y.masked_select(y < -0.5).exp().sum()
 
 
+class AsTheDevice(Layer):
+    """Asks one thing more on the CPU, as torchvision's ``batched_nms`` does, and then the same on every device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if x.device.type == "cpu":
+            torch.where(y[0] > 0)
+        rows, columns = torch.where(y > 0)
+        return y[rows, columns].exp().sum()
+
+
 class Steered(Layer):
     """As many layers as a value says."""
 
@@ -97,6 +108,13 @@ def test_one_real_forward_tells_sizes_and_values(build: Callable[[], nn.Module])
     assert abs(estimate.peak_bytes - peak_of_two_steps(model, x)) <= 16
     on_card = estimate_memory(model, input_data=x, device="cuda", loss=loss)
     assert on_card.assumptions == estimate.assumptions
+
+
+def test_an_answer_is_for_the_shapes_that_it_was_given_for() -> None:
+    torch.manual_seed(0)
+    model = AsTheDevice()
+    estimate = estimate_memory(model, input_data=rows(), device="cuda", loss=loss)
+    assert estimate.assumptions == ("nonzero in the model itself, 2 times: sizes as in a real forward",)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from .fakes import META, DataDependentError, Fake, in_kernel, wrap
+from .kernels import tensors_of
 from .passes import Frame
 
 OUTSIDE = -1
 """The module number of what happens in no module's forward."""
 
-Asked = tuple[int, str]
-"""The number of the module that asks, and the operator."""
+
+class Asked(NamedTuple):
+    """A question: the number of the module that asks, the operator, and the shapes it is asked of."""
+
+    module: int
+    operator: str
+    shapes: tuple[torch.Size, ...]
+
 
 REHEARSED = "sizes as in a real forward"
 MOST = "taken to give as much as it can"
@@ -35,18 +42,18 @@ aten = torch.ops.aten
 class Answers:
     """What operators that ask for values are told.
 
-    ``recorded`` are the answers of a real forward in their order, by module and operator; None before there was one.
+    ``recorded`` are the answers of a real forward in their order, by question; None before there was one.
     A forward that is run again, in the next step or for a checkpoint, asks the same again: answers are given in turn.
     """
 
     def __init__(self, recorded: dict[Asked, list[Any]] | None = None) -> None:
         self.recorded = recorded
         self.asked: dict[Asked, int] = {}
-        self.notes: dict[tuple[Asked, str], int] = {}
+        self.notes: dict[tuple[int, str, str], int] = {}
         self.refused = False
 
     def turn(self, asked: Asked) -> int:
-        """How often a module's operator has asked before."""
+        """How often this was asked before."""
         number = self.asked.get(asked, 0)
         self.asked[asked] = number + 1
         return number
@@ -54,9 +61,9 @@ class Answers:
     def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it.
 
-        ``number`` is that of the question among those of its module and operator, from :meth:`turn`.
+        ``number`` tells which time it is that this is asked, from :meth:`turn`.
         """
-        outside = asked[0] == OUTSIDE
+        outside = asked.module == OUTSIDE
         told = (self.recorded or {}).get(asked)
         found = told[number % len(told)] if told else None
         result: Any = None
@@ -72,13 +79,14 @@ class Answers:
 
     def _note(self, asked: Asked, func: OpOverload, is_real: bool) -> None:
         how = (VALUE if is_real else ONE) if func in SCALARS else (REHEARSED if is_real else MOST)
-        self.notes[asked, how] = self.notes.get((asked, how), 0) + 1
+        noted = asked.module, asked.operator, how
+        self.notes[noted] = self.notes.get(noted, 0) + 1
 
     def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
         """How each question was answered, in words."""
         return tuple(
             f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
-            for ((module, operator), how), count in self.notes.items()
+            for (module, operator, how), count in self.notes.items()
         )
 
 
@@ -97,6 +105,11 @@ SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default})
 """Operators that give a value, and no tensor."""
 
 INDEX = aten.index.Tensor
+
+
+def question(module: int, func: OpOverload, args: Any) -> Asked:
+    """What an operator asks. One that gives a single value asks the same of any shape."""
+    return Asked(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
 
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:

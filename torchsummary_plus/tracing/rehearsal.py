@@ -16,7 +16,7 @@ from .inputs import Example, realise
 from .macs import multiply_adds
 from .modules import ModuleTree
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import Asked, asks, module_of, record
+from .questions import Asked, asks, module_of, question, record
 from .world import restored
 from .worlds import RealWorld
 
@@ -32,7 +32,7 @@ class _TooLongError(Exception):
 
 
 class _Recorder(Listener):
-    """Notes what each operator that asks for values was answered, by module."""
+    """Notes what each operator that asks for values was answered."""
 
     def __init__(self) -> None:
         self.answers: dict[Asked, list[Any]] = {}
@@ -43,7 +43,7 @@ class _Recorder(Listener):
         if self.multiply_adds > LONGEST:
             raise _TooLongError
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
-            self.answers.setdefault((module_of(frame), func.name()), []).append(record(func, args, out))
+            self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
 
 
 class _Unrolled(TorchFunctionMode):
@@ -61,7 +61,7 @@ def _unrolled(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a real forward was answered, in order, by module and operator; or why there was none."""
+    """What a real forward was answered, in order, by question; or why there was none."""
 
     answers: dict[Asked, list[Any]]
     failure: str = ""

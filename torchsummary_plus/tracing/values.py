@@ -14,7 +14,7 @@ from .fakes import CPU, META, Fake, fake_like, is_plain
 from .inputs import real_input
 from .kernels import MASK, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
-from .questions import Answers, asks, is_foreign, made, told_by_mask
+from .questions import Answers, asks, is_foreign, made, question, told_by_mask
 
 
 class ValuedKernels(FakeKernels):
@@ -99,7 +99,7 @@ class ValuedKernels(FakeKernels):
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
         """The result of an operator that asks for values: from those of its arguments, else as it is answered."""
-        asked = self.module(), func.name()
+        asked = question(self.module(), func, args)
         turn = self.answers.turn(asked)
         if all(self._value_of(tensor, False) is not None for tensor in given):
             values = self._on_values(func, args, kwargs)
