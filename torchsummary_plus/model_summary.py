@@ -110,6 +110,29 @@ class ModelSummary(Report, Views, Figures):
 
         return draw_layers(self, by, top, self._view(None, depth, None)[1], place)
 
+    def to_mermaid(self, kind: str = "class", depth: int | None = None) -> str:
+        """The model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block: its classes, or its calls.
+
+        ``kind`` is "class" (a box for each class of modules, as often as their insides differ) or "flow" (the calls in
+        their order; alike ones in a row are drawn once, with how many there are). ``depth`` is the deepest nesting that
+        is drawn; None is the deepest that Mermaid draws. Raises :class:`InputError`, also for the flow of a model that
+        nothing ran.
+
+        >>> from torch import nn
+        >>> from torchsummary_plus import summary
+        >>> print(summary(nn.Sequential(nn.Linear(8, 4)), (8,), verbose=0).to_mermaid("flow"), end="")
+        flowchart TB
+            given(["input [-1, 8]"])
+            subgraph s0["Sequential"]
+                direction TB
+                n1["0: Linear<br/>[-1, 4]<br/>36 params"]
+            end
+            given --> n1
+        """
+        from .render.diagram import mermaid_text
+
+        return mermaid_text(self, kind, depth)
+
     def __str__(self) -> str:
         return self.render()
 

@@ -69,6 +69,7 @@ for _suffix, _method in (
     (".csv", "to_csv"),
     (".json", "to_json"),
     (".html", "_html_page"),
+    (".mmd", "to_mermaid"),
 ):
     register_format(_suffix, _method)
 

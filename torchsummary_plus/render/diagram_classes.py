@@ -1,0 +1,127 @@
+"""A report -> a Mermaid class diagram: a box for each class of modules, as often as its insides differ."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from ..report import Report, Row
+from ..units import structure_text
+from .diagram_text import counted, safe
+
+WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")
+"""Names that no word of Mermaid's language is like: those begin with small letters, or are ``TB`` and its like."""
+
+
+@dataclass(eq=False)
+class _Module:
+    """A module by its path: its first row, and the modules in it."""
+
+    row: Row
+    inside: list[_Module] = field(default_factory=list)
+    box: _Box = field(init=False)
+
+
+@dataclass(eq=False)
+class _Box:
+    """Modules of one class with the same modules inside."""
+
+    name: str
+    label: str
+    modules: list[_Module] = field(default_factory=list)
+
+
+def class_lines(report: Report, depth: int) -> list[str]:
+    """The lines of a class diagram of the modules down to a depth."""
+    modules = _modules(report, depth)
+    boxes = _boxes(modules)
+    lines = ["classDiagram"]
+    for box in boxes:
+        label = "" if box.name == box.label else f'["{safe(box.label)}"]'
+        lines += [f"    class {box.name}{label} {{", *(f"        {line}" for line in _members(box)), "    }"]
+    for box in boxes:
+        parts = Counter(module.box.name for module in box.modules[0].inside)
+        lines += [f'    {box.name} *-- "{number}" {part}' for part, number in parts.items()]
+    return lines
+
+
+def _modules(report: Report, depth: int) -> list[_Module]:
+    """The modules by their paths, each after the one it is in."""
+    found: dict[str, _Module] = {}
+    for row in sorted(report.rows, key=lambda row: row.path.count(".")):
+        if row.kind == "function" or row.path in found or _level(row.path) > depth:
+            continue
+        found[row.path] = _Module(row)
+        if row.path:
+            above = row.path
+            while above not in found or above == row.path:
+                above = above.rpartition(".")[0]
+            found[above].inside.append(found[row.path])
+    return list(found.values())
+
+
+def _level(path: str) -> int:
+    return path.count(".") + 1 if path else 0
+
+
+def _boxes(modules: Sequence[_Module]) -> list[_Box]:
+    """The boxes of modules, in the order in which they are met from above."""
+    known: dict[object, _Box] = {}
+    numbers: Counter[str] = Counter()
+    for module in reversed(modules):
+        inside = tuple((one.row.var_name, id(one.box)) for one in module.inside)
+        module.box = known.setdefault((module.row.class_name, inside), _Box("", module.row.class_name))
+    boxes = list(dict.fromkeys(module.box for module in modules))
+    for module in modules:
+        module.box.modules.append(module)
+    ids = count(1)
+    for box in boxes:
+        numbers[box.label] += 1
+        if numbers[box.label] > 1:
+            box.label = f"{box.label} ({numbers[box.label]})"
+        box.name = box.label if WORDLESS.fullmatch(box.label) else f"Class_{next(ids)}"
+    return boxes
+
+
+def _members(box: _Box) -> Iterator[str]:
+    """What stands in a box: how many modules there are with how many parameters, what is in each, what it does."""
+    held = sum(module.row.total_params for module in box.modules)
+    number = len(box.modules)
+    yield (f"{number:,} modules, " if number > 1 else "") + counted(held)
+    first = box.modules[0]
+    for start, stop in _runs(first.inside):
+        yield _member(box, start, stop)
+    calls = {(structure_text(m.row.inputs), structure_text(m.row.outputs)) for m in box.modules if m.row.called}
+    if len(calls) == 1:
+        taken, given = calls.pop()
+        yield f"forward({safe(taken)}) {safe(given)}"
+
+
+def _member(box: _Box, start: int, stop: int) -> str:
+    """A module inside, or a run of them: its class and name, and its parameters if they are the same everywhere."""
+    first, last = box.modules[0].inside[start], box.modules[0].inside[stop - 1]
+    name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
+    params = {one.row.total_params for module in box.modules for one in module.inside[start:stop]}
+    if len(params) > 1 or params == {0}:
+        return safe(f"{first.box.label} {name}")
+    each = " each" if last is not first else ""
+    return safe(f"{first.box.label} {name}") + f", {counted(params.pop())}{each}"
+
+
+def _runs(inside: Sequence[_Module]) -> list[tuple[int, int]]:
+    """Modules of one box whose names are numbers in a row stand together."""
+    runs: list[tuple[int, int]] = []
+    for place, module in enumerate(inside):
+        if runs and _follows(inside[place - 1], module):
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return runs
+
+
+def _follows(one: _Module, other: _Module) -> bool:
+    names = one.row.var_name, other.row.var_name
+    return one.box is other.box and all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])
