@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.fakes",
         "tracing.kernels",
         "tracing.passes",
+        "tracing.cuda_engine",
         "tracing.questions",
         "tracing.lengths",
         "tracing.values",

@@ -137,7 +137,7 @@ def _grouped_products(draw: Draw) -> Sequence[Any]:
 
 # Comparing
 
-ODD_META_KERNELS = {"convolution", "floor_divide", "logical_and", "logical_or", "logical_xor"}
+ODD_META_KERNELS = {"convolution", "_convolution", "floor_divide", "logical_and", "logical_or", "logical_xor"}
 """Their meta kernels leave out what the kernels do with layouts. The rules follow the kernels: the CPU's are asked."""
 
 
@@ -280,6 +280,11 @@ def a_convolution(d: Draw, axes: int, odd: float) -> Sequence[Any]:
 @calls("convolution")
 def _(d: Draw) -> Sequence[Any]:
     return a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4)
+
+
+@calls("_convolution")
+def _(d: Draw) -> Sequence[Any]:
+    return *a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4), True, False, True, True
 
 
 def test_a_convolution_says_what_the_meta_kernel_says() -> None:
@@ -492,6 +497,17 @@ def _(d: Draw) -> Sequence[Any]:
     b, h, y = meta((20,), torch.float32), laid(d, (1, 2, 5)), laid(d, (3, 2, 5))
     kept = meta((0,), torch.uint8)
     return x, w_ih, w_hh, b, b, h, h, y, h, h, y, h, h, False, 2, 5, 1, True, True, False, [], False, kept
+
+
+@calls("_thnn_fused_gru_cell")
+def _(d: Draw) -> Sequence[Any]:
+    gates, hidden = laid(d, (2, 15)), laid(d, (2, 5))
+    return gates, gates, hidden, None, None
+
+
+@calls("_thnn_fused_gru_cell_backward")
+def _(d: Draw) -> Sequence[Any]:
+    return laid(d, (2, 5)), laid(d, (2, 25)), d.random() < 0.5
 
 
 # Reductions

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizers
 
 from ..errors import InputError, SummaryError
 from ..memory_records import MemoryLog
+from .cuda_engine import CudaEngine
 from .embeddings import Embeddings
 from .hints import forward_error, step_error
 from .inputs import Example, realise
@@ -81,9 +82,13 @@ class Books:
             stack.enter_context(self._gradients_named())
             stack.enter_context(self._optimizers_named())
             kernels.hook_parameters()
-            stack.enter_context(engine_watched(self.watch, self.device, self._phase, self.capability))
+            engine = CudaEngine(self.watch)
+            functions = StepFunctions(self.watch, engine, self.device, self.capability)
+            stack.enter_context(engine_watched(functions, self._phase))
             stack.enter_context(self.watch)
-            functions = stack.enter_context(StepFunctions(self.watch, self.device, self.capability))
+            for parameter, _ in self.held.values():
+                engine.add_leaf(parameter, lasting=True)
+            stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
             optimizer = self._optimizer()
             output = None

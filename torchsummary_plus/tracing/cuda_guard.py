@@ -1,11 +1,11 @@
-"""Fake CUDA on a build without CUDA: torch's own fake device guard in the slot that such a build leaves empty.
+"""Fake CUDA without a card: torch's own fake device guard in the place of CUDA's.
 
-Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A CUDA
-build has one, a CPU build dies at the question. torch can install a fake one (``_ensureCUDADeviceGuardSet``), but
-does so only in the place of a guard that counts no devices. So a stub that answers 0 to everything is put there for
-that one question. Where any step is missing (another platform, an older torch) nothing is changed and the caller
-is told so: fakes then have CUDA's dispatch keys only. So they do in a backward on a CUDA build without a card, whose
-autograd engine asks the driver about every device that the fake guard counts.
+Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A build
+without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver. torch can put a
+fake one there (``_ensureCUDADeviceGuardSet``), but does so only in the place of a guard that counts no devices; where
+there is none, a stub that answers 0 to everything is put there for that one question. Where any step is missing
+(another platform, an older torch) nothing is changed and the caller is told so: fakes then have CUDA's dispatch keys
+only. What a backward asks on a CUDA build is the subject of :mod:`cuda_engine`.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _METHODS = 64
 
 
 @contextmanager
-def cuda_guard(backward: bool = False) -> Iterator[bool]:
+def cuda_guard() -> Iterator[bool]:
     """Whether C++ may be told of CUDA devices while it holds; what it installs it takes away again."""
     if torch.cuda.is_available():
         yield True
         return
-    ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
-    if torch.backends.cuda.is_built():
-        if ensure is not None and not backward:
-            ensure()
-        yield ensure is not None and not backward
-        return
-    slot = None if ensure is None else _Slot.find()
+    slot = Slot.find() if hasattr(torch._C, "_ensureCUDADeviceGuardSet") else None
     if slot is None:
         yield False
         return
+    outer = Slot.filled
     try:
-        yield slot.fill()
+        Slot.filled = slot if slot.fill() else outer
+        yield Slot.filled is not None
     finally:
-        slot.put(None)
+        Slot.filled = outer
+        slot.put(slot.own)
 
 
-class _Slot:
-    """CUDA's place in c10's registry of device guards."""
+class Slot:
+    """CUDA's place in c10's registry of device guards; ``own`` is the address of the guard that was there."""
+
+    filled: Slot | None = None
+    """The one that torch's fake guard is in at present."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._register = getattr(library, _REGISTER)
@@ -55,16 +55,16 @@ class _Slot:
         self._register.restype = None
         registry = ctypes.c_void_p.in_dll(library, _REGISTRY)
         self._slots = (ctypes.c_void_p * (_CUDA + 1)).from_address(ctypes.addressof(registry))
+        self.own = self.holds()
 
     @classmethod
-    def find(cls) -> _Slot | None:
-        """The empty slot of this build; None where there is none to be found."""
+    def find(cls) -> Slot | None:
+        """The slot of this build; None where it is not to be found."""
         path = Path(torch.__file__).parent / "lib" / "libc10.so"
         try:
-            slot = cls(ctypes.CDLL(str(path)))
+            return cls(ctypes.CDLL(str(path)))
         except (OSError, AttributeError, ValueError):
             return None
-        return slot if slot.holds() is None else None
 
     def holds(self) -> int | None:
         """The address of the guard in the slot."""
@@ -75,14 +75,15 @@ class _Slot:
         self._register(_CUDA, address)
 
     def fill(self) -> bool:
-        """Let torch put its fake guard there; False, and an empty slot, if it did not."""
+        """Let torch put its fake guard there; False, and the slot as it was, if it did not."""
         answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
         pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
         methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
         stub = (ctypes.c_void_p * 8)(ctypes.addressof(methods))
-        self.put(ctypes.addressof(stub))
+        counting = self.own or ctypes.addressof(stub)
+        self.put(counting)
         torch._C._ensureCUDADeviceGuardSet()
-        if self.holds() == ctypes.addressof(stub):
-            self.put(None)
+        if self.holds() == counting:
+            self.put(self.own)
             return False
         return True

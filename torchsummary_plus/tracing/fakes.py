@@ -176,9 +176,7 @@ def quiet_refusals() -> Iterator[None]:
 
 
 @contextmanager
-def standing_in_for(
-    device: torch.device, backward: bool = False, capability: tuple[int, int] = (8, 0)
-) -> Iterator[Any]:
+def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) -> Iterator[Any]:
     """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
 
     torch initialises CUDA when a tensor is asked for on it, unless a mode holds the key of its own fake mode; and
@@ -203,7 +201,7 @@ def standing_in_for(
     lifted = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:
-        with cuda_guard(backward) as Fake.cuda_is_guarded:
+        with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels():
             for place, answer in answers.items():
                 setattr(*place, _always(answer))
             yield None if is_here else torch._C._TorchDispatchModeKey.FAKE
@@ -212,6 +210,26 @@ def standing_in_for(
         torch._C._set_only_lift_cpu_tensors(lifted)
         for place, function in asked.items():
             setattr(*place, function)
+
+
+_ONE_KERNEL_ON_CUDA = ("_fused_rms_norm", "silu_backward", "mish_backward")
+"""Operators with a kernel in a CUDA build and a formula of other operators elsewhere (native_functions.yaml)."""
+
+
+@contextmanager
+def _cuda_kernels() -> Iterator[None]:
+    """While it holds, these operators reach a pass as one also where the build has no kernel for CUDA."""
+    if torch.backends.cuda.is_built():
+        yield
+        return
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name in _ONE_KERNEL_ON_CUDA:
+            library.impl(name, _refuse, "CUDA")
+        yield
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise DataDependentError("there is no CUDA in this build: its kernels run on fakes only, in a pass")
 
 
 def _always(answer: Any) -> Callable[..., Any]:

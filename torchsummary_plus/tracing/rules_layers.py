@@ -107,7 +107,7 @@ def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
 # Convolutions
 
 
-@rule("convolution")
+@rule("convolution", "_convolution")
 def convolution(
     x: Tensor,
     weight: Tensor,
@@ -118,6 +118,7 @@ def convolution(
     transposed: bool,
     output_padding: Sizes,
     groups: int,
+    *_: bool,
 ) -> Out:
     axes = x.dim() - 2
     sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
@@ -338,3 +339,23 @@ def mkldnn_rnn_layer_backward(
     given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
     sure(numel(x.shape) and all(t.dtype is torch.float32 for t in given))
     return [fresh(t.shape, torch.float32) for t in given]
+
+
+GRU_GATES = 5
+"""What the cell keeps for each unit: ``GRU_WORKSPACE_MULTIPLIER`` in aten/src/ATen/native/cuda/RNN.cu."""
+
+
+@rule("_thnn_fused_gru_cell")
+def fused_gru_cell(given: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
+    """A GRU cell in one kernel, as CUDA has it; torch has no meta kernel for it."""
+    sure(hx.dim() == 2 and given.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
+    return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
+
+
+@rule("_thnn_fused_gru_cell_backward")
+def fused_gru_cell_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> Outs:
+    """The gradients of both kinds of gates, of the state, and of the biases where there are any."""
+    sure(grad.dim() == 2)
+    gates, bias = 3 * grad.shape[1], 3 * grad.shape[1] if has_bias else 0
+    of_gates, of_bias = fresh((grad.shape[0], gates), grad.dtype), fresh((bias,), grad.dtype)
+    return [of_gates, of_gates, fresh(grad.shape, grad.dtype), of_bias, of_bias]

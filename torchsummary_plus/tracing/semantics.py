@@ -13,7 +13,6 @@ from .passes import Pass
 from .questions import Answers, module_of
 from .semantics_functions import StepFunctions, note_node
 from .values import ValuedKernels
-from .workspace import AMPERE, Capability
 
 aten = torch.ops.aten
 
@@ -130,22 +129,22 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 
 
 @contextmanager
-def engine_watched(
-    watch: Pass, device: torch.device, ledger_phase: Any, capability: Capability = AMPERE
-) -> Iterator[None]:
+def engine_watched(functions: StepFunctions, ledger_phase: Any) -> Iterator[None]:
     """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
     engine: Any = torch.autograd
     run = engine._engine_run_backward
+    watch = functions.watch
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
         outer, watch.in_engine = watch.in_engine, True
         try:
             with (
                 ledger_phase("backward"),
                 torch.autograd.set_multithreading_enabled(False),
-                StepFunctions(watch, device, capability),
+                functions.engine.started(roots) as begun,
+                functions.again(),
             ):
-                return run(*args, **kwargs)
+                return run(begun, *args, **kwargs)
         finally:
             watch.in_engine = outer
 

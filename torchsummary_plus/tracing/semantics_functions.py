@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .cuda_engine import CudaEngine
 from .kernels import MASK
 from .passes import Pass
 from .semantics_cuda import ATTENTION, cuda_function
@@ -36,16 +37,25 @@ def failed_node(error: BaseException) -> int | None:
 class StepFunctions(TorchFunctionMode):
     """Composite functions as they run without a mode. Python that runs inside the engine sees the true device."""
 
-    def __init__(self, watch: Pass, device: torch.device, capability: Capability = AMPERE) -> None:
+    def __init__(self, watch: Pass, engine: CudaEngine, device: torch.device, capability: Capability = AMPERE) -> None:
         super().__init__()
         self.watch = watch
+        self.engine = engine
+        self.device = device
         self.on_cuda = device.type == "cuda"
         self.capability = capability
+
+    def again(self) -> StepFunctions:
+        """The same once more: a mode holds within itself only as another one."""
+        return StepFunctions(self.watch, self.engine, self.device, self.capability)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
-            return self.stand_in(func)(*args, **(kwargs or {}))
+            out = self.stand_in(func)(*args, **(kwargs or {}))
+            if func in _LEAF_MAKERS:
+                self.engine.add_leaf(args[0])
+            return out
         except Exception as error:
             note_node(error)
             raise
@@ -86,6 +96,8 @@ class StepFunctions(TorchFunctionMode):
             shape = _pool(input, *args, **kwargs).shape
         return input.new_empty(shape)
 
+
+_LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot

@@ -92,7 +92,7 @@ def _record(task: _Task) -> MemoryLog:
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(training))
-        mode_key = stack.enter_context(standing_in_for(device, training, task.capability))
+        mode_key = stack.enter_context(standing_in_for(device, task.capability))
         stack.enter_context(taken_for_tensors())
         tree.modules[0].train(training)
         kernels = StepKernels(device, answers)
