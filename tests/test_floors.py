@@ -85,6 +85,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 2: plain data again
     (
         "report",
+        "alignment",
+        "comparing",
         "memory",
         "memory.allocator_options",
         "memory.blocks",
@@ -114,6 +116,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.timeline",
         "render.bars",
         "render.html",
+        "render.comparison_tables",
         "render.diagram_text",
         "render.diagram_classes",
         "render.diagram_flow",
@@ -124,9 +127,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.tracking_text",
         "memory_estimate",
         "model_summary",
+        "comparison",
     ),
     # 4: what a user calls
-    ("progress", "memory_api", "memory_columns", "notebook", "api", "tracker", "", "cli", "__main__"),
+    ("progress", "memory_api", "memory_columns", "notebook", "api", "compare_api", "tracker", "", "cli", "__main__"),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

@@ -41,8 +41,8 @@ def shown(table: Table) -> list[list[str]]:
     return [list(map(plain, line)) for line in [headings, *rows]]
 
 
-def markdown_tables(text: str) -> list[list[list[str]]]:
-    """The tables of a Markdown document, as a parser with the tables of GitHub reads them."""
+def markdown_tables(text: str, markup: tuple[str, ...] = ()) -> list[list[list[str]]]:
+    """The tables of a Markdown document, as a parser with the tables of GitHub reads them; no other markup is there."""
     tables: list[list[list[str]]] = []
     for token in (tokens := MarkdownIt("commonmark").enable("table").parse(text)):
         if token.type == "table_open":
@@ -50,7 +50,7 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
         elif token.type == "tr_open":
             tables[-1].append([])
         elif token.type == "inline" and tokens[tokens.index(token) - 1].type in ("th_open", "td_open"):
-            assert {child.type for child in token.children or ()} <= {"text", "text_special"}
+            assert {child.type for child in token.children or ()} <= {"text", "text_special", *markup}
             tables[-1][-1].append(plain("".join(child.content for child in token.children or ())))
     return tables
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import summary as summary
     from .api import summary_string as summary_string
+    from .compare_api import compare as compare
+    from .comparison import Comparison as Comparison
     from .errors import ForwardError as ForwardError
     from .errors import InputError as InputError
     from .errors import MissingExtraError as MissingExtraError
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BatchSizeLimit": "memory.capacity",
+    "Comparison": "comparison",
     "ForwardError": "errors",
     "InputError": "errors",
     "MemTracker": "tracker",
@@ -33,6 +36,7 @@ _HOMES = {
     "StepError": "errors",
     "SummaryError": "errors",
     "UnsupportedError": "errors",
+    "compare": "compare_api",
     "estimate_memory": "memory_api",
     "max_batch_size": "memory_api",
     "register_formula": "tracing.macs",

@@ -30,6 +30,16 @@ class View:
     depth: int | None = None
     col_names: tuple[str, ...] | None = None
 
+    def with_look(
+        self, columns: Columns, depth: Depth, style: str | None
+    ) -> tuple[str, int | None, Iterable[str] | None]:
+        """Style, depth and columns as they are asked for, and as they are here where they are not."""
+        return (
+            self.style if style is None else style,
+            self.depth if isinstance(depth, EllipsisType) else depth,
+            self.col_names if isinstance(columns, EllipsisType) else columns,
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class ModelSummary(Report, Views, Figures):
@@ -61,7 +71,7 @@ class ModelSummary(Report, Views, Figures):
         """
         if units is not None:
             check_units(units)
-        style, depth, names = self._view(col_names, depth, style)
+        style, depth, names = self.view.with_look(col_names, depth, style)
         table = render(self, style, depth, names, units)
         if self.memory is None:
             return table
@@ -75,7 +85,7 @@ class ModelSummary(Report, Views, Figures):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
-        table = summary_table(self, *self._view(columns, depth, style))
+        table = summary_table(self, *self.view.with_look(columns, depth, style))
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
 
     @classmethod
@@ -83,15 +93,6 @@ class ModelSummary(Report, Views, Figures):
         from .memory_estimate import MemoryEstimate
 
         return {"MemoryEstimate": MemoryEstimate}
-
-    def _view(self, columns: Columns, depth: Depth, style: str | None) -> tuple[str, int | None, Iterable[str] | None]:
-        """Style, depth and columns; as the summary was made where they are not given."""
-        view = self.view
-        return (
-            view.style if style is None else style,
-            view.depth if isinstance(depth, EllipsisType) else depth,
-            view.col_names if isinstance(columns, EllipsisType) else columns,
-        )
 
     def plot(self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None) -> Axes:
         """Bars of the heaviest layers, coloured by class.
@@ -108,7 +109,7 @@ class ModelSummary(Report, Views, Figures):
     def _draw(self, place: Place, by: str = "num_params", top: int = 15, depth: Depth = ...) -> Axes:
         from .render.bars import draw_layers
 
-        return draw_layers(self, by, top, self._view(None, depth, None)[1], place)
+        return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], place)
 
     def to_mermaid(self, kind: str = "class", depth: int | None = None) -> str:
         """The model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block: its classes, or its calls.

@@ -121,20 +121,31 @@ class Views(ABC):
 
         return latex_text(self.tables(**look), caption, label)
 
-    def to_csv(self, **look: Unpack[Look]) -> str:
-        """The main table as CSV by RFC 4180: plain numbers, bytes as bytes, a column for the paths of the modules."""
+    def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
+        """One table as CSV by RFC 4180: plain numbers, bytes as bytes, a column for the paths of the modules.
+
+        ``table`` is its place among :meth:`tables`; 0 is the main one.
+        """
         from .render.data import csv_text
 
-        return csv_text(self.tables(**look)[0])
+        return csv_text(self._plain(table, **look))
 
-    def to_dataframe(self, **look: Unpack[Look]) -> pd.DataFrame:
-        """The main table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
+    def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
+        """One table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
 
-        Raises :class:`MissingExtraError` without pandas.
+        ``table`` is its place among :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without
+        pandas.
         """
         from .render.data import data_frame
 
-        return data_frame(self.tables(**look)[0])
+        return data_frame(self._plain(table, **look))
+
+    def _plain(self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None) -> Table:
+        """A table that no unit was chosen for."""
+        found = self._tables(columns, depth, style)
+        if table not in range(len(found)):
+            raise choice_error("table", table, range(len(found)))
+        return found[table]
 
     def to_dict(self) -> dict[str, Any]:
         """The whole result as plain data, as :meth:`to_json` writes it."""

@@ -12,10 +12,7 @@ from .table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMES = ("layer", "path", "level")
-"""The columns that every table has: the row's label, the module's path, how deep it is nested."""
-
-DTYPES = {"": "string", "%": "Float64"}
+DTYPES = {"": "string", "%": "Float64", "ratio": "Float64"}
 """Of the columns in pandas, by unit; whatever is counted is Int64."""
 
 
@@ -23,7 +20,7 @@ def csv_text(table: Table) -> str:
     """A table's rows as CSV by RFC 4180, under the names of its fields; what has no value is an empty field."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow([*NAMES, *(field.name for field in table.fields)])
+    writer.writerow([_label_name(table), "path", "level", *(field.name for field in table.fields)])
     writer.writerows([row.label, row.path, row.level, *(cell.value for cell in row.cells)] for row in table.rows)
     return file.getvalue()
 
@@ -35,7 +32,7 @@ def data_frame(table: Table) -> pd.DataFrame:
     """
     pandas = need_extra("pandas", "pandas")
     columns = {
-        "layer": pandas.array([row.label for row in table.rows], "string"),
+        _label_name(table): pandas.array([row.label for row in table.rows], "string"),
         "path": pandas.array([row.path for row in table.rows], "string"),
         "level": pandas.array([row.level for row in table.rows], "Int64"),
     }
@@ -43,3 +40,8 @@ def data_frame(table: Table) -> pd.DataFrame:
         values = [row.cells[place].value for row in table.rows]
         columns[field.name] = pandas.array(values, DTYPES.get(field.unit, "Int64"))
     return pandas.DataFrame(columns)
+
+
+def _label_name(table: Table) -> str:
+    """The name of the labels' column: "layer", "module", "kind", "figure"."""
+    return table.labels.split()[0].lower()

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..units import one_line
-from .table import Field, Table, Value
+from .table import Cell, Field, Table, Value
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -41,6 +41,7 @@ WIDEST = 60
 class _Cell:
     text: str
     value: Value
+    best: bool
     words: bool
     hue: str
     bar: str
@@ -77,7 +78,7 @@ def table_html(table: Table) -> Markup:
             one_line(row.path),
             row.level,
             guide.replace(" ", "\u00a0"),
-            [_cell(field, cell.value, cell.text, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
+            [_cell(field, cell, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
         )
         for row, guide in zip(table.rows, guides([row.level for row in table.rows]))
     )
@@ -88,10 +89,10 @@ def table_html(table: Table) -> Markup:
     )
 
 
-def _cell(field: Field, value: Value, text: str, whole: float) -> _Cell:
-    hue = HUES.get(field.unit, "")
+def _cell(field: Field, cell: Cell, whole: float) -> _Cell:
+    hue, value = HUES.get(field.unit, ""), cell.value
     share = 100 * value / whole if hue and whole and isinstance(value, int | float) else 0
-    return _Cell(text, value, not field.unit, hue, f"{share:.1f}" if share >= LEAST_BAR else "")
+    return _Cell(cell.text, value, cell.best, not field.unit, hue, f"{share:.1f}" if share >= LEAST_BAR else "")
 
 
 def _whole(field: Field, values: Sequence[Value]) -> float:

@@ -126,7 +126,8 @@ def _row(row: TableRow) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return MINUS.sub("$-$", escape(cell.text)).replace(r"\textgreater{}=", r"$\geq$")
+    text = MINUS.sub("$-$", escape(cell.text)).replace(r"\textgreater{}=", r"$\geq$")
+    return rf"\textbf{{{text}}}" if cell.best else text
 
 
 def _totals(table: Table) -> Iterator[str]:

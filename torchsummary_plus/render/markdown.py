@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..units import one_line
-from .table import Table
+from .table import Cell, Table
 
 INDENT = "&nbsp;" * 4
 """In front of a label for each level of nesting: plain spaces would be trimmed."""
@@ -37,7 +37,7 @@ def _lines(table: Table) -> Iterator[str]:
     yield f"**{escape(table.title)}**"
     yield ""
     headings = [escape(table.labels), *(escape(field.heading) for field in table.fields)]
-    rows = [[INDENT * row.level + escape(row.label), *(escape(cell.text) for cell in row.cells)] for row in table.rows]
+    rows = [[INDENT * row.level + escape(row.label), *map(_cell, row.cells)] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows)]
     to_left = [True, *(not field.unit for field in table.fields)]
     for cells in (headings, [_rule(left, width) for left, width in zip(to_left, widths)], *rows):
@@ -47,6 +47,10 @@ def _lines(table: Table) -> Iterator[str]:
     if after:
         yield ""
     yield from (f"- {escape(line)}" for line in after)
+
+
+def _cell(cell: Cell) -> str:
+    return f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
 
 
 def _rule(left: bool, width: int) -> str:

@@ -15,9 +15,9 @@ Value = Union[int, float, str, None]
 class Field:
     """A column: its name in data, its heading in print, and the unit of its values.
 
-    The unit is "bytes", "elements", "mult-adds", "count" or "%"; it is "" for words, which stand on the left of their
-    column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are. Where a column ``adds_up``
-    a row leaves out what the rows inside it have.
+    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%"; it is "" for words, which stand on the left
+    of their column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are. Where a column
+    ``adds_up`` a row leaves out what the rows inside it have.
     """
 
     name: str
@@ -29,20 +29,25 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure as data and as it reads; no value where there is none, or nobody knows."""
+    """A figure as data and as it reads; no value where there is none, or nobody knows. The ``best`` ones stand out."""
 
     value: Value
     text: str
+    best: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A line: its label, the path of its module, how deep it is nested (0: the outermost), a cell for each field."""
+    """A line: its label, the path of its module, how deep it is nested (0: the outermost), a cell for each field.
+
+    In a table of figures, a line for each, ``figure`` is the unit of its cells, and its name stands for the path.
+    """
 
     label: str
     path: str
     level: int
     cells: tuple[Cell, ...]
+    figure: Field | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ def with_units(table: Table, units: str) -> Table:
             replace(row, cells=tuple(_shown(field, cell, units) for field, cell in zip(table.fields, row.cells)))
             for row in rows
         )
+    rows = tuple(row if row.figure is None else _figure_shown(row, row.figure, units) for row in rows)
     totals = tuple(total_with_unit(total, units) for total in table.totals)
     return replace(table, fields=tuple(_headed(field, units) for field in table.fields), rows=rows, totals=totals)
 
@@ -85,6 +91,11 @@ def with_units(table: Table, units: str) -> Table:
 def total_with_unit(total: Total, units: str) -> Total:
     """A total whose scaled bytes are shown in some unit."""
     return Total(_headed(total.field, units), _shown(total.field, total.cell, units))
+
+
+def _figure_shown(row: TableRow, figure: Field, units: str) -> TableRow:
+    cells = tuple(_shown(figure, cell, units) for cell in row.cells)
+    return replace(row, label=_headed(figure, units).heading, cells=cells)
 
 
 def _headed(field: Field, units: str) -> Field:
@@ -95,4 +106,4 @@ def _shown(field: Field, cell: Cell, units: str) -> Cell:
     if not field.scaled or not isinstance(cell.value, int):
         return cell
     figure, unit = in_unit(cell.value, units)
-    return Cell(cell.value, f"{figure} {unit}" if units == "auto" else figure)
+    return replace(cell, text=f"{figure} {unit}" if units == "auto" else figure)

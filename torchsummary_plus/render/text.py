@@ -46,10 +46,11 @@ def render(
 
 
 def table_text(table: Table) -> str:
-    """Any table as text: its title, its rows by their nesting, the totals and the notes under them."""
+    """Any table as text: its title, its rows by their nesting, the totals and the notes under them; * is the best."""
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [
-        ["  " * row.level + one_line(row.label), *(one_line(cell.text) for cell in row.cells)] for row in table.rows
+        ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
+        for row in table.rows
     ]
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))

@@ -1,0 +1,214 @@
+"""Sequences of layers -> rows in which like stands beside like: a global alignment of least cost.
+
+Two sequences are aligned as Needleman and Wunsch (1970) do, in a band that is widened until no path outside it can be
+cheaper (Ukkonen, 1985); further ones are aligned, one after the other, with the rows found so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+
+GAP = 10
+"""The cost of a layer that stands alone. Two layers share a row where that costs less than two gaps."""
+
+OTHER_TYPE = 14
+"""The cost of another type with the same outputs, both with or both without parameters: an exchanged activation."""
+
+UNLIKE = 2 * GAP + 1
+"""The cost of any other type: never less than two gaps."""
+
+OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS, OTHER_PATH = 4, 1, 2, 1, 1
+"""The costs of what differs between layers of one type; together less than a gap, so that a change is no insertion."""
+
+REACH = 16
+"""How far from the diagonal the first band goes."""
+
+FAR = 1 << 60
+"""More than any path costs."""
+
+BOTH, LEFT, RIGHT = range(3)
+"""The steps of a path: a row of both, of what is on the left alone, of what is on the right alone."""
+
+CELLS = 4_000_000
+"""A band is not widened beyond so many cells, about a second: the alignment is then the cheapest inside it."""
+
+Pair = tuple["int | None", "int | None"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Layer:
+    """What layers are compared by: type, shapes, parameters, kernel and groups; the path only breaks ties."""
+
+    type: str
+    outputs: str
+    inputs: str = ""
+    num_params: int = 0
+    details: str = ""
+    path: str = ""
+
+    def same(self, other: Layer) -> bool:
+        """Whether the two differ in their paths at most."""
+        return replace(self, path=other.path) == other
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """The layers that share a row: their kinds, which are layers without paths, and their paths."""
+
+    kinds: frozenset[Layer]
+    paths: frozenset[str]
+
+
+def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
+    """The rows of an alignment: for each sequence the place of its layer, or None where it has none.
+
+    Each layer stands in one row, in the order of its sequence. Between two rows that all share, those of earlier
+    sequences come first.
+
+    >>> relu, gelu, fc = Layer("ReLU", "[8]"), Layer("GELU", "[8]"), Layer("Linear", "[8]", num_params=72)
+    >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
+    [(0, 0), (1, 1), (2, 2), (None, 3)]
+    """
+    first, *others = sequences
+    rows: list[tuple[int | None, ...]] = [(place,) for place in range(len(first))]
+    for count, sequence in enumerate(others, 1):
+        items = [_item([sequences[s][p] for s, p in enumerate(row) if p is not None]) for row in rows]
+        right = [_item([layer]) for layer in sequence]
+        swapped = count == 1 and list(sequence) < list(first)  # Among equals the choice is the same from both sides.
+        pairs = [(i, j) for j, i in _pairs(right, items)] if swapped else _pairs(items, right)
+        rows = [(*((None,) * count if i is None else rows[i]), j) for i, j in _in_order(pairs)]
+    return rows
+
+
+def _item(layers: Sequence[Layer]) -> _Item:
+    return _Item(frozenset(replace(layer, path="") for layer in layers), frozenset(layer.path for layer in layers))
+
+
+def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """The pairs, with all that is on the left alone before what is on the right alone, between two full ones."""
+    lone: list[Pair] = []
+    for pair in [*pairs, (-1, -1)]:
+        if None in pair:
+            lone.append(pair)
+            continue
+        yield from sorted(lone, key=lambda one: one[0] is None)
+        lone.clear()
+        if pair != (-1, -1):
+            yield pair
+
+
+def _pairs(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
+    """The alignment of two sequences. What costs nothing at both ends is paired at once: no other way is cheaper."""
+    start = sum(1 for _ in takewhile(bool, (_free(a, b) for a, b in zip(left, right))))
+    shortest = min(len(left), len(right)) - start
+    backwards = zip(reversed(left), reversed(right))
+    end = min(shortest, sum(1 for _ in takewhile(bool, (_free(a, b) for a, b in backwards))))
+    inner = _inner(left[start : len(left) - end], right[start : len(right) - end])
+    return [
+        *((place, place) for place in range(start)),
+        *((i if i is None else i + start, j if j is None else j + start) for i, j in inner),
+        *((len(left) - place, len(right) - place) for place in range(end, 0, -1)),
+    ]
+
+
+def _free(a: _Item, b: _Item) -> bool:
+    return not a.kinds.isdisjoint(b.kinds) and not a.paths.isdisjoint(b.paths)
+
+
+def _inner(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
+    n, m = len(left), len(right)
+    reach = REACH
+    costs = _Costs(left, right)
+    while True:
+        total, moves = _band(costs, n, m, reach)
+        outside = GAP * (abs(m - n) + 2 * (reach + 1))
+        if total <= outside or reach >= max(n, m) or n * (abs(m - n) + 8 * reach) > CELLS:
+            return _trace(moves, n, m, reach)
+        reach *= 4
+
+
+class _Costs:
+    """What it costs to let two items share a row."""
+
+    def __init__(self, left: Sequence[_Item], right: Sequence[_Item]) -> None:
+        self.left = left
+        kinds = list(dict.fromkeys(item.kinds for item in right))
+        number = {kind: place for place, kind in enumerate(kinds)}
+        self.kinds = [number[item.kinds] for item in right]
+        self.table = cache(lambda own: [min(_cost(a, b) for a in own for b in kind) + OTHER_PATH for kind in kinds])
+        self.places: dict[str, list[int]] = {}
+        for place, item in enumerate(right):
+            for path in item.paths:
+                self.places.setdefault(path, []).append(place)
+
+    def row(self, i: int, start: int, stop: int) -> list[int]:
+        """The costs of an item on the left with those from ``start`` to ``stop`` on the right."""
+        item = self.left[i]
+        table = self.table(item.kinds)
+        costs = [table[kind] for kind in self.kinds[start:stop]]
+        for place in {place for path in item.paths for place in self.places.get(path, ())}:
+            if start <= place < stop:
+                costs[place - start] -= OTHER_PATH
+        return costs
+
+
+def _cost(a: Layer, b: Layer) -> int:
+    if a.type != b.type:
+        alike = a.outputs == b.outputs and bool(a.num_params) == bool(b.num_params)
+        return OTHER_TYPE if alike else UNLIKE
+    return (
+        OTHER_OUTPUTS * (a.outputs != b.outputs)
+        + OTHER_INPUTS * (a.inputs != b.inputs)
+        + OTHER_PARAMS * (a.num_params != b.num_params)
+        + OTHER_DETAILS * (a.details != b.details)
+    )
+
+
+def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearray]]:
+    """The least cost of a path inside a band, and the last step of the best path to each cell of it, row by row.
+
+    The cell of ``j`` items on the right stands in row ``i`` at ``j - i - low``.
+    """
+    low, high = _bounds(n, m, reach)
+    width = high - low + 1
+    above = [FAR] * (width + 1)
+    above[-low : min(m, high) - low + 1] = [j * GAP for j in range(min(m, high) + 1)]
+    moves = [bytearray([RIGHT]) * width]
+    for i in range(1, n + 1):
+        start, stop = max(1, i + low), min(m, i + high)
+        here, steps, beside = [FAR] * (width + 1), bytearray(width), FAR
+        if i + low <= 0:
+            here[-i - low] = beside = i * GAP
+            steps[-i - low] = LEFT
+        place = start - i - low
+        for cost, diagonal, up in zip(costs.row(i - 1, start - 1, stop), above[place:], above[place + 1 :]):
+            best, step = diagonal + cost, BOTH
+            if up + GAP < best:
+                best, step = up + GAP, LEFT
+            if beside + GAP < best:
+                best, step = beside + GAP, RIGHT
+            here[place] = beside = best
+            steps[place] = step
+            place += 1
+        above = here
+        moves.append(steps)
+    return above[m - n - low], moves
+
+
+def _bounds(n: int, m: int, reach: int) -> tuple[int, int]:
+    """The lowest and the highest diagonal of a band."""
+    return min(0, m - n) - reach, max(0, m - n) + reach
+
+
+def _trace(moves: Sequence[bytearray], n: int, m: int, reach: int) -> list[Pair]:
+    """The path that leads to the last cell."""
+    low, _ = _bounds(n, m, reach)
+    i, j, pairs = n, m, []
+    while i or j:
+        step = moves[i][j - i - low]
+        i, j = i - (step != RIGHT), j - (step != LEFT)
+        pairs.append((None if step == RIGHT else i, None if step == LEFT else j))
+    return pairs[::-1]

@@ -1,0 +1,182 @@
+"""The call that sets models side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from .api import summary
+from .comparing import Entry, StepPeaks
+from .comparison import Comparison
+from .errors import InputError, choice_error
+from .memory.gpus import named_gpu
+from .memory_api import MODES, estimate_memory, max_batch_size
+from .model_summary import ModelSummary, View
+from .render.columns import check_view
+from .report import Report
+from .units import describe
+
+OPTIONS = tuple(
+    name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
+)
+"""What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
+
+
+def compare(
+    *models: nn.Module | ModelSummary | Mapping[str, Any],
+    input_size: Any = None,
+    batch_size: int = -1,
+    names: Sequence[str] | None = None,
+    memory: str | Mapping[str, Any] | None = None,
+    device: Any = None,
+    dtypes: Any = None,
+    input_data: Any = None,
+    mode: str = "same",
+    run: str = "auto",
+    functional: bool = False,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    ratios: bool = False,
+    changes_only: bool = False,
+) -> Comparison:
+    """Set models side by side: their figures with the best marked, and their layers aligned by type and shapes.
+
+    Args:
+        models: two or more: models, results of :func:`summary`, or dicts of an entry's own options: ``model``,
+            ``name``, ``memory``, and any of ``input_size``, ``batch_size``, ``device``, ``dtypes``, ``input_data``,
+            ``mode``, ``run`` and ``functional``, which go before those of the call. So models of different inputs
+            compare, and one model in several settings.
+        names: what the models are called; by default by their classes.
+        memory: "train" or options of :func:`estimate_memory`, to add the peaks of a training and of an inference step,
+            at a batch of 1 where it is open; "eval" for inference alone. With the option ``gpu``, a card's name or an
+            amount such as "24GiB", also the largest batch that fits in it: of a training step, or with "eval" of an
+            inference step.
+        style, depth, col_names: of the layer table, as for :func:`summary`; each model has the columns.
+        ratios: whether each figure's ratio to the first model's is shown.
+        changes_only: whether layers that all models have alike are left out.
+
+    Other arguments are those of :func:`summary`, for all models that are not summaries already.
+
+    Raises:
+        InputError: an argument is not one of the accepted values.
+        ForwardError: the forward of a model failed.
+        StepError: another part of its training step did.
+
+    >>> from torch import nn
+    >>> small, large = (nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 2)) for n in (4, 16))
+    >>> c = compare(small, large, input_size=(8,), names=["small", "large"])
+    >>> [entry.report.total_params for entry in c.entries], c.aligned()
+    ([46, 178], ((1, 1), (2, 2), (3, 3)))
+    """
+    check_view(style, depth, None)
+    common = {
+        "input_size": input_size,
+        "batch_size": batch_size,
+        "device": device,
+        "dtypes": dtypes,
+        "input_data": input_data,
+        "mode": mode,
+        "run": run,
+        "functional": functional,
+    }
+    if len(models) < 2:
+        raise InputError(f"there are {len(models)} models; accepted: two or more")
+    entries = [_entry(model, common, memory) for model in models]
+    called = _names(entries, names)
+    columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
+    result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
+    result.tables()  # What the view asks for may be of no column there is.
+    return result
+
+
+def _names(entries: Sequence[Entry], names: Sequence[str] | None) -> list[str]:
+    """A name for each entry: the one given, else its own, numbered where several share it."""
+    if names is not None:
+        if isinstance(names, str) or len(names) != len(entries) or len(set(names)) != len(names):
+            raise InputError(f"names are {describe(names)}; accepted: {len(entries)} different ones")
+        return [str(name) for name in names]
+    own = [entry.name for entry in entries]
+    many, met = Counter(own), Counter[str]()
+    called = []
+    for name in own:
+        met[name] += 1
+        called.append(f"{name} ({met[name]})" if many[name] > 1 else name)
+    return called
+
+
+def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | None) -> Entry:
+    """What is compared of a model, a summary, or a dict of options over the common ones; its name is not final."""
+    if isinstance(given, ModelSummary):
+        return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
+    own = dict(given) if isinstance(given, Mapping) else {"model": given}
+    accepted = ("model", "name", "memory", *(name for name in OPTIONS if name != "model"))
+    for option in own:
+        if option not in accepted:
+            raise choice_error("option of an entry", option, accepted)
+    model, name, asked = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
+    options = {**common, **own}
+    step = _step(memory, asked)
+    if step is None:
+        done = summary(model, **options, verbose=0)
+        return Entry(name or done.rows[0].class_name, _report(done))
+    gpu = step.pop("gpu", None)
+    if gpu is not None:
+        card = named_gpu(gpu)
+        step.update(gpu=None if card is None else card.name, device=step.get("device", options["device"]) or "cuda")
+    done = summary(model, **options, memory=step, verbose=0)
+    return Entry(name or done.rows[0].class_name, _report(done), _peaks(model, done, options, step, gpu))
+
+
+def _report(result: ModelSummary) -> Report:
+    """The numbers of a summary without the way it is shown."""
+    return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
+
+
+def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The options of a step: later ones go before earlier ones. None where none is asked for."""
+    if all(memory is None for memory in memories):
+        return None
+    options: dict[str, Any] = {"mode": "train"}
+    for memory in memories:
+        if isinstance(memory, Mapping):
+            options.update(memory)
+        elif memory is not None:
+            options["mode"] = memory
+    if options["mode"] not in MODES:
+        raise choice_error("memory", options["mode"], [*MODES, "a dict of options of estimate_memory"])
+    return options
+
+
+def _peaks_of(result: ModelSummary) -> StepPeaks | None:
+    """What a summary that was made before tells of its step."""
+    if result.memory is None:
+        return None
+    info, peak = result.memory.info, result.memory.peak_bytes
+    train = info.mode == "train"
+    return StepPeaks(info.batch_size, peak if train else None, None if train else peak, info.gpu)
+
+
+def _peaks(
+    model: Any, done: ModelSummary, options: Mapping[str, Any], step: Mapping[str, Any], gpu: Any
+) -> StepPeaks | None:
+    """The peaks of a training and of an inference step, and the largest batch that fits in ``gpu``."""
+    found = _peaks_of(done)
+    assert found is not None  # The summary was asked for it.
+    given = {name: options[name] for name in ("device", "dtypes", "input_data")}
+    if step["mode"] == "train":
+        forward = {name: value for name, value in step.items() if name not in ("optimizer", "loss", "train_step")}
+        batch = {"batch_size": found.batch_size}
+        inference = estimate_memory(model, options["input_size"], **{**given, **batch, **forward, "mode": "eval"})
+        found = replace(found, inference_peak_bytes=inference.peak_bytes)
+    if gpu is None:
+        return found
+    any_batch = {name: value for name, value in step.items() if name not in ("gpu", "batch_size")}
+    largest = max_batch_size(model, options["input_size"], gpu, **{**given, **any_batch})
+    return replace(found, gpu=str(gpu), max_batch_size=largest.batch_size)

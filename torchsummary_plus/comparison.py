@@ -1,0 +1,49 @@
+"""Comparison: models side by side, and every way to look at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .comparing import Compared
+from .model_summary import View
+from .render.comparison_tables import aligned_lines, figures_table, layers_table
+from .views import Columns, Depth, Views
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .render.table import Table
+    from .views import ShownLook
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Compared, Views):
+    """The result of :func:`compare`: frozen data, shown by ``str()`` and by the views.
+
+    Its main table has a row for each figure, with the best value marked; the second one (``table=1`` where a format has
+    only one) the layers, aligned by type and shapes.
+    """
+
+    view: View = field(default_factory=View)
+
+    def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
+        """The rows of the layer table: for each entry the index of the row in its report, None where it has none."""
+        lines, places = aligned_lines(self, *self.view.with_look(..., depth, style)[:2])
+        return tuple(
+            tuple([None if place is None else own[place].row.index for own, place in zip(lines, row)]) for row in places
+        )
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """The tables as plain text; bytes are in MiB unless told otherwise."""
+        from .render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        return figures_table(self), layers_table(self, *self.view.with_look(columns, depth, style))
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__

@@ -1,0 +1,175 @@
+"""Reports side by side -> the table of their figures and that of their aligned layers, both without a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ..alignment import Layer, align
+from ..comparing import Compared, Entry
+from ..units import mebibytes, structure_text
+from .columns import COLUMNS, DEFAULT_COLUMNS, check_view, chosen_names
+from .lines import STYLES, Line
+from .table import Cell, Field, Table, TableRow, Total
+from .totals import report_totals
+
+Some = TypeVar("Some")
+
+LOWER_IS_BETTER = (
+    "total_params",
+    "total_mult_adds",
+    "forward_backward_bytes",
+    "param_bytes",
+    "total_bytes",
+    "training_peak_bytes",
+    "inference_peak_bytes",
+)
+HIGHER_IS_BETTER = ("max_batch_size",)
+
+STEP_FIGURES = {
+    "training_peak_bytes": ("Training peak", "bytes"),
+    "inference_peak_bytes": ("Inference peak", "bytes"),
+    "max_batch_size": ("Largest batch", "count"),
+}
+"""What steps take: how it is labelled, and its unit."""
+
+MARKS = {"same": "", "changed": "~", "removed": "-", "added": "+"}
+"""How a row of layers differs: in what all have, by what some lack, by what the first one lacks."""
+
+Place = tuple["int | None", ...]
+
+
+def figures_table(compared: Compared) -> Table:
+    """A row for each figure, a column for each entry, and one for its ratio to the first where that is asked for."""
+    entries = compared.entries
+    first = entries[0].name
+    fields = [Field(entry.name, entry.name, "count") for entry in entries]
+    ratios = [Field(f"{entry.name}/{first}", f"{entry.name} / {first}", "ratio") for entry in entries[1:]]
+    rows = [_figure_row(figures, compared.ratios) for figures in zip(*map(_figures, entries))]
+    known = [row for row in rows if any(cell.value is not None for cell in row.cells)]
+    return Table(
+        title=" / ".join(entry.name for entry in entries),
+        labels="Figure",
+        fields=(*fields, *(ratios if compared.ratios else ())),
+        rows=tuple(known),
+        notes=tuple(_figure_notes(entries)),
+    )
+
+
+def _figures(entry: Entry) -> Iterator[Total]:
+    """The totals of an entry's report, the least that is known of the multiply-adds, and what its steps take."""
+    for total in report_totals(entry.report):
+        yield Total(total.field, replace(total.cell, text=total.cell.text.partition(" (")[0]))
+    for name, (label, unit) in STEP_FIGURES.items():
+        value = None if entry.peaks is None else getattr(entry.peaks, name)
+        text = "N/A" if value is None else mebibytes(value) if unit == "bytes" else f"{value:,}"
+        yield Total(Field(name, label, unit, scaled=unit == "bytes"), Cell(value, text))
+
+
+def _figure_row(figures: Sequence[Total], with_ratios: bool) -> TableRow:
+    field, cells = figures[0].field, [figure.cell for figure in figures]
+    best = _best(field.name, cells)
+    shown = [replace(cell, best=cell.value is not None and cell.value == best) for cell in cells]
+    ratios = [_ratio(cell, cells[0]) for cell in cells[1:]] if with_ratios else []
+    return TableRow(field.heading, field.name, 0, (*shown, *ratios), field)
+
+
+def _best(name: str, cells: Sequence[Cell]) -> int | float | None:
+    """The best value of a figure; None where it has none, all are alike, or one is only a bound."""
+    values = [cell.value for cell in cells if isinstance(cell.value, int | float)]
+    if len(set(values)) < 2 or any(cell.text.startswith(">=") for cell in cells):
+        return None
+    return min(values) if name in LOWER_IS_BETTER else max(values) if name in HIGHER_IS_BETTER else None
+
+
+def _ratio(cell: Cell, first: Cell) -> Cell:
+    if not (isinstance(cell.value, int | float) and isinstance(first.value, int | float) and first.value):
+        return Cell(None, "")
+    ratio = cell.value / first.value
+    return Cell(ratio, f"{ratio:.2f}x")
+
+
+def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
+    for entry in entries:
+        if entry.report.unknown_ops:
+            names = ", ".join(f"{name} x {count:,}" for name, count in entry.report.unknown_ops)
+            yield f"Not counted in {entry.name}: {names}"
+    steps = [entry for entry in entries if entry.peaks is not None]
+    for entry in steps:
+        peaks = entry.peaks
+        assert peaks is not None
+        yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}" + (f", {peaks.gpu}" if peaks.gpu else "")
+
+
+def aligned_lines(compared: Compared, style: str, depth: int | None) -> tuple[list[list[Line]], list[Place]]:
+    """The lines of each entry's table, and the rows of their alignment: places in them."""
+    lines = [STYLES[style](entry.report, depth) for entry in compared.entries]
+    return lines, align([[_layer(line) for line in own] for own in lines])
+
+
+def layers_table(compared: Compared, style: str, depth: int | None, columns: Iterable[str] | None) -> Table:
+    """A row for each layer or so many that match, in which each entry has the chosen columns.
+
+    Raises :class:`InputError` for an unknown style, column or depth.
+    """
+    entries = compared.entries
+    names = _checked(compared, style, depth, columns)
+    lines, places = aligned_lines(compared, style, depth)
+    rows, alike = [], 0
+    for row in places:
+        shared = [None if place is None else own[place] for own, place in zip(lines, row)]
+        change = _change([None if line is None else _layer(line) for line in shared])
+        alike += change == "same"
+        if not (compared.changes_only and change == "same"):
+            rows.append(_layer_row(entries, shared, change, names, style == "tree"))
+    fields = [
+        Field(f"{entry.name}.{name}", f"{entry.name}: {COLUMNS[name].heading}", COLUMNS[name].unit)
+        for entry in entries
+        for name in names
+    ]
+    notes = ["~ changed, + not in the first, - not in all"]
+    if compared.changes_only:
+        notes.append(f"Alike in all, and left out: {alike:,}")
+    title = "Layers of " + ", ".join(entry.name for entry in entries)
+    return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
+
+
+def _checked(compared: Compared, style: str, depth: int | None, columns: Iterable[str] | None) -> tuple[str, ...]:
+    """The names of the columns: the default ones for None, those of memory only where every entry has them."""
+    with_memory = all(entry.report.row_memory for entry in compared.entries)
+    names = chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory)
+    check_view(style, depth, names, with_memory)
+    return names
+
+
+def _layer(line: Line) -> Layer:
+    row = line.row
+    details = f"{row.kernel_size} {row.groups}"
+    return Layer(
+        row.class_name, structure_text(row.outputs), structure_text(row.inputs), line.num_params, details, row.path
+    )
+
+
+def _change(layers: Sequence[Layer | None]) -> str:
+    there = [layer for layer in layers if layer is not None]
+    if len(there) < len(layers):
+        return "added" if layers[0] is None else "removed"
+    return "same" if all(layer.same(there[0]) for layer in there) else "changed"
+
+
+def _layer_row(
+    entries: Sequence[Entry], lines: Sequence[Line | None], change: str, names: Sequence[str], nested: bool
+) -> TableRow:
+    row = next(line.row for line in lines if line is not None)
+    types = " / ".join(dict.fromkeys(line.row.class_name for line in lines if line is not None))
+    name = "" if row.kind == "function" else row.var_name if nested else row.path
+    cells = [Cell(change, MARKS[change])]
+    for entry, line in zip(entries, lines):
+        for column in map(COLUMNS.__getitem__, names):
+            if line is None:
+                cells.append(Cell(None, ""))
+            else:
+                zero = "--" if nested else "0"
+                cells.append(Cell(column.value(line, entry.report), column.cell(line, entry.report, zero)))
+    return TableRow(f"{name} ({types})" if name else types, row.path, row.depth if nested else 0, tuple(cells))
