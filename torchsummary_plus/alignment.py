@@ -70,7 +70,7 @@ def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
 
     >>> relu, gelu, fc = Layer("ReLU", "[8]"), Layer("GELU", "[8]"), Layer("Linear", "[8]", num_params=72)
     >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
-    [(0, 0), (1, 1), (2, 2), (None, 3)]
+    [(0, 0), (1, 1), (None, 2), (2, 3)]
     """
     first, *others = sequences
     rows: list[tuple[int | None, ...]] = [(place,) for place in range(len(first))]
