@@ -6,39 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache
 from itertools import accumulate, groupby
-
-import torch
 
 from tests.memory_truth import Change
 from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.tracing.profiled import depth_of
 
 MARK = "step "
 """A real step is marked by this and its number, by ``torch.profiler.record_function``."""
 
 Run = Callable[[], object]
-
-
-@cache
-def _composites() -> frozenset[str]:
-    """Operators that are made of others wherever they run: the others are what a dispatch mode sees."""
-    listed = torch._C._dispatch_get_registrations_for_dispatch_key
-    composite, own = (
-        {name.partition(".")[0] for key in keys for name in listed(key)}
-        for keys in (("CompositeImplicitAutograd",), ("CPU", "CompositeExplicitAutograd"))
-    )
-    return frozenset(composite - own | {"aten::linear"})
-
-
-@cache
-def depth_of(names: tuple[str, ...]) -> int:
-    """Where among the names around an allocation the operator stands that a dispatch mode would have seen; -1: none."""
-    for depth, name in enumerate(names):
-        outside = name.startswith((MARK, "autograd::", "torch::autograd::", "profiler::"))
-        if "::" in name and not outside and name not in _composites():
-            return depth
-    return -1
 
 
 def operator_of(change: Change) -> str:

@@ -24,7 +24,7 @@ from torch import nn
 
 from benchmarks.gpu_truth_configs import OPTIMIZERS, STEPS, Configuration, configurations, predict
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
-from torchsummary_plus.tracing.books import default_loss
+from torchsummary_plus.tracing.steps import default_loss
 
 DATA = Path(__file__).parent / "data"
 SECONDS = 500

@@ -25,7 +25,7 @@ from benchmarks.torchvision_on_cpu import import_torchvision
 from benchmarks.zoo import Case
 from tests.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.tracing.books import default_loss
+from torchsummary_plus.tracing.steps import default_loss
 from torchsummary_plus.tracing.structures import all_tensors
 
 BATCH = 2

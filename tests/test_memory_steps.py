@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from torchsummary_plus.errors import ForwardError, InputError, StepError
 from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.books import default_loss
 from torchsummary_plus.tracing.optimizers import NAMES
+from torchsummary_plus.tracing.steps import default_loss
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 64

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
     from .memory_api import estimate_memory as estimate_memory
     from .memory_api import max_batch_size as max_batch_size
+    from .memory_api import measure_memory as measure_memory
     from .memory_estimate import MemoryEstimate as MemoryEstimate
     from .model_summary import ModelSummary as ModelSummary
     from .tracing.macs import register_formula as register_formula
@@ -39,6 +40,7 @@ _HOMES = {
     "compare": "compare_api",
     "estimate_memory": "memory_api",
     "max_batch_size": "memory_api",
+    "measure_memory": "memory_api",
     "register_formula": "tracing.macs",
     "summary": "api",
     "summary_string": "api",

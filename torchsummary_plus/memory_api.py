@@ -16,11 +16,12 @@ from .memory.gpus import GPU, find_gpu, named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog, StepInfo
 from .progress import progress_bar
-from .tracing.books import Step
 from .tracing.inputs import Example, as_device, as_dtype, make_example, with_batch
+from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
 from .tracing.passes import Frame, Listener, no_collection
 from .tracing.step import placed, record_step
+from .tracing.steps import Step
 from .units import describe
 
 Loss = Callable[[Any], Any]
@@ -85,6 +86,50 @@ def estimate_memory(
     batch = asked.example.batch_size or 1
     with progress_bar("step", "operators", progress) as tick:
         return asked.estimate(batch, asked.trace(batch, tick))
+
+
+def measure_memory(
+    model: nn.Module,
+    input_size: Any = None,
+    batch_size: int = 1,
+    device: Any = None,
+    dtypes: Any = None,
+    *,
+    input_data: Any = None,
+    mode: str = "train",
+    optimizer: Any = None,
+    loss: Loss | None = None,
+    autocast: Any = None,
+    train_step: Callable[..., Any] | None = None,
+    keep_output: bool = False,
+    steps: int = 2,
+    allocator: str | None = None,
+) -> MemoryEstimate:
+    """The memory that the step of :func:`estimate_memory` takes when it is run for real, as torch's profiler sees it.
+
+    The arguments and the result are those of :func:`estimate_memory`, which it can be set beside. The model must be on
+    the device; the steps run on copies of its tensors, so that it is afterwards what it was, with the memory of the
+    copies in place of its own. On CUDA what the card has reserved is the allocator's own figure. A user's
+    ``train_step`` is given the model with the copies; optimizers that it makes of other tensors do not train them.
+
+    Raises:
+        InputError: an argument is not one of the accepted values, or the model is elsewhere.
+        ForwardError: the model's forward failed.
+        StepError: the loss, the backward, the optimizer or the user's step did.
+
+    >>> from torch import nn
+    >>> net = nn.Linear(256, 256)
+    >>> asked = {"batch_size": 8, "optimizer": "sgd"}
+    >>> measure_memory(net, (256,), **asked).peak_bytes == estimate_memory(net, (256,), **asked).peak_bytes
+    True
+    """
+    if batch_size == -1:
+        raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    example = make_example(input_size, batch_size, dtypes, input_data)
+    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
+    asked = _Asked(model, _given(example), step, device, allocator, None)
+    batch = asked.example.batch_size or 1
+    return asked.estimate(batch, measure_step(model, with_batch(asked.example, batch), step, asked.device))
 
 
 def max_batch_size(

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import SummaryError
 from ..memory_records import MemoryLog
-from .books import Books, Step
+from .books import Books
 from .embeddings import Embeddings, NeedsIntegerError
 from .fakes import standing_in_for, taken_for_tensors
 from .hints import forward_error
@@ -24,6 +24,7 @@ from .passes import Listener, Pass, deep_stack
 from .questions import Answers
 from .rehearsal import Rehearsal, rehearse
 from .semantics import StepKernels
+from .steps import Step
 from .trace import GrewError, eager, materialised, unwrapped
 from .workspace import Capability, capability_here
 from .world import LOCK, restored, swap_tensors

@@ -1,0 +1,174 @@
+"""The step run for real, beside the one predicted: the same data, byte for byte, by kind, phase and module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from memory_truth import measure
+from snapshot import snapshot
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from examples.gpt2 import GPT2, SMALL
+from examples.resnet import resnet18
+from torchsummary_plus import ForwardError, InputError, MemoryEstimate, StepError, estimate_memory, measure_memory
+
+NUMBERS = 16
+"""Bytes of Python numbers that an operator takes as tensors: torch makes them inside it or before it."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Tied(nn.Module):
+    """Tokens in, tokens out, by one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.lstm = nn.LSTM(32, 32, batch_first=True)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        y, _ = self.lstm(self.embedding(ids))
+        return self.head(y)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+class Wide(nn.Module):
+    """Methods called straight, several outputs, a buffer, a frozen part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.norm = nn.BatchNorm1d(32)
+        self.frozen = nn.Linear(32, 32).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.encoder.forward(x).mean(1)
+        return {"a": self.norm(y), "b": self.frozen(y)}
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 10)), (64,)),
+    "resnet18": (resnet18, (3, 64, 64)),
+    "tied": (Tied, (12,)),
+    "checkpointed": (Checkpointed, (64,)),
+    "gpt2": (lambda: GPT2(replace(SMALL, vocabulary=100, context=32, width=48, depth=2, heads=4)), (16,)),
+    "wide": (Wide, (10, 32)),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "eval": {"mode": "eval"},
+    "sgd": {"optimizer": "sgd"},
+    "adamw": {"optimizer": "adamw"},
+    "kept": {"optimizer": "sgd", "keep_output": True, "steps": 3},
+}
+
+
+def kinds(estimate: MemoryEstimate) -> dict[str, int]:
+    """The bytes at the peak by kind; what passes inside a kernel is of one kind, results that are under way with it."""
+    passing = ("temporaries", "workspace", "gradients")
+    found = {kind: nbytes for kind, nbytes in estimate.at_peak.items() if kind not in passing}
+    return {**found, "passing": sum(estimate.at_peak[kind] for kind in passing)}
+
+
+def held(estimate: MemoryEstimate) -> dict[str, int]:
+    """What each module holds at the peak and adds to the step."""
+    figures = {f"{one.path} at the peak": one.own_bytes for one in estimate.by_module}
+    for one in estimate.by_module:
+        for field in fields(one.own):
+            figures[f"{one.path} {field.name}"] = getattr(one.own, field.name)
+            figures[f"{one.path} {field.name} inclusive"] = getattr(one.inclusive, field.name)
+    return figures
+
+
+def saved(estimate: MemoryEstimate) -> dict[str, int | None]:
+    """What each call keeps, and what is live when it ends."""
+    calls = list(enumerate(estimate.by_call))
+    return {f"{n} {path} saved": memory.saved_bytes for n, (path, memory) in calls} | {
+        f"{n} {path} live": memory.peak_bytes for n, (path, memory) in calls
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_measured_is_what_is_predicted(name: str, way: str) -> None:
+    make, size = MODELS[name]
+    model = make()
+    predicted, measured = (call(model, size, 3, **WAYS[way]) for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.steady_bytes == predicted.steady_bytes
+    assert measured.phase_peaks == pytest.approx(predicted.phase_peaks, abs=NUMBERS)
+    assert kinds(measured) == pytest.approx(kinds(predicted), abs=NUMBERS)
+    assert held(measured) == pytest.approx(held(predicted), abs=NUMBERS)
+    assert saved(measured) == pytest.approx(saved(predicted), abs=NUMBERS)
+    where = (measured.peak_phase, measured.peak_location, measured.peak_operator)
+    assert where == (predicted.peak_phase, predicted.peak_location, predicted.peak_operator.partition(".")[0])
+    assert sum(measured.at_peak.values()) == measured.peak_bytes
+    assert sum(one.own_bytes for one in measured.by_module) == measured.peak_bytes
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_peak_is_that_of_every_allocation(mode: str) -> None:
+    make, size = MODELS["mlp"]
+    model = make()
+    oracle = measure(make(), (torch.rand(3, *size),), mode, torch.optim.SGD)
+    assert measure_memory(model, size, 3, mode=mode, optimizer="sgd").peak_bytes == oracle.peak_bytes
+
+
+def test_the_users_own_step_is_measured() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        for part in x.split(4):
+            model(part).square().mean().backward()
+        model.zero_grad()
+
+    make, size = MODELS["mlp"]
+    predicted, measured = (call(make(), size, 8, train_step=step) for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert kinds(measured) == pytest.approx(kinds(predicted), abs=NUMBERS)
+
+
+def test_the_model_is_untouched() -> None:
+    model = resnet18()
+    model.layer1.eval()
+    model.fc.weight.grad = torch.ones_like(model.fc.weight)
+    before = snapshot(model)
+    measure_memory(model, (3, 64, 64), 2, optimizer="sgd")
+    assert snapshot(model) == before
+    with pytest.raises(ForwardError):
+        measure_memory(model, (4, 64, 64), 2)
+    assert snapshot(model) == before
+
+
+def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
+    make, size = MODELS["mlp"]
+    with pytest.raises(ForwardError, match=r"0 \(Linear\)"):
+        measure_memory(make(), (65,), 2)
+    with pytest.raises(StepError, match="loss"):
+        measure_memory(make(), size, 2, loss=lambda output: output.no_such_thing)
+    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0: model\.to\('cuda:0'\) moves it"):
+        measure_memory(make(), size, 2, device="cuda")
+    with torch.device("meta"):
+        model = make()
+    with pytest.raises(InputError, match="has tensors on meta"):
+        measure_memory(model, size, 2)

@@ -1,0 +1,73 @@
+"""What a profiler cannot know of a real step, written between its events: phases, calls of modules, what tensors are.
+
+A mark is an empty ``record_function``, whose name says it all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .passes import Frame, Listener
+from .questions import OUTSIDE
+from .structures import all_tensors
+
+SIGN = "torchsummary_plus "
+
+STOP = "stop"
+"""The name of the mark after which nothing belongs to the steps any more."""
+
+
+class Marks(Listener):
+    """Writes marks for what a ledger would be told."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.phase = "setup"
+        self.step = 0
+
+    def enter(self, phase: str, step: int) -> None:
+        """A new phase of the step begins."""
+        self.phase, self.step = phase, step
+        write("enter", phase, step)
+
+    def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Tensors that are there are of a kind."""
+        write("hold", kind, owner, addresses(tensors, self.device))
+
+    def stop(self) -> None:
+        """The steps are over."""
+        write(STOP)
+
+    def begin(self, frame: Frame) -> None:
+        if frame.module is not None:
+            write("begin", frame.module, torch._C._autograd._get_sequence_nr())
+
+    def end(self, frame: Frame, output: Any) -> None:
+        if frame.module is not None:
+            found = addresses(all_tensors(output), self.device)
+            write("end", frame.module, torch._C._autograd._get_sequence_nr(), found)
+
+
+def write(*mark: Any) -> None:
+    """Put a mark among the profiler's events."""
+    with torch.profiler.record_function(SIGN + json.dumps(mark)):
+        pass
+
+
+def read(name: str) -> list[Any] | None:
+    """The mark that an event's name is; None where it is another event.
+
+    >>> read(SIGN + '["enter", "forward", 0]')
+    ['enter', 'forward', 0]
+    """
+    return json.loads(name[len(SIGN) :]) if name.startswith(SIGN) else None
+
+
+def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int]:
+    """Where the storages of some tensors on a kind of device begin, each once."""
+    here = (tensor for tensor in tensors if tensor.device.type == device.type and tensor.layout is torch.strided)
+    return list(dict.fromkeys(tensor.untyped_storage().data_ptr() for tensor in here))

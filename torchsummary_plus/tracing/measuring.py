@@ -1,0 +1,112 @@
+"""A model's training or inference steps for real, on its own device -> their memory events as the profiler saw them."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import ExitStack
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from ..errors import InputError
+from ..memory_records import MemoryLog
+from ..records import tensors
+from .hints import forward_error, step_error
+from .inputs import Example, real_input, realise
+from .marks import Marks
+from .modules import ModuleTree
+from .passes import Pass, failed_frame, run_really
+from .profiled import ProfileReader, changes
+from .questions import OUTSIDE
+from .steps import Step, Steps
+from .structures import all_tensors
+from .trace import Options, eager, materialised, trace, unwrapped
+from .world import LOCK, restored, swap_tensors
+
+
+def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> MemoryLog:
+    """The memory events of a model's steps run for real, on copies of its tensors. The model is as it was.
+
+    Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
+    """
+    example = _settled(model, example, step)
+    with LOCK, ExitStack() as stack:
+        tree = ModuleTree(unwrapped(model))
+        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = materialised(tree, example)
+        _check_places(tree, device)
+        stack.enter_context(restored(tree.modules))
+        stack.enter_context(eager())
+        stack.enter_context(torch.set_grad_enabled(step.mode == "train"))
+        tree.modules[0].train(step.mode == "train")
+        swap_tensors(tree.modules, _twin, lambda tensor: tensor.detach().clone())
+        return _profiled(tree, example, step, device)
+
+
+def _check_places(tree: ModuleTree, device: torch.device) -> None:
+    """Raise :class:`InputError` for a model that cannot run on a device as it is."""
+    if any(tensor.device.type == "meta" for tensor in tree.tensors()):
+        raise InputError("the model has tensors on meta: it has no values to run with, and can only be predicted")
+    if tree.device() != device:
+        raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
+
+
+def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.device) -> MemoryLog:
+    marks = Marks(device)
+    watch = Pass(tree, run_really, [marks])
+    watch.install()
+    args, kwargs, _ = realise(
+        example,
+        example.batch_size or 1,
+        tree.dtype(),
+        lambda shape, dtype: real_input(shape, dtype, device),
+        lambda tensor: tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad),
+    )
+    held = [tensor for tensor in [*tree.tensors(), *all_tensors((args, kwargs))] if tensor.device.type == device.type]
+    there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    steps = RealSteps(tree, device, marks, step)
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+    gc.collect()
+    try:
+        with profile(activities=activities, profile_memory=True) as done:
+            steps.run(args, kwargs)
+    except Exception as error:
+        if steps.doing == "forward" or failed_frame(error) is not None:
+            raise forward_error(error, watch, ()) from error
+        raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
+    reader = ProfileReader(device.type, there.items())
+    reader.read(changes(done, device.type))
+    return reader.log(tuple(tree.paths))
+
+
+class RealSteps(Steps):
+    """Steps that are run for real; what they tell is written between the profiler's events."""
+
+    def __init__(self, tree: ModuleTree, device: torch.device, marks: Marks, step: Step) -> None:
+        super().__init__(tree, device, marks, step)
+        self.marks = marks
+
+    def run(self, args: object, kwargs: object) -> None:
+        """Run the steps; what a loop holds between two of them is there at the end."""
+        self._hold_what_is_there(args, kwargs)
+        with self._gradients_named(), self._optimizers_named():
+            output = self._all(args, kwargs)
+            self.marks.stop()
+            del output
+
+
+def _twin(parameter: torch.Tensor) -> torch.Tensor:
+    return nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+
+
+def _settled(model: nn.Module, example: Example, step: Step) -> Example:
+    """The example with integers where a sized input of no dtype turns out to reach an embedding."""
+    undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
+    if not undecided:
+        return example
+    specs = list(tensors(trace(model, example, Options("auto", step.mode, None, False)).inputs))
+    for number in undecided:
+        if specs[number].dtype == "int64":
+            example = example.with_dtype(number, torch.int64)
+    return example

@@ -1,0 +1,189 @@
+"""What a step is: forward, loss, backward, optimizer, zero_grad; told to whoever keeps account of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import optimizer as optimizers
+
+from ..errors import InputError
+from .modules import ModuleTree
+from .optimizers import optimizer_maker
+from .questions import OUTSIDE
+from .structures import all_tensors
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step to keep books of.
+
+    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` a callable
+    on the output; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``; ``keep_output`` for a loop
+    that keeps the output until the next one; ``steps`` how many times it runs.
+    """
+
+    mode: str = "train"
+    optimizer: Any = None
+    loss: Callable[[Any], Tensor] | None = None
+    autocast: torch.dtype | None = None
+    train_step: Callable[..., Any] | None = None
+    keep_output: bool = False
+    steps: int = 2
+
+
+class Account(Protocol):
+    """Whoever is told what tensors are for, and which phase of which step begins."""
+
+    phase: str
+    step: int
+
+    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None: ...
+
+    def enter(self, phase: str, step: int) -> None: ...
+
+
+class Steps:
+    """The steps of one model, run as they are, and told to an account."""
+
+    def __init__(self, tree: ModuleTree, device: torch.device, account: Account, step: Step) -> None:
+        self.tree = tree
+        self.model = tree.modules[0]
+        self.device = device
+        self.account = account
+        self.step = step
+        self.doing = "forward"
+        """What the step is about, to be blamed where it fails."""
+        self.optimizer: torch.optim.Optimizer | None = None
+        """The one of these steps: it is there, with its state, for as long as they are."""
+        self.held: dict[int, tuple[Tensor, int]] = {}
+        """Each parameter by its id, with the first module that holds it."""
+        for index, module in enumerate(tree.modules):
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self.held.setdefault(id(parameter), (parameter, index))
+
+    def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
+        for parameter, owner in self.held.values():
+            self.account.hold([parameter], "parameters", owner)
+        for index, module in enumerate(self.tree.modules):
+            self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
+        self.account.hold(all_tensors((args, kwargs)), "inputs")
+
+    def _all(self, args: Any, kwargs: Any) -> Any:
+        """All steps; what is kept of the last one."""
+        self.optimizer = self._optimizer()
+        output = None
+        for number in range(self.step.steps):
+            self.account.enter("forward", number)
+            output = self._once(args, kwargs, self.optimizer)
+        return output
+
+    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> Any:
+        if self.step.train_step is not None:
+            self.doing = "train_step"
+            self.step.train_step(self.model, *args, **kwargs)
+            return None
+        self.doing = "forward"
+        with self._autocast():
+            output = self.model(*args, **kwargs)
+            if self.step.mode == "eval":
+                return output if self.step.keep_output else None
+            self.doing = "loss"
+            loss = (self.step.loss or default_loss)(output)
+        kept = output if self.step.keep_output else None
+        del output
+        self.doing = "backward"
+        loss.backward()
+        del loss
+        self.doing = "optimizer"
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            self.model.zero_grad()
+        return kept
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.step.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.step.autocast)
+
+    @contextmanager
+    def _phase(self, phase: str) -> Iterator[None]:
+        outer = self.account.phase
+        self.account.enter(phase, self.account.step)
+        try:
+            yield
+        finally:
+            self.account.enter(outer, self.account.step)
+
+    @contextmanager
+    def _gradients_named(self) -> Iterator[None]:
+        """Each gradient is booked as one, and for the module whose parameter it is of, as soon as it is there."""
+        handles = []
+        for parameter, owner in self.held.values():
+            if parameter.requires_grad:
+                handles.append(parameter.register_post_accumulate_grad_hook(self._name_gradient(owner)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _name_gradient(self, index: int) -> Callable[[Tensor], None]:
+        def name(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                self.account.hold([parameter.grad], "gradients", index)
+
+        return name
+
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        self.doing = "optimizer"
+        maker = optimizer_maker(self.step.optimizer)
+        if maker is None or self.step.mode == "eval":
+            return None
+        return maker([parameter for parameter, _ in self.held.values() if parameter.requires_grad])
+
+    @contextmanager
+    def _optimizers_named(self) -> Iterator[None]:
+        """The phase is the optimizer's while one steps, and its state is booked as such, for the parameter's module."""
+        phases = ExitStack()
+
+        def before(*_: Any) -> None:
+            phases.enter_context(self._phase("optimizer"))
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            phases.close()
+            for stepped, state in optimizer.state.items():
+                held = [value for value in state.values() if isinstance(value, Tensor)]
+                owner = self.held[id(stepped)][1] if id(stepped) in self.held else OUTSIDE
+                self.account.hold(held, "optimizer_state", owner)
+
+        handles = [
+            optimizers.register_optimizer_step_pre_hook(before),
+            optimizers.register_optimizer_step_post_hook(after),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def default_loss(output: Any) -> Tensor:
+    """The output's own ``loss`` if it has one, else the sum of its floating tensors that require gradients."""
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    if not found:
+        raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+    total = found[0].sum()
+    for tensor in found[1:]:
+        total = total + tensor.sum()
+    return total
