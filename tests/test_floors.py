@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing",
         "tracing.structures",
         "tracing.inputs",
+        "tracing.layers",
         "tracing.modules",
         "tracing.cuda_guard",
         "tracing.rulebook",
@@ -119,6 +120,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.figure",
         "render.timeline",
         "render.bars",
+        "render.arithmetic",
+        "render.explanation",
+        "render.explain_registry",
+        "render.explain_layers",
+        "render.explain",
+        "render.batch_formula",
         "render.html",
         "render.comparison_tables",
         "render.diagram_text",
@@ -134,7 +141,20 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "comparison",
     ),
     # 4: what a user calls
-    ("progress", "memory_api", "memory_columns", "notebook", "api", "compare_api", "tracker", "", "cli", "__main__"),
+    (
+        "progress",
+        "memory_api",
+        "memory_columns",
+        "notebook",
+        "api",
+        "compare_api",
+        "tracker",
+        "explaining",
+        "legacy",
+        "",
+        "cli",
+        "__main__",
+    ),
 )
 """Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .errors import StepError as StepError
     from .errors import SummaryError as SummaryError
     from .errors import UnsupportedError as UnsupportedError
+    from .explaining import explain as explain
+    from .explaining import explain_batch as explain_batch
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
     from .memory_api import estimate_memory as estimate_memory
     from .memory_api import max_batch_size as max_batch_size
@@ -39,6 +41,8 @@ _HOMES = {
     "UnsupportedError": "errors",
     "compare": "compare_api",
     "estimate_memory": "memory_api",
+    "explain": "explaining",
+    "explain_batch": "explaining",
     "max_batch_size": "memory_api",
     "measure_memory": "memory_api",
     "register_formula": "tracing.macs",

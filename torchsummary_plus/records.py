@@ -77,6 +77,22 @@ class ParameterSpec:
     storage_bytes: int
 
 
+Setting = Union[bool, int, float, str, tuple[int, ...], None]
+"""What a layer was made with: plain values alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """How a module was made: the class of ``torch.nn`` that it is or derives from, and what that class holds constant.
+
+    ``parameters`` are its own: name, shape and dtype.
+    """
+
+    base: str
+    settings: tuple[tuple[str, Setting], ...]
+    parameters: tuple[tuple[str, tuple[int, ...], str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleSpec:
     """A module as it stands, called or not. ``parent`` and ``children`` are indices into ``Trace.modules``."""
@@ -95,6 +111,8 @@ class ModuleSpec:
     """True of ``nn.Sequential``, ``nn.ModuleList`` and their like, which torchsummary gives no row."""
     registered: bool = True
     """False where only a plain list, tuple or dict holds it, so that ``nn.Module`` does not know of it."""
+    layer: LayerSpec | None = None
+    """None where there is nothing to tell."""
 
 
 @dataclass(frozen=True, slots=True)

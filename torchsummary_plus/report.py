@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .memory_records import RowMemory
-from .records import Call, ModuleSpec, ParameterSpec, Run, Structure, TensorSpec, Trace, tensors
+from .records import Call, LayerSpec, ModuleSpec, ParameterSpec, Run, Structure, TensorSpec, Trace, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Row:
     dtype: str | None = None
     user: int | None = None
     is_container: bool = False
+    layer: LayerSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,7 @@ def _row(node: _Node, params: int, macs: int, unknown: tuple[tuple[str, int], ..
         dtype=given[0].dtype if given else None,
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
+        layer=module.layer if module is not None else None,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..records import ModuleSpec, ParameterSpec
+from .layers import layer_spec
 from .structures import dtype_name, held_bytes
 
 CPU = torch.device("cpu")
@@ -105,7 +106,7 @@ class ModuleTree:
             index, self.paths[index], self.names[index], class_name(module), self.parents[index],
             tuple(self.children[index]), tuple(parameters), tuple(buffers),
             _whole_numbers(getattr(module, "kernel_size", None)), _whole_number(getattr(module, "groups", None)),
-            isinstance(module, CONTAINERS), index < self.unregistered,
+            isinstance(module, CONTAINERS), index < self.unregistered, layer_spec(module, parameters),
         )  # fmt: skip
 
     def path_from(self, caller: int | None, module: int) -> str:

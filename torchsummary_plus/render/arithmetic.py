@@ -1,0 +1,99 @@
+"""Sums and products that keep how they were made: their value, as text, and as LaTeX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+ATOM, PRODUCT, SUM = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A whole number and the arithmetic that gives it."""
+
+    value: int
+    text: str
+    latex: str
+    rank: int = ATOM
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def equation(self) -> str:
+        """The arithmetic and what it gives, the latter once.
+
+        >>> product(total(product(3, 3, 3, 1), 1), 30).equation
+        '(3 x 3 x 3 x 1 + 1) x 30 = 840'
+        """
+        return self.text if self.rank == ATOM else f"{self.text} = {self.value:,}"
+
+
+Term = Expr | int
+
+
+def number(value: int) -> Expr:
+    """A number as it stands."""
+    text = f"{value:,}"
+    return Expr(value, text, text.replace(",", "{,}"))
+
+
+def product(*factors: Term) -> Expr:
+    """Factors multiplied in their order.
+
+    >>> product(2, total(3, 4)).latex
+    '2 \\\\times (3 + 4)'
+    """
+    parts = [_expr(factor) for factor in factors]
+    if len(parts) == 1:
+        return parts[0]
+    text = " x ".join(_inner(part.text, part, PRODUCT) for part in parts)
+    latex = r" \times ".join(_inner(part.latex, part, PRODUCT) for part in parts)
+    return Expr(prod(part.value for part in parts), text, latex, PRODUCT)
+
+
+def total(*terms: Term) -> Expr:
+    """Terms added in their order."""
+    parts = [_expr(term) for term in terms]
+    if len(parts) == 1:
+        return parts[0]
+    value, text, latex = sum(p.value for p in parts), " + ".join(map(str, parts)), " + ".join(p.latex for p in parts)
+    return Expr(value, text, latex, SUM)
+
+
+def minus(whole: Term, *taken: Term) -> Expr:
+    """Terms taken off in their order.
+
+    >>> minus(9, total(2, 3), 1).equation
+    '9 - (2 + 3) - 1 = 3'
+    """
+    first, parts = _expr(whole), [_expr(part) for part in taken]
+    value = first.value - sum(part.value for part in parts)
+    text = " - ".join([first.text, *(_inner(part.text, part, PRODUCT) for part in parts)])
+    latex = " - ".join([first.latex, *(_inner(part.latex, part, PRODUCT) for part in parts)])
+    return Expr(value, text, latex, SUM)
+
+
+def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
+    """A division, rounded down (or up) where something is left.
+
+    >>> quotient(minus(7, 2), 2).equation, quotient(6, 3).text, quotient(7, 2, up=True).equation
+    ('floor((7 - 2) / 2) = 2', '6 / 3', 'ceil(7 / 2) = 4')
+    """
+    a, b = _expr(whole), _expr(by)
+    text = f"{_inner(a.text, a, PRODUCT)} / {_inner(b.text, b, ATOM)}"
+    latex = rf"\frac{{{a.latex}}}{{{b.latex}}}"
+    if a.value % b.value == 0:
+        return Expr(a.value // b.value, text, latex, PRODUCT)
+    word, value = ("ceil", -(-a.value // b.value)) if up else ("floor", a.value // b.value)
+    return Expr(value, f"{word}({text})", rf"\l{word} {latex} \r{word}", PRODUCT)
+
+
+def _expr(term: Term) -> Expr:
+    return number(term) if isinstance(term, int) else term
+
+
+def _inner(shown: str, part: Expr, most: int) -> str:
+    """A part as it stands in an expression that takes parts up to a rank as they are."""
+    return f"({shown})" if part.rank > most else shown

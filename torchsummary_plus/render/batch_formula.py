@@ -1,0 +1,74 @@
+"""The memory of a batch by the formula of courses on CNNs: params + grads + bs x (I1 + 2 x sum Ii)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..memory.capacity import BatchSizeLimit
+from ..records import tensors
+from ..report import Report, Row
+from ..units import in_unit
+from .arithmetic import minus, number, product, quotient, total
+from .explanation import Explanation, Step, bytes_of, in_words
+
+MOST_MAPS = 20
+"""More maps than that are added up without a line of their own."""
+
+
+@dataclass(frozen=True, repr=False)
+class BatchExplanation(Explanation):
+    """What a batch takes and the largest one that has room, by a formula, with the engine's answer beside it."""
+
+    engine: BatchSizeLimit | None = None
+
+    def __str__(self) -> str:
+        told = super().__str__()
+        return told if self.engine is None else f"{told}\nBy the engine: {self.engine}"
+
+    __repr__ = __str__
+
+
+def map_rows(report: Report) -> list[Row]:
+    """The calls whose outputs are maps, in the order they ended: those that call no other and do not work in place."""
+    parents = {row.parent for row in report.rows if row.called}
+    calls = [row for row in report.rows if row.called and row.index not in parents]
+    return sorted((row for row in calls if not _is_in_place(row)), key=lambda row: row.finished or 0)
+
+
+def _is_in_place(row: Row) -> bool:
+    return row.layer is not None and dict(row.layer.settings).get("inplace") is True
+
+
+def batch_formula(
+    report: Report, gradient_bytes: int, memory_bytes: int, batch: int, engine: BatchSizeLimit | None = None
+) -> BatchExplanation:
+    """What a training step takes by the formula, and the largest batch that has room in so much memory.
+
+    ``report`` is of a batch of 1 or of an open one. The formula knows no optimizer, no workspace, and nothing of what a
+    backward really keeps: each map counts twice, for itself and for its gradient.
+    """
+    maps = [step for row in map_rows(report) for step in _maps(row)]
+    inputs = total(0) if not report.input_bytes else total(*map(bytes_of, tensors(report.inputs)))
+    summed = sum(step.expr.value for step in maps)
+    sample = total(inputs.value, product(2, summed))
+    whole = total(report.param_bytes, gradient_bytes, product(batch, sample.value))
+    room = minus(memory_bytes, report.param_bytes, gradient_bytes)
+    fits = quotient(room, sample.value) if sample.value and room.value > 0 else number(0)
+    size = " ".join(in_unit(memory_bytes, "auto"))
+    steps = (
+        Step("parameter_bytes", "Parameters", number(report.param_bytes), in_words(report.param_bytes)),
+        Step("gradient_bytes", "Gradients", number(gradient_bytes), in_words(gradient_bytes)),
+        Step("input_bytes", "Input I1", inputs, in_words(inputs.value)),
+        *(maps if len(maps) <= MOST_MAPS else ()),
+        Step("map_bytes", f"Sum of {len(maps):,} maps Ii", number(summed), in_words(summed)),
+        Step("sample_bytes", "A sample", sample, in_words(sample.value)),
+        Step("total_bytes", f"A batch of {batch:,}", whole, in_words(whole.value)),
+        Step("largest_batch", f"Largest batch in {size}", fits),
+    )
+    return BatchExplanation("params + grads + bs x (I1 + 2 x sum Ii)", steps, engine)
+
+
+def _maps(row: Row) -> Iterator[Step]:
+    for place, spec in enumerate(tensors(row.outputs)):
+        yield Step(f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes))

@@ -1,0 +1,284 @@
+"""The arithmetic of torch's own layers. The shapes are those that torch's documentation of each layer gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .arithmetic import Expr, Term, minus, number, product, quotient, total
+from .explain_registry import Layer, Rule, register_explanation
+
+SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
+"""What the last axes of pictures are called, by how many a layer works on."""
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+
+
+def _with_bias(layer: Layer, fan_in: Term) -> Expr:
+    """What leads to one output: its weights, and its bias where there is one."""
+    return total(fan_in, 1) if layer.has("bias") else total(fan_in)
+
+
+# Convolutions: (kernel volume x in / groups + 1) x out.
+
+
+def _filter(layer: Layer) -> Expr:
+    """The weights of one filter."""
+    channels, groups = layer.whole("in_channels"), layer.whole("groups")
+    seen = number(channels) if groups == 1 else quotient(channels, groups)
+    return product(*layer.settings["kernel_size"], seen)  # type: ignore[misc]  # A convolution's are whole numbers.
+
+
+def _convolution_parts(layer: Layer) -> Iterator[tuple[str, str, Expr]]:
+    yield "filter", "Weights of a filter", _filter(layer)
+
+
+def _convolution_parameters(layer: Layer) -> Expr:
+    return product(_with_bias(layer, _filter(layer)), layer.whole("out_channels"))
+
+
+def _convolution_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    """(size + 2 x padding - dilation x (kernel - 1) - 1) / stride + 1, rounded down."""
+    names = SPATIAL[len(layer.shapes["weight"]) - 2]
+    padding = layer.settings["padding"]
+    if padding == "same":
+        return {}
+    pads = (0,) * len(names) if padding == "valid" else layer.each("padding", len(names))
+    return _windows(layer, names, pads, layer.each("dilation", len(names)))
+
+
+def _windows(
+    layer: Layer, names: tuple[str, ...], pads: tuple[int, ...], gaps: tuple[int, ...], up: bool = False
+) -> dict[int, tuple[str, Expr]]:
+    """How often a window fits on each of the last axes."""
+    found = {}
+    count = len(names)
+    kernels = layer.each("kernel_size", count)
+    strides = kernels if layer.settings["stride"] is None else layer.each("stride", count)
+    for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
+        padded = total(size, product(2, pads[place])) if pads[place] else number(size)
+        kernel, gap = kernels[place], gaps[place]
+        room = minus(padded, kernel) if gap == 1 else minus(padded, product(gap, minus(kernel, 1)), 1)
+        found[place - count] = (name, total(quotient(room, strides[place], up), 1))
+    return found
+
+
+def _convolution_work(layer: Layer) -> Expr:
+    """Each output element is a product of a filter and what it sees."""
+    spatial = len(layer.shapes["weight"]) - 2
+    batch, maps = layer.y[: -spatial - 1], layer.y[-spatial:]
+    return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
+
+
+def _as_factor(expr: Expr) -> Expr:
+    """The value of an expression, as a factor that was worked out before."""
+    return number(expr.value)
+
+
+def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    """(size - 1) x stride - 2 x padding + dilation x (kernel - 1) + output padding + 1."""
+    names = SPATIAL[len(layer.shapes["weight"]) - 2]
+    count = len(names)
+    kernels, strides, pads = (layer.each(name, count) for name in ("kernel_size", "stride", "padding"))
+    gaps, more = layer.each("dilation", count), layer.each("output_padding", count)
+    found = {}
+    for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
+        steps = product(minus(size, 1), strides[place])
+        taken = minus(steps, product(2, pads[place])) if pads[place] else steps
+        kernel = kernels[place]
+        wide = [kernel] if gaps[place] == 1 else [product(gaps[place], minus(kernel, 1)), 1]
+        found[place - count] = (name, total(taken, *wide, *([more[place]] if more[place] else [])))
+    return found
+
+
+def _transposed_work(layer: Layer) -> Expr:
+    """Each input element is spread by the filters that it meets."""
+    spatial = len(layer.shapes["weight"]) - 2
+    batch, maps = layer.x[: -spatial - 1], layer.x[-spatial:]
+    return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
+
+
+register_explanation(
+    *(f"{lazy}Conv{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
+    rule=Rule(_convolution_parameters, _convolution_axes, _convolution_work, _convolution_parts),
+)
+register_explanation(
+    *(f"{lazy}ConvTranspose{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
+    rule=Rule(_convolution_parameters, _transposed_axes, _transposed_work, _convolution_parts),
+)
+
+
+# Pools: a window that slides, and no parameters.
+
+
+def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    names = SPATIAL[int(layer.row.layer.base[-2])]  # type: ignore[union-attr]  # What has settings has a layer.
+    count = len(names)
+    gaps = layer.each("dilation", count) if "dilation" in layer.settings else (1,) * count
+    pads = layer.each("padding", count) if "padding" in layer.settings else (0,) * count
+    return _windows(layer, names, pads, gaps, bool(layer.settings.get("ceil_mode")))
+
+
+register_explanation(*(f"{kind}Pool{n}d" for kind in ("Max", "Avg", "LP") for n in SPATIAL), rule=Rule(axes=_pool_axes))
+
+
+# Products with a matrix.
+
+
+def _linear_parameters(layer: Layer) -> Expr:
+    return product(_with_bias(layer, layer.whole("in_features")), layer.whole("out_features"))
+
+
+def _linear_work(layer: Layer) -> Expr:
+    return product(*layer.tokens(), layer.whole("in_features"), layer.whole("out_features"))
+
+
+def _bilinear_parameters(layer: Layer) -> Expr:
+    inputs = product(layer.whole("in1_features"), layer.whole("in2_features"))
+    return product(_with_bias(layer, inputs), layer.whole("out_features"))
+
+
+def _embedding_parameters(layer: Layer) -> Expr:
+    return product(layer.whole("num_embeddings"), layer.whole("embedding_dim"))
+
+
+def _bilinear_work(layer: Layer) -> Expr:
+    return product(*layer.tokens(), layer.whole("in1_features"), layer.whole("in2_features"), layer.y[-1])
+
+
+register_explanation("Linear", "LazyLinear", rule=Rule(_linear_parameters, mult_adds=_linear_work))
+register_explanation("Bilinear", rule=Rule(_bilinear_parameters, mult_adds=_bilinear_work))
+register_explanation("Embedding", "EmbeddingBag", rule=Rule(_embedding_parameters))
+
+
+# Norms: a weight and a bias for each channel or element.
+
+
+def _norm_parameters(layer: Layer) -> Expr:
+    shape = next(iter(layer.shapes.values()), (0,))
+    return product(len(layer.shapes), *shape) if len(layer.shapes) > 1 else product(*shape)
+
+
+register_explanation(
+    *(f"{lazy}{kind}Norm{n}d" for lazy in ("", "Lazy") for kind in ("Batch", "Instance") for n in SPATIAL),
+    "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", rule=Rule(_norm_parameters),
+)  # fmt: skip
+
+
+# Recurrent layers: gates x hidden x (input + state + 2 biases), for each layer and direction.
+
+
+def _gate_weights(layer: Layer, given: Term, biases: bool) -> Expr:
+    hidden, project = layer.whole("hidden_size"), layer.whole("proj_size")
+    inside = total(given, project or hidden, *([2] if biases and layer.settings["bias"] else []))
+    gates = product(GATES[str(layer.settings["mode"])], hidden, inside)
+    return total(gates, product(hidden, project)) if project else gates
+
+
+def _stack_of_layers(layer: Layer, biases: bool) -> Expr:
+    """The first layer takes the input, each other one what both directions of the one below give."""
+    ways = 2 if layer.settings["bidirectional"] else 1
+    state = layer.whole("proj_size") or layer.whole("hidden_size")
+    first = _gate_weights(layer, layer.whole("input_size"), biases)
+    more = layer.whole("num_layers") - 1
+    below = number(state) if ways == 1 else product(ways, state)
+    others = [product(more, _gate_weights(layer, below, biases))] if more > 1 else []
+    if more == 1:
+        others = [_gate_weights(layer, below, biases)]
+    every = total(first, *others)
+    return every if ways == 1 else product(ways, every)
+
+
+def _recurrent_parameters(layer: Layer) -> Expr:
+    return _stack_of_layers(layer, biases=True)
+
+
+def _recurrent_work(layer: Layer) -> Expr:
+    return product(*layer.tokens(), _stack_of_layers(layer, biases=False))
+
+
+def _cell_parameters(layer: Layer) -> Expr:
+    rows, width = layer.shapes["weight_ih"]
+    hidden = layer.whole("hidden_size")
+    return product(rows // hidden, hidden, total(width, hidden, *([2] if layer.has("bias_ih") else [])))
+
+
+def _cell_work(layer: Layer) -> Expr:
+    rows, width = layer.shapes["weight_ih"]
+    hidden = layer.whole("hidden_size")
+    return product(*layer.tokens(), rows // hidden, hidden, total(width, hidden))
+
+
+register_explanation("LSTM", "GRU", "RNN", rule=Rule(_recurrent_parameters, mult_adds=_recurrent_work))
+register_explanation("LSTMCell", "GRUCell", "RNNCell", rule=Rule(_cell_parameters, mult_adds=_cell_work))
+
+
+# Attention: projections of queries, keys and values; the output's is a layer inside.
+
+
+def _attention_parameters(layer: Layer) -> Expr:
+    width = layer.whole("embed_dim")
+    more = [product(2, width)] if layer.has("bias_k", "bias_v") else []
+    if layer.has("in_proj_weight"):
+        fan_in = total(width, 1) if layer.has("in_proj_bias") else number(width)
+        return total(product(fan_in, 3, width), *more)
+    sizes = total(width, layer.whole("kdim"), layer.whole("vdim"), *([3] if layer.has("in_proj_bias") else []))
+    return total(product(sizes, width), *more)
+
+
+def _attention_work(layer: Layer) -> Expr:
+    """Projections of queries, keys, values and output, then scores and their products with the values."""
+    width = layer.whole("embed_dim")
+    query, key, value = (layer.inputs * 3)[:3] if len(layer.inputs) < 3 else layer.inputs[:3]
+    batched = len(query.shape) == 3
+    axis = 1 if batched and layer.settings["batch_first"] else 0
+    batch = (query.shape[1 - axis],) if batched else ()
+    targets, sources = query.shape[axis], key.shape[axis]
+    seen = sources + layer.has("bias_k", "bias_v") + bool(layer.settings.get("add_zero_attn"))
+    projections = total(
+        product(2, targets, width, width),
+        product(sources, key.shape[-1], width),
+        product(sources, value.shape[-1], width),
+    )
+    scores = product(2, targets, seen, width)
+    return product(*batch, total(projections, scores)) if batch else total(projections, scores)
+
+
+register_explanation("MultiheadAttention", rule=Rule(_attention_parameters, mult_adds=_attention_work))
+
+
+# Layers that only move elements.
+
+
+def _flatten_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    start, end = (layer.whole(name) % len(layer.x) for name in ("start_dim", "end_dim"))
+    return {start: ("Features", product(*layer.x[start : end + 1]))}
+
+
+def _shuffle_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    factor = layer.whole("upscale_factor")
+    channels, height, width = layer.x[-3:]
+    return {
+        -3: ("Channels", quotient(channels, product(factor, factor))),
+        -2: ("Height", product(height, factor)),
+        -1: ("Width", product(width, factor)),
+    }
+
+
+def _padded_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
+    """The padding is given from the last axis on: before and after each."""
+    pads = layer.settings["padding"]
+    if not isinstance(pads, tuple):
+        return {}
+    count = len(pads) // 2
+    return {
+        -place: (SPATIAL[count][-place], total(layer.x[-place], pads[2 * place - 2], pads[2 * place - 1]))
+        for place in range(1, count + 1)
+    }
+
+
+register_explanation("Flatten", rule=Rule(axes=_flatten_axes))
+register_explanation("PixelShuffle", rule=Rule(axes=_shuffle_axes))
+register_explanation(
+    *(f"{kind}Pad{n}d" for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular") for n in SPATIAL),
+    rule=Rule(axes=_padded_axes),
+)

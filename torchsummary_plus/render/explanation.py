@@ -1,0 +1,85 @@
+"""An explanation: the figures of a layer, each with the arithmetic that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ..records import TensorSpec
+from ..units import in_unit
+from .arithmetic import Expr, number, product
+from .latex import escape
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A figure by its name in data, what it is called, the arithmetic, and words after it."""
+
+    name: str
+    label: str
+    expr: Expr
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.expr.equation}{f' {self.words}' if self.words else ''}"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Mapping[str, int]):
+    """The figures of a layer by name, shown with their arithmetic by ``str()`` and as LaTeX by :meth:`to_latex`."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+    def __getitem__(self, name: str) -> int:
+        for step in self.steps:
+            if step.name == name:
+                return step.expr.value
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([step.name for step in self.steps])
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {step}" for step in self.steps)])
+
+    __repr__ = __str__
+
+    def to_text(self) -> str:
+        """What ``str()`` gives: the title, and a line for each figure."""
+        return str(self)
+
+    def to_latex(self) -> str:
+        """An ``align*`` of amsmath: a line for each figure."""
+        lines = []
+        for step in self.steps:
+            given = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
+            words = rf"\ \text{{{escape(step.words)}}}" if step.words else ""
+            lines.append(rf"\text{{{escape(step.label)}}} &= {step.expr.latex}{given}{words}")
+        return "\n".join([r"\begin{align*}", " \\\\\n".join(lines), r"\end{align*}", ""])
+
+    def _repr_latex_(self) -> str:
+        return self.to_latex()
+
+
+def bytes_of(spec: TensorSpec) -> Expr:
+    """The bytes of a tensor: its elements times the bytes of one, where every element takes as many."""
+    elements = prod(spec.shape)
+    if not elements or spec.nbytes % elements:
+        return number(spec.nbytes)
+    return product(*spec.shape, spec.nbytes // elements)
+
+
+def in_words(nbytes: int) -> str:
+    """The unit of bytes; large ones also in both units that are called MB.
+
+    >>> in_words(3360), in_words(993_742_440)
+    ('bytes', 'bytes = 947.71 MiB = 993.74 MB (1,000,000 bytes)')
+    """
+    if nbytes < 100_000:
+        return "bytes"
+    return f"bytes = {in_unit(nbytes, 'MiB')[0]} MiB = {in_unit(nbytes, 'MB')[0]} MB (1,000,000 bytes)"
