@@ -13,6 +13,7 @@ from .views import Columns, Depth, Views
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .render.html_report import Section
     from .render.table import Table
     from .views import ShownLook
 
@@ -42,6 +43,12 @@ class Comparison(Compared, Views):
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return figures_table(self), layers_table(self, *self.view.with_look(columns, depth, style))
+
+    def _sections(self) -> tuple[Section, ...]:
+        from .render.html_report import tables_section
+
+        figures, layers = self.tables(style="tree", units="auto")
+        return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
 
     def __str__(self) -> str:
         return self.to_text()

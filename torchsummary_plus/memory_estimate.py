@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from .render.figure import Place
+    from .render.html_report import Section
+
+REPORT_COLUMNS = (
+    "peak_own_bytes",
+    "peak_inclusive_bytes",
+    "saved_bytes",
+    "param_bytes",
+    "grad_bytes",
+    "optimizer_bytes",
+)
+"""What a report shows of each module."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +60,13 @@ class MemoryEstimate(Estimate, Views, Figures):
         asked = None if isinstance(columns, EllipsisType) else columns
         deepest = None if isinstance(depth, EllipsisType) else depth
         return (memory_table(self, asked, deepest, style or "torchsummary"),)
+
+    def _sections(self) -> tuple[Section, ...]:
+        from .render.html_report import memory_section
+
+        (by_kind,) = self.tables(units="auto")
+        (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
+        return (memory_section(self, by_kind, by_module),)
 
     def plot_timeline(
         self, *, steps: int | Collection[int] | None = None, memory: int | str | None = None, ax: Axes | None = None

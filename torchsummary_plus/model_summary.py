@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from .echo import is_echo, takes_html
 from .figures import Figures
+from .render.columns import MEMORY_COLUMNS
 from .render.tables import summary_table
 from .render.text import render
 from .report import Report
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
     from .render.figure import Place
+    from .render.html_report import Section
     from .render.table import Table
+
+REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
+"""What a report shows of each layer, unless the summary was made with columns."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,19 @@ class ModelSummary(Report, Views, Figures):
         from .render.diagram import mermaid_text
 
         return mermaid_text(self, kind, depth)
+
+    def _headline(self) -> tuple[str, str]:
+        batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"
+        given = "no input" if self.run.kind == "none" else f"Forward, {batch}"
+        return self.rows[0].class_name, given if self.memory is None else self.memory.tables()[0].title
+
+    def _sections(self) -> tuple[Section, ...]:
+        from .render.html_report import tables_section
+
+        columns = REPORT_COLUMNS + (MEMORY_COLUMNS if self.memory else ())
+        shown = ... if self.view.col_names else columns
+        layers = tables_section("Layers", self.tables(columns=shown, depth=None, style="tree", units="auto")[:1])
+        return (layers, *(self.memory._sections() if self.memory else ()))
 
     def __str__(self) -> str:
         return self.render()

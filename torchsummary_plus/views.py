@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self, Unpack
 
+    from .render.html_report import Section
+
 
 Columns = Union[Iterable[str], EllipsisType, None]
 """Names of columns in their order; None for the default ones, ``...`` for those the result was made with."""
@@ -194,6 +196,32 @@ class Views(ABC):
         tables = self.tables(**look)
         return page(tables[0].title, tables)
 
+    def to_html_report(
+        self, path: str | Path, overwrite: bool = False, *, compare: Views | Iterable[Views] = ()
+    ) -> Path:
+        """Write one page with all that is known, and return its path; it loads nothing and runs in any browser.
+
+        It has a tab of the layers, one of the memory where that was asked for (over the step, at the peak by module),
+        and those of the results that ``compare`` adds: a :class:`Comparison`, or other summaries. Raises
+        ``FileExistsError`` for a file that is there already unless ``overwrite`` is given.
+        """
+        from .render.html_report import report_page
+
+        others = (compare,) if isinstance(compare, Views) else tuple(compare)
+        parts = [(one._headline()[0], one._sections()) for one in (self, *others)]
+        return _write(Path(path), report_page(*self._headline(), parts), overwrite)
+
+    def _headline(self) -> tuple[str, str]:
+        """What a report of the result is headed, and a line under that."""
+        return self.tables()[0].title, ""
+
+    def _sections(self) -> tuple[Section, ...]:
+        """The tabs of a report of the result."""
+        from .render.html_report import tables_section
+
+        tables = self.tables(style="tree")
+        return (tables_section(tables[0].title, tables),)
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What notebooks show: HTML, and the text for those that cannot. A shell at a terminal needs no HTML."""
         bundle = {"text/plain": repr(self)}
@@ -212,10 +240,14 @@ class Views(ABC):
         if place.suffix.lower() not in known:
             raise choice_error("the suffix of the file", place.suffix, known)
         content = getattr(self, FORMATS[place.suffix.lower()].method)(**options)
-        data = content.encode() if isinstance(content, str) else content
-        with place.open("wb" if overwrite else "xb") as file:
-            file.write(data)
-        return place
+        return _write(place, content, overwrite)
+
+
+def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
+    """Write a file where there is none, unless told otherwise."""
+    with place.open("wb" if overwrite else "xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return place
 
 
 def check_units(units: str) -> None:

@@ -124,9 +124,9 @@ def layers_table(compared: Compared, style: str, depth: int | None, columns: Ite
         if not (compared.changes_only and change == "same"):
             rows.append(_layer_row(entries, shared, change, names, style == "tree"))
     fields = [
-        Field(f"{entry.name}.{name}", f"{entry.name}: {COLUMNS[name].heading}", COLUMNS[name].unit)
+        Field(f"{entry.name}.{name}", f"{entry.name}: {column.heading}", column.unit, adds_up=column.adds_up)
         for entry in entries
-        for name in names
+        for name, column in ((name, COLUMNS[name]) for name in names)
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if compared.changes_only:

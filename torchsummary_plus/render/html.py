@@ -53,24 +53,25 @@ class _Row:
     path: str
     level: int
     guide: str
+    change: Value
     cells: list[_Cell]
 
 
 def fragment(tables: Iterable[Table]) -> str:
     """Tables as a piece of a page, with what they need of style and script."""
     drawn = [table_html(table) for table in tables]
-    css, script = _markup(source("table.css")), _markup(source("table.js"))
-    return _template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
+    css, script = markup(source("table.css")), markup(source("table.js"))
+    return template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
 
 
 def page(title: str, tables: Iterable[Table]) -> str:
     """Tables as a page of their own."""
-    content = _markup(fragment(tables))
-    return _template("page.html.jinja").render(title=title, content=content)
+    content = markup(fragment(tables))
+    return template("page.html.jinja").render(title=title, content=content)
 
 
-def table_html(table: Table) -> Markup:
-    """A table alone, without style or script."""
+def table_html(table: Table, totals_first: bool = False) -> Markup:
+    """A table alone, without style or script; its totals stand under it, or come first."""
     wholes = [_whole(field, [row.cells[index].value for row in table.rows]) for index, field in enumerate(table.fields)]
     rows = (
         _Row(
@@ -78,15 +79,16 @@ def table_html(table: Table) -> Markup:
             one_line(row.path),
             row.level,
             guide.replace(" ", "\u00a0"),
+            next((cell.value for field, cell in zip(table.fields, row.cells) if field.name == "change"), None),
             [_cell(field, cell, whole) for field, cell, whole in zip(table.fields, row.cells, wholes)],
         )
         for row, guide in zip(table.rows, guides([row.level for row in table.rows]))
     )
-    return _markup(
-        _template("table.html.jinja").render(
-            table=table, rows=rows, widths=[round(width, 1) for width in _widths(table)]
-        )
+    widths = [round(width, 1) for width in _widths(table)]
+    drawn = template("table.html.jinja").render(
+        table=table, rows=rows, widths=widths, width=round(sum(widths), 1), totals_first=totals_first
     )
+    return markup(drawn)
 
 
 def _cell(field: Field, cell: Cell, whole: float) -> _Cell:
@@ -142,11 +144,12 @@ def _environment() -> Environment:
     return Environment(loader=FunctionLoader(source), autoescape=True)
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """A template; what it is given is escaped, unless it is :func:`markup`."""
     return _environment().get_template(name)
 
 
-def _markup(html: str) -> Markup:
+def markup(html: str) -> Markup:
     """HTML made here, which a template takes as it is."""
     from markupsafe import Markup
 

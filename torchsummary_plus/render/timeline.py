@@ -41,7 +41,7 @@ def draw_timeline(
     estimate: Estimate, steps: int | Collection[int] | None, memory: int | str | None, place: Place
 ) -> Axes:
     """Memory over some steps, from 1 on; None is the last one that reaches the peak. Raises :class:`InputError`."""
-    points = _chosen(estimate, steps)
+    points = chosen_points(estimate, steps)
     ax = place(HEIGHT)
     size, unit = in_units(max(point.total_bytes for point in points))
     kept = thinned([point.total_bytes for point in points], MOST_POINTS)
@@ -60,7 +60,7 @@ def draw_timeline(
     return ax
 
 
-def _chosen(estimate: Estimate, steps: int | Collection[int] | None) -> list[TimelinePoint]:
+def chosen_points(estimate: Estimate, steps: int | Collection[int] | None) -> list[TimelinePoint]:
     """The points of some steps; before the first one the model is put in its place."""
     points = estimate.timeline
     there = sorted({point.step + 1 for point in points})

@@ -1,6 +1,7 @@
 (() => {
   "use strict";
   const FEW = 100; // Rows that a table opens with, where it has more.
+  const SHORT = 12; // Rows that are seen at a glance.
   const done = (window.torchsummaryPlus ||= new WeakSet());
   const scope = document.currentScript ? document.currentScript.getRootNode() : document;
   const number = new Intl.NumberFormat("en-US");
@@ -174,9 +175,8 @@
         order.push(row);
         family.push(...[...row.children].sort(compare).reverse());
       }
-      body.remove(); // Rows that are not shown move faster.
+      body.replaceChildren(); // To move a row takes time in proportion to those before it; to add one does not.
       body.append(...order.map((row) => row.tr));
-      table.append(body);
     }
 
     function makeSortable(column) {
@@ -249,17 +249,20 @@
       for (const row of rows) row.open = row.level < Math.max(1, deepest - 1);
     }
 
+    /* Unfold what a module is in and go to its row; whether it has one. */
     table.reveal = (path) => {
-      const row = rows.find(({ tr }) => tr.cells[0].title === path);
-      for (let above = row && row.parent; above; above = above.parent) above.open = true;
+      const row = nested && rows.find(({ tr }) => tr.cells[0].title === path);
+      if (!row) return false;
+      for (let above = row.parent; above; above = above.parent) above.open = true;
       draw();
       focus(row);
+      return true;
     };
     setRoles();
     if (nested) makeTree();
     if (nested && rows.length > FEW) openFew();
     columns.forEach(makeSortable);
-    makeTools();
+    if (nested || rows.length > SHORT) makeTools();
     draw();
   }
 

@@ -1,0 +1,76 @@
+"""A headless Chromium for tests; those that want one are skipped where there is none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.webdriver import WebDriver
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
+)
+PROGRAMS = [shutil.which(name) for name in ("chromium", "chromedriver")]
+
+
+@contextmanager
+def chromium(profile: Path, width: int = 1200, height: int = 900) -> Iterator[WebDriver]:
+    """A browser with an empty profile in a folder."""
+    if None in PROGRAMS:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = Options()
+    options.binary_location = str(PROGRAMS[0])
+    for flag in (*FLAGS.split(), f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(executable_path=str(PROGRAMS[1])))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def media(driver: WebDriver, **features: str) -> None:
+    """Set what the system prefers, such as ``prefers_color_scheme="dark"``."""
+    chosen = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": chosen})
+
+
+def complaints(driver: WebDriver) -> list[str]:
+    """What the browser has to say of the page."""
+    return [entry["message"] for entry in driver.get_log("browser")]
+
+
+def processor_time(driver: WebDriver) -> Callable[[], float]:
+    """A function that tells the seconds of processor time which the page took since the last call."""
+    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def now() -> float:
+        metrics: list[dict[str, Any]] = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
+
+    last = 0.0
+
+    def since() -> float:
+        nonlocal last
+        settle(driver)
+        present = now()
+        passed, last = present - (last if present >= last else 0.0), present
+        return passed
+
+    return since
+
+
+def settle(driver: WebDriver) -> None:
+    """Wait until what was asked is drawn; a search waits a moment for the next letter."""
+    driver.execute_async_script(
+        "const done = arguments[0]; setTimeout(() => requestAnimationFrame(() => setTimeout(done)), 120)"
+    )

@@ -1,0 +1,145 @@
+"""An estimate -> what a page shows of it: memory over the step, and who holds its peak, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..memory.attribution import TimelinePoint
+from ..memory.estimate import Estimate
+from ..units import in_unit, one_line
+from .figure import STACK, in_units
+from .memory_text import kind_label, place
+from .timeline import chosen_points, spans, thinned
+from .treemap import Box, Tile, treemap
+
+WIDTH, HEIGHT = 1000, 300
+"""The size of a drawing in the units of its text; the page scales it."""
+
+LEFT, TOP, BOTTOM = 62, 30, 8
+"""Room for the figures of the scale, for the names of the phases, and under the drawing."""
+
+MOST_POINTS = 900
+"""More than this a drawing of ``WIDTH`` cannot show."""
+
+LETTER, BOLD, LINE = 7.1, 8.0, 13
+"""The widths of a letter, and the height of a line, of the small print (11 units)."""
+
+FEWEST = 6
+"""Letters: a label that is cut to less than that says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A kind of bytes: everything up to its top is filled, so that the layers below are drawn over it."""
+
+    kind: str
+    label: str
+    colour: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest point; its text stands to the left of it where it is far to the right."""
+
+    x: float
+    y: float
+    size: str
+    place: str
+    far: bool
+
+
+def timeline(estimate: Estimate) -> dict[str, Any]:
+    """What the drawing of memory over the step that reaches the peak is made of."""
+    points = chosen_points(estimate, None)
+    levels = [point.total_bytes for point in points]
+    highest = max(levels)
+    kept = thinned(levels, MOST_POINTS)
+    top = highest * 1.06 or 1
+
+    def x(index: int) -> float:
+        return round(LEFT + (WIDTH - LEFT) * index / len(points), 1)
+
+    def y(nbytes: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * nbytes / top, 1)
+
+    at = levels.index(highest)
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "floor": y(0),
+        "layers": list(_layers([points[index] for index in kept], [x(index) for index in kept], y)),
+        "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
+        "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
+        "peak": Peak(
+            x(at), y(highest), " ".join(in_unit(highest, "auto")), one_line(place(estimate)), at > len(points) / 2
+        ),
+        "data": _data(points, kept, x),
+    }
+
+
+def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Layer]:
+    """From the whole down to the lowest layer; a kind that is never there has none."""
+    live = [dict(point.live) for point in points]
+    present = [kind for kind in STACK if any(level[kind] for level in live)]
+    for count in range(len(present), 0, -1):
+        tops = [y(sum(level[kind] for kind in present[:count])) for level in live]
+        steps = "".join(
+            f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
+        )  # A level that stays needs no corner.
+        kind = present[count - 1]
+        yield Layer(kind, kind_label(kind), STACK[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
+
+
+def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[str, Any]:
+    """What a reader who points at the drawing is told; names stand once, and points have their numbers."""
+    kinds = list(STACK)
+    names: dict[str, int] = {}
+    rows = []
+    for index in kept:
+        point, live = points[index], dict(points[index].live)
+        words = [names.setdefault(one_line(word), len(names)) for word in (point.operator, point.module, point.phase)]
+        rows.append([x(index), *words, *(live[kind] for kind in kinds)])
+    return {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows}
+
+
+def ticks(highest: int) -> list[tuple[float, str]]:
+    """Round figures up to the highest level, four to seven of them, in one unit.
+
+    >>> [text for _, text in ticks(3 * 1024**3)]
+    ['0 GiB', '0.5 GiB', '1 GiB', '1.5 GiB', '2 GiB', '2.5 GiB', '3 GiB']
+    """
+    size, unit = in_units(highest)
+    rough = highest / size / 4
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    step = max(one * power for one in (1, 2, 5) if one * power <= rough or one == 1)
+    return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
+
+
+def peak_tiles(estimate: Estimate) -> dict[str, Any]:
+    """What the drawing of who holds the peak is made of."""
+    height = 420
+    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, WIDTH, height))]
+    return {"width": WIDTH, "height": height, "tiles": drawn}
+
+
+def _drawn(tile: Tile) -> dict[str, Any]:
+    """A tile with as much of its text as it has room for, and its colour."""
+    box = tile.box
+    room = int((box.width - 6) / (LETTER if tile.kind else BOLD)) if box.height >= LINE else 0
+    label = tile.label if len(tile.label) <= room else f"{tile.label[: room - 1]}…" if room >= FEWEST else ""
+    if not tile.kind and len(tile.label) + len(tile.size) < room:
+        label += f" {tile.size}"
+    return {
+        "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
+        "path": tile.path,
+        "tip": tile.tip,
+        "colour": STACK.get(tile.kind, ""),
+        "kind": tile.kind or "frame",
+        "label": label,
+        "size": tile.size if tile.kind and len(tile.size) <= room and box.height >= 2 * LINE + 4 else "",
+    }

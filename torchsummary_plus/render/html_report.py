@@ -1,0 +1,56 @@
+"""Results -> one page with a tab for each of their sections; it holds all that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..memory.estimate import Estimate
+from .html import markup, source, table_html, template
+from .html_memory import peak_tiles, timeline
+from .table import Table
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A tab of a report."""
+
+    title: str
+    html: Markup
+
+
+def tables_section(title: str, tables: Iterable[Table]) -> Section:
+    """Tables one after the other, each under its totals."""
+    return Section(title, markup("\n").join(table_html(table, totals_first=True) for table in tables))
+
+
+def memory_section(estimate: Estimate, by_kind: Table, by_module: Table) -> Section:
+    """The memory of a step: over its time, at its peak by module and by kind."""
+    drawn = template("memory.html.jinja").render(table=by_kind, line=timeline(estimate), map=peak_tiles(estimate))
+    kinds = replace(by_kind, title="By kind, at the peak", totals=())
+    modules = replace(by_module, title="By module", totals=(), notes=())
+    tables = tables_section("Memory", (kinds, modules))
+    return Section(tables.title, markup(drawn) + tables.html)
+
+
+def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:
+    """The page of some results, each with its name and its sections."""
+    css = markup(source("table.css") + "\n" + source("report.css"))
+    script = markup(source("table.js") + "\n" + source("report.js"))
+    return template("report.html.jinja").render(
+        title=title, subtitle=subtitle, sections=list(_tabs(parts)), css=css, script=script
+    )
+
+
+def _tabs(parts: Iterable[tuple[str, Iterable[Section]]]) -> Iterator[Section]:
+    """The sections of all results; where a title is taken, the name of the result goes before it."""
+    taken: set[str] = set()
+    for name, sections in parts:
+        for section in sections:
+            title = f"{name}: {section.title}" if section.title in taken else section.title
+            taken.add(title)
+            yield replace(section, title=title)

@@ -1,0 +1,163 @@
+"""Who holds the peak of an estimate, as tiles whose areas are bytes: a squarified treemap of the modules' tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ..memory.estimate import Estimate, ModuleMemory
+from ..memory.footprint import parents
+from ..units import in_unit, one_line
+from .memory_text import kind_label
+
+SMALLEST = 1 / 1500
+"""Of the peak: what is smaller is one tile with its siblings that are."""
+
+HEAD = 15.0
+"""The height of a frame's heading."""
+
+FRAMES = 3
+"""How many frames are drawn inside each other; what is deeper has tiles alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle, by its upper left corner and its sizes."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def inner(self) -> Box:
+        """What a frame leaves under its heading."""
+        return Box(self.x + 2, self.y + HEAD, self.width - 4, self.height - HEAD - 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A module's own bytes, or a frame around those of the modules inside it, which has no ``kind``."""
+
+    box: Box
+    path: str
+    label: str
+    size: str
+    kind: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a module's bytes: a module inside it by its number, or -1 and a tile's text."""
+
+    nbytes: int
+    module: int = -1
+    path: str = ""
+    label: str = ""
+    kinds: tuple[tuple[str, int], ...] = ()
+
+
+def squarified(areas: Sequence[float], box: Box) -> list[Box]:
+    """Boxes that fill one, as large as ``areas`` (in falling order, above 0) are to each other, and nearly square.
+
+    Bruls, Huizing and van Wijk, "Squarified treemaps" (2000).
+
+    >>> [(box.x, box.width) for box in squarified([3, 1], Box(0, 0, 4, 2))]
+    [(0, 3.0), (3.0, 1.0)]
+    """
+    sums = [0.0, *accumulate(areas)]
+    scale = box.width * box.height / sums[-1] if areas else 0.0
+    found: list[Box] = []
+    while len(found) < len(areas):
+        start, side = len(found), min(box.width, box.height)
+        stop = start + 1
+        while stop < len(areas) and _worst(areas, sums, start, stop + 1, side, scale) <= _worst(
+            areas, sums, start, stop, side, scale
+        ):
+            stop += 1
+        depth = (sums[stop] - sums[start]) * scale / side if side else 0.0
+        along = 0.0
+        for area in areas[start:stop]:
+            length = area * scale / depth if depth else 0.0
+            if box.width >= box.height:
+                found.append(Box(box.x, box.y + along, depth, length))
+            else:
+                found.append(Box(box.x + along, box.y, length, depth))
+            along += length
+        if box.width >= box.height:
+            box = Box(box.x + depth, box.y, max(0.0, box.width - depth), box.height)
+        else:
+            box = Box(box.x, box.y + depth, box.width, max(0.0, box.height - depth))
+    return found
+
+
+def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int, side: float, scale: float) -> float:
+    """The largest ratio of sides of ``areas[start:stop]`` laid along a side."""
+    whole = (sums[stop] - sums[start]) * scale
+    if not side or not whole:
+        return 1.0
+    return max(side**2 * areas[start] * scale / whole**2, whole**2 / (side**2 * areas[stop - 1] * scale))
+
+
+def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
+    """The tiles of an estimate's peak, each after the frames that it is in."""
+    modules = estimate.by_module
+    inside: list[list[int]] = [[] for _ in modules]
+    for index, parent in enumerate(parents([module.path for module in modules])):
+        if index:
+            inside[parent].append(index)
+    stack = [(0, box, 0)]
+    while stack:
+        index, place, level = stack.pop()
+        parts = _parts(estimate, index, inside[index])
+        if index and level < FRAMES and len(parts) > 1 and place.width > 3 * HEAD and place.height > 3 * HEAD:
+            yield _frame(modules[index], place)
+            place, level = place.inner(), level + 1
+        for part, area in zip(parts, squarified([part.nbytes for part in parts], place)):
+            if part.module >= 0:
+                stack.append((part.module, area, level))
+            else:
+                yield _tile(part, area, estimate.peak_bytes)
+
+
+def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]:
+    """What a module's bytes are made of, the largest first; what is too small to be seen is one part."""
+    modules, module = estimate.by_module, estimate.by_module[index]
+    least = SMALLEST * estimate.peak_bytes
+    parts = [_Part(modules[inner].inclusive_bytes, inner) for inner in inside]
+    outside = 0 if index else estimate.outside_bytes
+    own = module.own_bytes - outside
+    parts.append(_Part(own, -1, module.path, _last(module.path) or "the root's own", module.at_peak))
+    parts.append(_Part(outside, -1, "", "no module", ()))
+    small = [part for part in parts if 0 < part.nbytes < least]
+    kept = [part for part in parts if part.nbytes >= least and part.nbytes]
+    if small:
+        kept.append(_Part(sum(part.nbytes for part in small), -1, module.path, f"{len(small):,} more"))
+    return sorted(kept, key=lambda part: -part.nbytes)
+
+
+def _frame(module: ModuleMemory, box: Box) -> Tile:
+    size = " ".join(in_unit(module.inclusive_bytes, "auto"))
+    path = one_line(module.path)
+    return Tile(box, path, _last(path), size, "", f"{path}\n{size} with what is inside it")
+
+
+def _tile(part: _Part, box: Box, peak: int) -> Tile:
+    size = " ".join(in_unit(part.nbytes, "auto"))
+    kinds = sorted(part.kinds, key=lambda one: -one[1])
+    lines = [one_line(part.path) if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
+    lines += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
+    return Tile(
+        box, one_line(part.path), one_line(part.label), size, kinds[0][0] if kinds else "other", "\n".join(lines)
+    )
+
+
+def _last(path: str) -> str:
+    """The end of a path: its last name, after the one before it where it is a number.
+
+    >>> _last("model.layers.3"), _last("model.head")
+    ('layers.3', 'head')
+    """
+    names = path.split(".")
+    return ".".join(names[-2:]) if names[-1].isdigit() else names[-1]
