@@ -170,6 +170,7 @@ def _cost(a: Layer, b: Layer) -> int:
 def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearray]]:
     """The least cost of a path inside a band, and the last step of the best path to each cell of it, row by row.
 
+    Among equals the step that leaves one alone is taken, so that what is repeated more often is added at the end.
     The cell of ``j`` items on the right stands in row ``i`` at ``j - i - low``.
     """
     low, high = _bounds(n, m, reach)
@@ -186,9 +187,9 @@ def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearra
         place = start - i - low
         for cost, diagonal, up in zip(costs.row(i - 1, start - 1, stop), above[place:], above[place + 1 :]):
             best, step = diagonal + cost, BOTH
-            if up + GAP < best:
+            if up + GAP <= best:
                 best, step = up + GAP, LEFT
-            if beside + GAP < best:
+            if beside + GAP <= best:
                 best, step = beside + GAP, RIGHT
             here[place] = beside = best
             steps[place] = step
