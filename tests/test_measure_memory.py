@@ -15,7 +15,17 @@ from torch.utils.checkpoint import checkpoint
 
 from examples.gpt2 import GPT2, SMALL
 from examples.resnet import resnet18
-from torchsummary_plus import ForwardError, InputError, MemoryEstimate, StepError, estimate_memory, measure_memory
+from torchsummary_plus import (
+    ForwardError,
+    InputError,
+    MemoryEstimate,
+    StepComparison,
+    StepError,
+    compare,
+    estimate_memory,
+    measure_memory,
+)
+from torchsummary_plus.memory_records import KINDS
 
 NUMBERS = 16
 """Bytes of Python numbers that an operator takes as tensors: torch makes them inside it or before it."""
@@ -172,3 +182,40 @@ def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
         model = make()
     with pytest.raises(InputError, match="has tensors on meta"):
         measure_memory(model, size, 2)
+
+
+def test_predicted_and_measured_side_by_side() -> None:
+    make, size = MODELS["mlp"]
+    model = make()
+    predicted, measured = (call(model, size, 32, optimizer="adamw") for call in (estimate_memory, measure_memory))
+    both = compare(predicted, measured)
+    assert both.names == ("predicted", "measured")
+    (table,) = both.tables()
+    rows = {row.path: [cell.value for cell in row.cells] for row in table.rows}
+    assert rows["peak_bytes"] == [predicted.peak_bytes, measured.peak_bytes, 0]
+    assert sum(values[0] for path, values in rows.items() if path.removeprefix("peak_")[:-6] in KINDS) == (
+        predicted.peak_bytes
+    )
+    assert rows["optimizer_peak_bytes"][0] == predicted.phase_peaks["optimizer"]
+    assert "Training step, batch of 32, cpu, adamw, measured; peak in the" in str(both)
+    assert "reserved_bytes" not in rows
+    assert StepComparison.from_json(both.to_json()) == both
+
+
+def test_from_tensors_to_what_the_device_shows() -> None:
+    make, size = MODELS["mlp"]
+    steps = [estimate_memory(make(), size, batch, "cuda", optimizer="adamw") for batch in (2, 2048)]
+    rows = {row.path: row.cells for row in compare(*steps, names=["small", "large"]).tables()[0].rows}
+    for step, number in zip(steps, (0, 1)):
+        value = {path: cells[number].value for path, cells in rows.items()}
+        assert value["peak_bytes"] + value["cached_bytes"] == value["reserved_bytes"] == step.reserved_bytes
+        assert (value["device_bytes_low"], value["device_bytes_high"]) == step.device_bytes
+
+
+def test_what_cannot_be_compared_is_an_error() -> None:
+    make, size = MODELS["mlp"]
+    estimate = estimate_memory(make(), size)
+    with pytest.raises(InputError, match="accepted: estimates alone, or models"):
+        compare(estimate, make())  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="two or more"):
+        compare(estimate)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .memory_api import measure_memory as measure_memory
     from .memory_estimate import MemoryEstimate as MemoryEstimate
     from .model_summary import ModelSummary as ModelSummary
+    from .step_comparison import StepComparison as StepComparison
     from .tracing.macs import register_formula as register_formula
     from .tracker import MemTracker as MemTracker
 
@@ -36,6 +37,7 @@ _HOMES = {
     "MemoryEstimate": "memory_estimate",
     "MissingExtraError": "errors",
     "ModelSummary": "model_summary",
+    "StepComparison": "step_comparison",
     "StepError": "errors",
     "SummaryError": "errors",
     "UnsupportedError": "errors",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
-from typing import Any
+from typing import Any, overload
 
 from torch import nn
 
@@ -16,9 +16,11 @@ from .comparison import Comparison
 from .errors import InputError, choice_error
 from .memory.gpus import named_gpu
 from .memory_api import MODES, estimate_memory, max_batch_size
+from .memory_estimate import MemoryEstimate
 from .model_summary import ModelSummary, View
 from .render.columns import check_view
 from .report import Report
+from .step_comparison import StepComparison
 from .units import describe
 
 OPTIONS = tuple(
@@ -27,6 +29,11 @@ OPTIONS = tuple(
 """What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
 
 
+@overload
+def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> StepComparison: ...
+
+
+@overload
 def compare(
     *models: nn.Module | ModelSummary | Mapping[str, Any],
     input_size: Any = None,
@@ -44,8 +51,31 @@ def compare(
     col_names: Iterable[str] | None = None,
     ratios: bool = False,
     changes_only: bool = False,
-) -> Comparison:
+) -> Comparison: ...
+
+
+def compare(
+    *models: Any | ModelSummary | Mapping[str, Any],
+    input_size: Any = None,
+    batch_size: int = -1,
+    names: Sequence[str] | None = None,
+    memory: str | Mapping[str, Any] | None = None,
+    device: Any = None,
+    dtypes: Any = None,
+    input_data: Any = None,
+    mode: str = "same",
+    run: str = "auto",
+    functional: bool = False,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    ratios: bool = False,
+    changes_only: bool = False,
+) -> Comparison | StepComparison:
     """Set models side by side: their figures with the best marked, and their layers aligned by type and shapes.
+
+    Results of :func:`estimate_memory` and :func:`measure_memory` are compared by themselves: the peak by kind and
+    phase, and how far it is from what tensors take to what the device shows. They take ``names`` alone.
 
     Args:
         models: two or more: models, results of :func:`summary`, or dicts of an entry's own options: ``model``,
@@ -85,10 +115,12 @@ def compare(
         "run": run,
         "functional": functional,
     }
+    if any(isinstance(model, MemoryEstimate) for model in models):
+        return _steps(models, names)
     if len(models) < 2:
         raise InputError(f"there are {len(models)} models; accepted: two or more")
     entries = [_entry(model, common, memory) for model in models]
-    called = _names(entries, names)
+    called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
     result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
@@ -96,13 +128,23 @@ def compare(
     return result
 
 
-def _names(entries: Sequence[Entry], names: Sequence[str] | None) -> list[str]:
-    """A name for each entry: the one given, else its own, numbered where several share it."""
+def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
+    """Steps that were predicted or measured, side by side."""
+    for estimate in estimates:
+        if not isinstance(estimate, MemoryEstimate):
+            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates alone, or models")
+    if len(estimates) < 2:
+        raise InputError("there is 1 estimate; accepted: two or more")
+    own = ["measured" if one.info.measured else "predicted" for one in estimates]
+    return StepComparison(tuple(_names(own, names)), tuple(estimates))
+
+
+def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
+    """A name for each entry: the one given, else its ``own``, numbered where several share it."""
     if names is not None:
-        if isinstance(names, str) or len(names) != len(entries) or len(set(names)) != len(names):
-            raise InputError(f"names are {describe(names)}; accepted: {len(entries)} different ones")
+        if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
+            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different ones")
         return [str(name) for name in names]
-    own = [entry.name for entry in entries]
     many, met = Counter(own), Counter[str]()
     called = []
     for name in own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -129,7 +130,10 @@ def measure_memory(
     step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
     asked = _Asked(model, _given(example), step, device, allocator, None)
     batch = asked.example.batch_size or 1
-    return asked.estimate(batch, measure_step(model, with_batch(asked.example, batch), step, asked.device))
+    log, reserved = measure_step(model, with_batch(asked.example, batch), step, asked.device)
+    found = asked.estimate(batch, log)
+    info = replace(found.info, measured=True)
+    return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
 
 
 def max_batch_size(

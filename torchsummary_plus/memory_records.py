@@ -76,7 +76,10 @@ class MemoryLog:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside."""
+    """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
+
+    ``measured`` is True of one that was run for real.
+    """
 
     device: str
     batch_size: int
@@ -84,6 +87,7 @@ class StepInfo:
     optimizer: str = ""
     autocast: str = ""
     gpu: str = ""
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

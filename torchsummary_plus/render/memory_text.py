@@ -52,6 +52,8 @@ def title(estimate: Estimate) -> str:
     parts = [step, f"batch of {info.batch_size:,}", info.gpu or info.device, info.optimizer]
     if info.autocast:
         parts.append(f"autocast to {info.autocast}")
+    if info.measured:
+        parts.append("measured")
     return ", ".join(part for part in parts if part)
 
 

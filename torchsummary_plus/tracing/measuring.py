@@ -25,9 +25,10 @@ from .trace import Options, eager, materialised, trace, unwrapped
 from .world import LOCK, restored, swap_tensors
 
 
-def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> MemoryLog:
+def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
     """The memory events of a model's steps run for real, on copies of its tensors. The model is as it was.
 
+    On CUDA also the bytes that the caching allocator has reserved for them at most.
     Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
     """
     example = _settled(model, example, step)
@@ -40,8 +41,23 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(step.mode == "train"))
         tree.modules[0].train(step.mode == "train")
+        before = _reserved(device, afresh=True)
         swap_tensors(tree.modules, _twin, lambda tensor: tensor.detach().clone())
-        return _profiled(tree, example, step, device)
+        log = _profiled(tree, example, step, device)
+        after = _reserved(device)
+        return log, None if before is None or after is None else after - before
+
+
+def _reserved(device: torch.device, afresh: bool = False) -> int | None:
+    """The most that CUDA's caching allocator has reserved, counted ``afresh`` from now on; None of another device."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    if afresh:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.max_memory_reserved(device)
 
 
 def _check_places(tree: ModuleTree, device: torch.device) -> None:

@@ -1,0 +1,59 @@
+"""Estimates of steps side by side -> their table without a look: by kind, by phase, and from tensors to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..memory.estimate import Estimate
+from ..memory_records import KINDS
+from ..units import mebibytes
+from .memory_text import kind_label, place, title
+from .table import Cell, Field, Table, TableRow
+
+Figure = tuple[str, str, "list[int | None]"]
+"""The name of a figure, its label, and its value for each estimate."""
+
+HELD = "Allocated is what tensors take; reserved, what the caching allocator has taken from the device for them."
+ON_DEVICE = "The device shows (nvidia-smi) what is reserved and the CUDA context, whatever of it tensors use."
+
+
+def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
+    """A row for each figure, a column for each estimate, and one for what it differs by from the first."""
+    fields = [Field(name, name, "count") for name in names]
+    fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
+    places = [f"{name}: {title(one)}; peak in the {place(one)}" for name, one in zip(names, estimates)]
+    on_card = any(one.backend == "cuda" for one in estimates)
+    return Table(
+        title=" / ".join(names),
+        labels="Figure",
+        fields=tuple(fields),
+        rows=tuple(_row(*figure) for figure in _figures(estimates)),
+        notes=(*places, HELD, *([ON_DEVICE] if on_card else [])),
+    )
+
+
+def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
+    for kind in KINDS:
+        if any(one.at_peak[kind] for one in estimates):
+            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", [one.at_peak[kind] for one in estimates]
+    yield "peak_bytes", "Peak allocated", [one.peak_bytes for one in estimates]
+    for phase in dict.fromkeys(phase for one in estimates for phase in one.phase_peaks):
+        yield f"{phase}_peak_bytes", f"Peak of the {phase}", [one.phase_peaks.get(phase) for one in estimates]
+    yield "steady_bytes", "Between steps", [one.steady_bytes for one in estimates]
+    if any(one.backend == "cuda" for one in estimates):
+        yield "reserved_bytes", "Peak reserved", [one.reserved_bytes for one in estimates]
+        cached: list[int | None] = [one.reserved_bytes - one.peak_bytes for one in estimates]
+        yield "cached_bytes", "Reserved beyond the peak", cached
+        yield "device_bytes_low", "On the device, at least", [one.device_bytes[0] for one in estimates]
+        yield "device_bytes_high", "On the device, at most", [one.device_bytes[1] for one in estimates]
+
+
+def _row(name: str, label: str, values: list[int | None]) -> TableRow:
+    first = values[0]
+    differences = [None if value is None or first is None else value - first for value in values[1:]]
+    cells = tuple(map(_cell, [*values, *differences]))
+    return TableRow(label, name, 0, cells, Field(name, label, "bytes", scaled=True))
+
+
+def _cell(nbytes: int | None) -> Cell:
+    return Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes))
