@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchsummary_plus.api import summary
 from torchsummary_plus.errors import UnsupportedError
 from torchsummary_plus.memory.footprint import Footprint
 from torchsummary_plus.memory_api import estimate_memory
@@ -126,3 +127,24 @@ def test_a_leaf_whose_gradient_would_have_a_stream_is_refused(as_in_a_cuda_build
 
     with pytest.raises(UnsupportedError, match="a CPU build of torch estimates it"):
         estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", train_step=step)
+
+
+@no_card
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+@pytest.mark.parametrize("step", [plain, penalised, checkpointed, None])
+def test_a_card_that_is_there_is_not_begun_to_be_used(step: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Dropped(), torch.randn(8, 64)
+    options = {"optimizer": "adamw"} if step is None else {"train_step": step}
+    without = estimate_memory(model, input_data=x, device=device, **options)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("CUDA was begun to be used")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("_lazy_init", "init", "get_device_properties", "current_stream", "get_rng_state_all"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
+    assert estimate_memory(model, input_data=x, device=device, **options).peak_bytes == without.peak_bytes
+    summary(model, (64,), 2, device=device, verbose=False)
+    estimate_memory(model, input_data=x, device="cpu", **options)
+    assert not torch.cuda.is_initialized()

@@ -94,13 +94,11 @@ def test_a_pass_on_cuda_makes_tensors_and_autocasts_there(fake_cuda: FakeKernels
 
 
 def test_the_cuda_guard_leaves_the_registry_as_it_was() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("a CUDA machine has a guard of its own")
     with cuda_guard() as first:
         pass
     with cuda_guard() as second:
         pass
-    assert first == second == hasattr(torch._C, "_ensureCUDADeviceGuardSet")
+    assert first == second == (hasattr(torch._C, "_ensureCUDADeviceGuardSet") or torch.cuda.is_available())
 
 
 @pytest.mark.parametrize("ask", ["item", "tolist", "numpy", "nonzero", "__bool__"])

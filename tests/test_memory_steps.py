@@ -22,6 +22,7 @@ from torchsummary_plus.tracing.optimizers import NAMES
 from torchsummary_plus.tracing.steps import default_loss
 
 ROOT = Path(__file__).parents[1]
+CPU = torch.device("cpu")
 WIDTH = 64
 SLACK = 16
 """Bytes: scalars that the profiler sees and the books do not, such as the engine's root gradient."""
@@ -144,6 +145,19 @@ def penalised(model: nn.Module) -> TrainStep:
     return step
 
 
+def fused_into_the_backward(model: nn.Module) -> TrainStep:
+    """As torch's tutorial "How to save memory by fusing an optimizer step into the backward pass" and torchtune do."""
+    optimizers = {p: torch.optim.Adam([p]) for p in model.parameters()}
+
+    def step_and_drop(parameter: Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_and_drop)
+    return lambda model, x: squared(model(x)).backward()
+
+
 def twice_backward(model: nn.Module) -> TrainStep:
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -165,6 +179,7 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], TrainStep]
     "two optimizers": (Pair, two_optimizers),
     "gradient penalty": (block, penalised),
     "two backward passes": (block, twice_backward),
+    "fused into the backward": (block, fused_into_the_backward),
 }
 
 
@@ -386,6 +401,19 @@ def test_a_wrapped_model_takes_what_the_one_inside_takes(wrap: Callable[[nn.Modu
     assert estimate_memory(wrap(model), (WIDTH,), 8, optimizer="sgd") == inside
 
 
+@pytest.mark.parametrize(("name", "kind"), [("FullyShardedDataParallel", "FlatParameter"), ("fully_shard", "DTensor")])
+def test_a_sharded_model_is_refused_with_the_cure(name: str, kind: str) -> None:
+    sharding = pytest.importorskip("torch.distributed.fsdp")
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model = block()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = sharding.fully_shard(model) if kind == "DTensor" else getattr(sharding, name)(model, device_id=CPU)
+    with pytest.raises(ForwardError, match=rf"of class {kind} has no fake\nHint: .*ask before .*{name}"):
+        estimate_memory(wrapped, (WIDTH,), 4, optimizer="sgd")
+
+
 def test_a_lazy_model_takes_what_it_is_going_to_take() -> None:
     lazy = nn.Sequential(nn.LazyLinear(WIDTH), nn.ReLU())
     shaped = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU())
@@ -455,6 +483,26 @@ def test_what_a_step_holds_is_afterwards_what_it_was() -> None:
     assert states == [id(t) for state in optimizer.state.values() for t in state.values()]
     assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], model.parameters()))
     assert estimate.at_peak["optimizer_state"] == sum(p.nbytes for p in model.parameters())
+
+
+def test_hooks_that_step_in_the_backward_need_no_step_of_the_users_own() -> None:
+    model, x = block(), rows()
+    step = fused_into_the_backward(model)
+    hooks = [hook for p in model.parameters() for hook in (p._post_accumulate_grad_hooks or {}).values()]
+    (optimizers,) = {id(c.cell_contents): c.cell_contents for h in hooks for c in h.__closure__ or ()}.values()
+    before = [(id(p), id(one), id(one.param_groups[0]["params"][0])) for p, one in optimizers.items()]
+    estimate = estimate_memory(model, input_data=x, loss=squared)
+    assert [(id(p), id(one), id(one.param_groups[0]["params"][0])) for p, one in optimizers.items()] == before
+    assert not any(one.state for one in optimizers.values())
+    assert estimate.peak_bytes == estimate_memory(model, input_data=x, train_step=step).peak_bytes
+
+
+def test_a_parameter_that_a_hook_looks_up_in_vain_has_a_hint() -> None:
+    model = block()
+    by_name = {name: torch.optim.SGD([p]) for name, p in model.named_parameters()}
+    model[0].weight.register_post_accumulate_grad_hook(lambda p: by_name[p])
+    with pytest.raises(StepError, match=r"KeyError: Fake.*\n?.*Hint: fakes stand for parameters"):
+        estimate_memory(model, input_data=rows(), optimizer="sgd")
 
 
 class Broken(nn.Module):

@@ -1,11 +1,14 @@
 """Fake CUDA without a card: torch's own fake device guard in the place of CUDA's.
 
 Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A build
-without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver. torch can put a
-fake one there (``_ensureCUDADeviceGuardSet``), but does so only in the place of a guard that counts no devices; where
-there is none, a stub that answers 0 to everything is put there for that one question. Where any step is missing
-(another platform, an older torch) nothing is changed and the caller is told so: fakes then have CUDA's dispatch keys
-only. What a backward asks on a CUDA build is the subject of :mod:`cuda_engine`.
+without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver: it fails without
+a card, and with one takes memory of it for a context. torch can put a fake one there (``_ensureCUDADeviceGuardSet``),
+but does so only in the place of a guard that counts no devices: a stub that answers 0 to everything is put there for
+that one question. Where any step is missing (another platform, an older torch) nothing is changed and the caller is
+told so: fakes then have CUDA's dispatch keys only. What a backward asks on a CUDA build is the subject of
+:mod:`cuda_engine`.
+
+A process that has begun to use CUDA has its contexts, and perhaps other threads that need the guard: it is left alone.
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _METHODS = 64
 """More virtual methods than the interface of a device guard has."""
 
+_CAPABILITY = (75, 76)
+"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
+
 
 @contextmanager
 def cuda_guard() -> Iterator[bool]:
     """Whether C++ may be told of CUDA devices while it holds; what it installs it takes away again."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         yield True
         return
     slot = Slot.find() if hasattr(torch._C, "_ensureCUDADeviceGuardSet") else None
     if slot is None:
-        yield False
+        yield torch.cuda.is_available()
         return
     outer = Slot.filled
     try:
@@ -80,10 +86,25 @@ class Slot:
         pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
         methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
         stub = (ctypes.c_void_p * 8)(ctypes.addressof(methods))
-        counting = self.own or ctypes.addressof(stub)
-        self.put(counting)
+        self.put(ctypes.addressof(stub))
         torch._C._ensureCUDADeviceGuardSet()
-        if self.holds() == counting:
+        if self.holds() == ctypes.addressof(stub):
             self.put(self.own)
             return False
         return True
+
+
+def capability_of(index: int) -> tuple[int, int] | None:
+    """The compute capability of a card, asked of the driver, which takes no memory of it; None where there is none.
+
+    Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    card, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(card), index)
+    for value, attribute in zip(values, _CAPABILITY):
+        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, card)
+    return None if failed else (values[0].value, values[1].value)

@@ -142,8 +142,9 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
 
     A flat parameter of FSDP has none: its module moves the data about by itself.
     """
-    if not (is_plain(tensor) or type(tensor) is Fake) or hasattr(tensor, "_is_flat_param"):
-        raise UnfakeableError(f"a {tensor.layout} tensor of class {type(tensor).__name__} has no fake")
+    kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
+    if not (is_plain(tensor) or type(tensor) is Fake) or kind == "FlatParameter":
+        raise UnfakeableError(f"a {tensor.layout} tensor of class {kind} has no fake")
     guard = torch._C._DisableTorchDispatch()
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
     fake = wrap(meta, device, tensor.requires_grad)
@@ -179,22 +180,24 @@ def quiet_refusals() -> Iterator[None]:
 def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) -> Iterator[Any]:
     """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
 
-    torch initialises CUDA when a tensor is asked for on it, unless a mode holds the key of its own fake mode; and
-    ``torch.autocast("cuda")`` turns itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its
-    tensor on the CPU and lets the mode see how it is moved, so that no card is ever asked for memory. Models that ask
-    for the ``capability`` of the card are told that of the one which is meant.
+    Where it is there it is not begun to be used, as that alone takes memory of a card. torch initialises CUDA when a
+    tensor is asked for on it, unless a mode holds the key of its own fake mode; and ``torch.autocast("cuda")`` turns
+    itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its tensor on the CPU and lets the mode
+    see how it is moved, so that no card is ever asked for memory. Models that ask for the ``capability`` of the card
+    are told that of the one which is meant.
     """
     if device.type != "cuda":
         yield None
         return
     from torch.cuda.amp import common
 
-    is_here = torch.cuda.is_available()
+    in_use = torch.cuda.is_initialized()
     answers: dict[tuple[Any, str], Any] = {
         (torch.cuda, "get_device_capability"): capability,
         (torch.cuda, "is_bf16_supported"): capability >= (8, 0),
         (torch.cuda, "current_device"): device.index or 0,
         (torch.cuda, "synchronize"): None,
+        (torch.cuda, "is_current_stream_capturing"): False,
         (common, "amp_definitely_not_available"): False,
     }
     asked = {place: getattr(*place) for place in answers}
@@ -204,7 +207,7 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
         with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels():
             for place, answer in answers.items():
                 setattr(*place, _always(answer))
-            yield None if is_here else torch._C._TorchDispatchModeKey.FAKE
+            yield None if in_use else torch._C._TorchDispatchModeKey.FAKE
     finally:
         Fake.cuda_is_guarded = False
         torch._C._set_only_lift_cpu_tensors(lifted)
@@ -238,12 +241,19 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 @contextmanager
 def taken_for_tensors() -> Iterator[None]:
-    """While it holds, optimizers and gradient clipping take fakes for tensors: they choose foreach by exact type."""
+    """While it holds, optimizers and gradient clipping take fakes for tensors: they choose foreach by exact type.
+
+    Adam asks the card here, whatever device it is for, whether its stream is being captured: that is not asked.
+    """
     lists = (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
+    kind: Any = optimizer.Optimizer
+    asked = kind._accelerator_graph_capture_health_check
+    kind._accelerator_graph_capture_health_check = _always(None)
     for types in lists:
         types.append(Fake)
     try:
         yield
     finally:
+        kind._accelerator_graph_capture_health_check = asked
         for types in lists:
             types.remove(Fake)

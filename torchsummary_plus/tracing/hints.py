@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import ForwardError, StepError
-from .fakes import DataDependentError
+from .fakes import DataDependentError, Fake
 from .modules import ModuleTree, class_name
 from .passes import Frame, Pass, failed_frame
 from .structures import first_tensor, shapes_text
@@ -38,7 +38,7 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
     """The error of what a step does outside the model's forward; ``owner`` is the number of the module it is for."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
-    return StepError(phase=phase, where=where, original=_text(error), hint=_values_hint(error, no_values))
+    return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
 
 
 def _message(error: BaseException) -> str:
@@ -53,6 +53,12 @@ def _values_hint(error: BaseException, no_values: str) -> str:
     if not no_values or not isinstance(error, DataDependentError):
         return ""
     return f"a real forward would tell what only data decide, and there is none: {no_values}"
+
+
+def _key_hint(error: BaseException) -> str:
+    if not isinstance(error, KeyError) or type(error.args[0]) is not Fake:
+        return ""
+    return "fakes stand for parameters during a step; what is looked up by a parameter must be in a dict keyed by them"
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
@@ -154,4 +160,10 @@ def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
     return ""
 
 
-_RULES: tuple[Rule, ...] = (_one_value, _integer_input, _arguments, _axes, _dtype)
+def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(r"class (FlatParameter|DTensor) has no fake", message):
+        return "the model is sharded over processes: ask before FullyShardedDataParallel or fully_shard takes it"
+    return ""
+
+
+_RULES: tuple[Rule, ...] = (_sharded, _one_value, _integer_input, _arguments, _axes, _dtype)

@@ -50,8 +50,17 @@ def stepping() -> list[Any]:
     return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]
 
 
-def follow(found: Iterable[Any], twins: Mapping[int, Tensor], twin: Callable[[Tensor], Tensor]) -> None:
-    """Make optimizers step the stand-ins of their parameters, with stand-ins for their state.
+def keyed(parameters: Iterable[Tensor]) -> list[dict[Any, Any]]:
+    """Every dict whose keys are parameters: hooks that step in the backward look their optimizers up in one."""
+    known = set(map(id, parameters))
+    dicts = [one for one in gc.get_objects() if issubclass(type(one), dict) and one]
+    return [one for one in dicts if id(next(iter(one))) in known]
+
+
+def follow(
+    found: Iterable[Any], dicts: Iterable[dict[Any, Any]], twins: Mapping[int, Tensor], twin: Callable[[Tensor], Tensor]
+) -> None:
+    """Make optimizers step the stand-ins of their parameters, with stand-ins for their state; dicts have these as keys.
 
     ``twins`` are those of parameters by the id of the real one, ``twin`` makes one of any other tensor. Call it inside
     :func:`world.restored`, which undoes it.
@@ -66,3 +75,7 @@ def follow(found: Iterable[Any], twins: Mapping[int, Tensor], twin: Callable[[Te
             optimizer.state[twins[id(parameter)]] = {
                 name: twin(value) if isinstance(value, Tensor) else value for name, value in state.items()
             }
+    for one in dicts:
+        items = [(twins.get(id(key), key), value) for key, value in one.items()]
+        one.clear()
+        one.update(items)

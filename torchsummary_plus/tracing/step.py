@@ -13,20 +13,21 @@ from torch import nn
 from ..errors import SummaryError
 from ..memory_records import MemoryLog
 from .books import Books
+from .cuda_guard import capability_of
 from .embeddings import Embeddings, NeedsIntegerError
 from .fakes import standing_in_for, taken_for_tensors
 from .hints import forward_error
 from .inputs import Example
 from .ledger import Ledger
 from .modules import ModuleTree
-from .optimizers import follow, stepping
+from .optimizers import follow, keyed, stepping
 from .passes import Listener, Pass, deep_stack
 from .questions import Answers
 from .rehearsal import Rehearsal, rehearse
 from .semantics import StepKernels
 from .steps import Step
 from .trace import GrewError, eager, materialised, unwrapped
-from .workspace import Capability, capability_here
+from .workspace import AMPERE, Capability
 from .world import LOCK, restored, swap_tensors
 
 
@@ -69,7 +70,8 @@ def record_step(
         if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
         place = placed(device or tree.device())
-        task = _Task(tree, example, step, place, capability or capability_here(), listeners)
+        known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
+        task = _Task(tree, example, step, place, known, listeners)
         while True:
             try:
                 imported = len(sys.modules)
@@ -86,10 +88,11 @@ def record_step(
 
 def _record(task: _Task) -> MemoryLog:
     tree, device, training = task.tree, task.device, task.step.mode == "train"
-    others = stepping() if task.step.train_step is not None else []
+    steps_itself = task.step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
+    others, dicts = (stepping(), keyed(tree.tensors())) if steps_itself else ([], [])
     answers = Answers(None if task.rehearsal is None else task.rehearsal.answers)
     with ExitStack() as stack:
-        stack.enter_context(restored(tree.modules, others))
+        stack.enter_context(restored(tree.modules, others, dicts))
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(training))
@@ -106,7 +109,7 @@ def _record(task: _Task) -> MemoryLog:
             twins = swap_tensors(tree.modules, kernels.parameter, kernels.buffer)
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
-        follow(others, twins, kernels.buffer)
+        follow(others, dicts, twins, kernels.buffer)
         watch.install()
         size = tree.size()
         books = Books(tree, kernels, ledger, task.step)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from . import (  # noqa: F401 - their rules register themselves
     workspace_attention,
     workspace_conv,
@@ -30,11 +28,6 @@ Capability = tuple[int, int]
 
 AMPERE: Capability = (8, 0)
 """The GPU that rules are asked about where none is known: an A100."""
-
-
-def capability_here() -> Capability:
-    """The compute capability of this machine's GPU; :data:`AMPERE` without one."""
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else AMPERE
 
 
 class Workspaces:

@@ -28,8 +28,10 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def restored(modules: Sequence[nn.Module], others: Sequence[Any] = ()) -> Iterator[None]:
-    """Whatever happens inside, every attribute of the modules and of others is what it was, and so are the RNGs.
+def restored(
+    modules: Sequence[nn.Module], others: Sequence[Any] = (), dicts: Sequence[dict[Any, Any]] = ()
+) -> Iterator[None]:
+    """Whatever happens inside, attributes of modules and of others, dicts and RNGs are afterwards what they were.
 
     Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
     buffers, a user's own caches) get their old contents back and stay the same objects.
@@ -39,6 +41,8 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = ()) -> Iterat
         memory.keep(vars(module))
     for other in others:
         memory.keep(vars(other))
+    for one in dicts:
+        memory.keep(one)
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted]
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
