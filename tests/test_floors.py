@@ -128,6 +128,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "render.batch_formula",
         "render.html",
         "render.comparison_tables",
+        "render.comparison_bars",
         "render.diagram_text",
         "render.diagram_classes",
         "render.diagram_flow",

@@ -23,7 +23,7 @@ from torch import nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from torchsummary_plus import InputError, ModelSummary, summary
+from torchsummary_plus import Comparison, InputError, ModelSummary, compare, summary
 from torchsummary_plus.errors import MissingExtraError
 from torchsummary_plus.memory.gpus import find_gpu
 from torchsummary_plus.memory_api import estimate_memory
@@ -190,6 +190,45 @@ def test_a_thinned_curve_keeps_its_peak_and_its_outline(count: int) -> None:
     assert max(b - a for a, b in zip([0, *kept], [*kept, count])) <= 4 * count / MOST_POINTS + 1
 
 
+@cache
+def compared() -> Comparison:
+    models = [nn.Sequential(nn.Conv2d(1, n, 3), nn.ReLU(), nn.Conv2d(n, 4, 3)) for n in (8, 2, 64)]
+    return compare(*models, input_size=(1, 16, 16), names=["middle", "small_$x$", "large"], memory="train")
+
+
+@pytest.mark.parametrize("figures", [None, "total_params", ["inference_peak_bytes", "param_bytes"]])
+def test_each_panel_compares_the_models_in_one_figure(figures: str | list[str] | None) -> None:
+    result = compared()
+    ax = result.plot(figures, ax=axes())
+    known = {row.path: row.cells for row in result.tables()[0].rows}
+    default = ["total_params", "total_mult_adds", "training_peak_bytes"]
+    wanted = default if figures is None else [figures] if isinstance(figures, str) else figures
+    assert [container.get_label() for container in ax.containers] == wanted
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["middle", "small_$x$", "large"]
+    texts = iter(ax.texts)
+    for panel, (container, name) in enumerate(zip(ax.containers, wanted)):
+        values = [cell.value for cell in known[name]]
+        widths = [patch.get_width() for patch in container]
+        assert [width / max(widths) for width in widths] == pytest.approx([value / max(values) for value in values])
+        assert all(patch.get_x() == panel and patch.get_x() + patch.get_width() < panel + 1 for patch in container)
+        unit = ax.get_xticklabels()[panel].get_text().partition("(")[2].rstrip(")")
+        size = {"": 1, "k": 1000, "M": 10**6, "KiB": 1024, "MiB": 1024**2}[unit]
+        for cell, text in zip(known[name], texts):
+            assert float(text.get_text().replace(",", "")) == pytest.approx(cell.value / size, rel=5e-4, abs=0.005)
+            assert (text.get_fontweight() == "bold") == cell.best == (cell.value == min(values))
+
+
+def test_memory_is_the_best_that_is_known() -> None:
+    models = [nn.Linear(8, n) for n in (4, 5)]
+    inference = compare(*models, input_size=(8,), memory="eval").plot(ax=axes())
+    assert [container.get_label() for container in inference.containers][2] == "inference_peak_bytes"
+    assert [c.get_label() for c in compare(*models, input_size=(8,)).plot(ax=axes()).containers][2] == "total_bytes"
+    static = compare(*models).plot(ax=axes())
+    assert [container.get_label() for container in static.containers] == ["total_params"]
+    with pytest.raises(InputError, match="figure is 'speed'; accepted: 'total_params'"):
+        compared().plot("speed", ax=axes())
+
+
 def test_wrong_arguments_name_what_is_accepted() -> None:
     with pytest.raises(InputError, match="by is 'params'; accepted: 'num_params', 'mult_adds'"):
         resnet().plot("params")
@@ -228,6 +267,7 @@ def test_a_file_is_of_its_kind_and_touches_no_figure(suffix: str, tmp_path: Path
     made = gpt2().save(tmp_path / f"one{suffix}", memory="A100 40GB").read_bytes()
     assert made == gpt2().save(tmp_path / f"two{suffix}", memory="A100 40GB").read_bytes()
     assert resnet().save(tmp_path / f"bars{suffix}", by="mult_adds", top=3).read_bytes() != made
+    assert compared().save(tmp_path / f"models{suffix}").read_bytes() != made
     assert not pyplot.get_fignums()
     if suffix == ".svg":
         words = "".join(ElementTree.fromstring(made).itertext())
@@ -244,7 +284,7 @@ def test_a_file_is_of_its_kind_and_touches_no_figure(suffix: str, tmp_path: Path
 
 
 def test_no_text_is_smaller_than_papers_ask_or_outside_the_page() -> None:
-    for draw in (resnet().plot, resnet().memory.plot, gpt2().plot_timeline):
+    for draw in (resnet().plot, resnet().memory.plot, gpt2().plot_timeline, compared().plot):
         figure = draw().get_figure()
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
         assert texts and min(text.get_fontsize() for text in texts) >= 6
@@ -312,7 +352,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install(monkeypatch: pytes
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Blocked(), *sys.meta_path])
-    for draw in (resnet().plot, gpt2().plot, gpt2().plot_timeline, gpt2().to_pdf):
+    for draw in (resnet().plot, gpt2().plot, gpt2().plot_timeline, compared().plot, gpt2().to_pdf):
         with pytest.raises(MissingExtraError) as raised:
             draw()
         assert str(raised.value) == 'matplotlib is not installed: pip install "torchsummary_plus[plot]"'

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .comparing import Compared
+from .figures import Figures
 from .model_summary import View
 from .render.comparison_tables import aligned_lines, figures_table, layers_table
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from .render.figure import Place
     from .render.html_report import Section
     from .render.table import Table
     from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Compared, Views):
+class Comparison(Compared, Views, Figures):
     """The result of :func:`compare`: frozen data, shown by ``str()`` and by the views.
 
     Its main table has a row for each figure, with the best value marked; the second one (``table=1`` where a format has
@@ -40,6 +44,23 @@ class Comparison(Compared, Views):
         from .render.text import table_text
 
         return "\n\n".join(map(table_text, self.tables(**look)))
+
+    def plot(self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None) -> Axes:
+        """Bars of the models: a panel for each of some figures, the best value in bold.
+
+        ``figures`` are names of rows of the main table; None are parameters, multiply-adds and memory: the peak of a
+        training or of an inference step where ``compare`` was asked for it, else the total size. Axes that are not
+        given are those of a new pyplot figure, as wide as a column of a paper. Raises :class:`InputError`, or
+        :class:`MissingExtraError` without matplotlib.
+        """
+        from .render.figure import placed
+
+        return self._draw(placed(ax), figures=figures)
+
+    def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
+        from .render.comparison_bars import draw_comparison
+
+        return draw_comparison(self, figures, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return figures_table(self), layers_table(self, *self.view.with_look(columns, depth, style))

@@ -12,7 +12,7 @@ from ..memory.estimate import Estimate
 from ..report import Report
 from ..units import describe
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, STACK, TEXT, Place, elided, in_units, legend_below, tidy
+from .figure import CLASSES, GREY, STACK, TEXT, Place, elided, in_thousands, in_units, legend_below, tidy
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -124,16 +124,3 @@ def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str,
 def height_of(bars: int, names: int) -> float:
     """Inches for so many bars, and a legend of so many names in rows of three."""
     return 0.5 + 0.14 * max(bars, 1) + (0.14 * -(-names // 3) + 0.05 if names > 1 else 0)
-
-
-def in_thousands(most: float) -> tuple[int, str]:
-    """The power of 1,000 that counts of up to so many are best read in, and its letter.
-
-    >>> in_thousands(25_557_032)
-    (1000000, 'M')
-    """
-    letters = ("", "k", "M", "G", "T", "P")
-    power = 0
-    while most >= 1000 and power < len(letters) - 1:
-        most, power = most / 1000, power + 1
-    return 1000**power, letters[power]

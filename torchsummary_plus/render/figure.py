@@ -104,6 +104,19 @@ def in_units(most: float) -> tuple[int, str]:
     return 1024**power, names[power]
 
 
+def in_thousands(most: float) -> tuple[int, str]:
+    """The power of 1,000 that counts of up to so many are best read in, and its letter.
+
+    >>> in_thousands(25_557_032)
+    (1000000, 'M')
+    """
+    letters = ("", "k", "M", "G", "T", "P")
+    power = 0
+    while most >= 1000 and power < len(letters) - 1:
+        most, power = most / 1000, power + 1
+    return 1000**power, letters[power]
+
+
 def elided(text: str, room: int) -> str:
     """A path cut in its middle to so many characters; its end says most.
 
