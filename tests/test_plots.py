@@ -214,7 +214,7 @@ def test_each_panel_compares_the_models_in_one_figure(figures: str | list[str] |
         unit = ax.get_xticklabels()[panel].get_text().partition("(")[2].rstrip(")")
         size = {"": 1, "k": 1000, "M": 10**6, "KiB": 1024, "MiB": 1024**2}[unit]
         for cell, text in zip(known[name], texts):
-            assert float(text.get_text().replace(",", "")) == pytest.approx(cell.value / size, rel=5e-4, abs=0.005)
+            assert float(text.get_text().replace(",", "")) == pytest.approx(cell.value / size, rel=5e-4, abs=0.00501)
             assert (text.get_fontweight() == "bold") == cell.best == (cell.value == min(values))
 
 
