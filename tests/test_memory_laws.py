@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from memory_truth import storage_bytes
 from torch import nn
 
 from torchsummary_plus.errors import StepError
+from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.capacity import at_batch, scales
+from torchsummary_plus.memory.estimate import build_estimate
 from torchsummary_plus.memory_api import estimate_memory, max_batch_size
 from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("cpu", "cuda")
@@ -87,6 +91,29 @@ def assert_laws(estimate: MemoryEstimate, model: nn.Module) -> None:
     assert max(estimate.phase_peaks.values()) == peak
     assert storage_bytes([*model.parameters(), *model.buffers()]) <= estimate.steady_bytes <= peak
     assert peak <= estimate.reserved_bytes <= estimate.device_bytes[0] <= estimate.device_bytes[1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, device: str) -> None:
+    estimate = estimated(name, 64, device, mode=mode, optimizer="adamw")
+    low, high = estimate.peak_range
+    scratch = sum(storage.nbytes for storage in estimate.log.storages if storage.band)
+    assert max(0, estimate.peak_bytes - scratch) <= low <= estimate.peak_bytes <= high <= estimate.peak_bytes + scratch
+    assert ("Peak within the error bands of the rules" in str(estimate)) == (low < high)
+    assert (name, device) != ("mlp", "cpu") or low == high
+
+
+def test_error_bands_may_move_the_peak_to_another_moment() -> None:
+    moments = tuple(Moment(name, -1, "forward", 0) for name in ("first", "second"))
+    storages = (StorageSpec(100, None, -1), StorageSpec(50, "workspace", -1, band=0.1), StorageSpec(54, None, -1))
+    events = ((0, 0, 100), (0, 1, 50), (0, 1, 0), (1, 2, 54), (1, 2, 0))
+    log = MemoryLog(moments, events, storages, ("",))
+    estimate = build_estimate(log, StepInfo("cpu", 1, "eval"), "cpu", AllocatorOptions())
+    assert (estimate.peak_bytes, estimate.peak_operator, estimate.peak_range) == (154, "second", (154, 155))
+    sure = replace(log, storages=tuple(replace(storage, band=0.0) for storage in storages))
+    assert replace(estimate, log=sure).peak_range == (154, 154)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -31,13 +31,15 @@ class Moment:
 class StorageSpec:
     """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none).
 
-    One that is ``spared`` is scratch memory that its kernel does without where there is none left.
+    One that is ``spared`` is scratch memory that its kernel does without where there is none left. ``band`` is the
+    largest relative error that was seen of the rule which gave the bytes; 0 where it is exact.
     """
 
     nbytes: int
     kind: str | None
     owner: int
     spared: bool = False
+    band: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import ceil
 
 from ..memory_records import KINDS, MemoryLog
 from .allocator import CachingAllocator, CpuAllocator
@@ -81,6 +82,14 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
         final_bytes=allocator.allocated_bytes,
         phase_peaks=tuple(phases.items()),
     )
+
+
+def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
+    """A log with all sizes at the upper edge (1) or the lower one (-1) of the error bands of the rules they are by."""
+    change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
+    there = [not storage.nbytes or storage.nbytes + delta > 0 for storage, delta in zip(log.storages, change)]
+    events = ((moment, n, nbytes and nbytes + change[n]) for moment, n, nbytes in log.events if there[n])
+    return replace(log, events=tuple(events))
 
 
 def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:

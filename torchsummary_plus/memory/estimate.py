@@ -8,7 +8,7 @@ from itertools import accumulate, compress
 
 from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
 from .allocator_options import AllocatorOptions
-from .attribution import TimelinePoint, new_allocator, path_of, run_log, storage_kinds, timeline
+from .attribution import TimelinePoint, at_edge, new_allocator, path_of, run_log, storage_kinds, timeline
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, parse_memory
 
@@ -64,6 +64,17 @@ class Estimate:
         """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known."""
         low, high = context_range(self.info.gpu or 0) if self.backend == "cuda" else (0, 0)
         return self.reserved_bytes + low, self.reserved_bytes + high
+
+    @property
+    def peak_range(self) -> tuple[int, int]:
+        """The least and the most that ``peak_bytes`` may be, by the error bands of the rules for scratch memory.
+
+        Both are ``peak_bytes`` where every rule is exact. What ``unknown`` names without a rule is in neither.
+        """
+        if not any(storage.band for storage in self.log.storages):
+            return self.peak_bytes, self.peak_bytes
+        low, high = (run_log(at_edge(self.log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
+        return min(low, self.peak_bytes), max(high, self.peak_bytes)
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

@@ -22,6 +22,7 @@ def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None)
         "-" * width,
         *(_line(kind_label(kind), [nbytes], units) for kind, nbytes in estimate.at_peak.items() if nbytes),
         f"{_line('Peak allocated', [estimate.peak_bytes], units)}, in the {place(estimate)}",
+        *_error_line(estimate, units),
         _line("Peak reserved", [estimate.reserved_bytes], units),
     ]
     if estimate.device_bytes[1] > estimate.reserved_bytes:
@@ -31,6 +32,11 @@ def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None)
     if estimate.unknown:
         lines.append(not_confirmed(estimate))
     return "\n".join([*lines, "-" * width])
+
+
+def _error_line(estimate: Estimate, units: str | None) -> list[str]:
+    low, high = estimate.peak_range
+    return [_line("Peak within the error bands of the rules", (low, high), units)] if low < high else []
 
 
 def _line(label: str, sizes: Iterable[int], units: str | None) -> str:

@@ -16,6 +16,7 @@ from .passes import Frame, Listener
 from .questions import OUTSIDE
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
+from .workspace_registry import LASTING, RESERVES, SCRATCH
 
 
 class Ledger(Listener):
@@ -36,6 +37,7 @@ class Ledger(Listener):
         self.nbytes: list[int] = []
         self.kinds: list[str | None] = []
         self.owners: list[int] = []
+        self.bands: list[float] = []
         self.spared: set[int] = set()
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
@@ -113,27 +115,31 @@ class Ledger(Listener):
         sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
         results = iter(_results(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
+        band = self.workspaces.band(RESERVES, name)
         there = 0
         for phase in self.workspaces.scratch(name, args, kwargs, out):
-            self._book_results(islice(results, phase.results - there), sizes, owner)
+            self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
             if lasting:
-                self._event(self._number(lasting, owner, "workspace"), lasting)
+                number = self._number(lasting, owner, "workspace", self.workspaces.band(LASTING, name))
+                self._event(number, lasting)
                 lasting = 0
             if phase.nbytes:
-                number = self._number(phase.nbytes, owner, "workspace")
+                number = self._number(phase.nbytes, owner, "workspace", self.workspaces.band(SCRATCH, name))
                 if self.workspaces.spares(name):
                     self.spared.add(number)
                 self._event(number, phase.nbytes)
                 self._event(number, 0)
 
-    def _book_results(self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int) -> None:
+    def _book_results(
+        self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
+    ) -> None:
         for tensor in results:
             nbytes = next(sizes, None)
             if self._is_here(tensor):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._live:
-                    self._book(storage, owner, nbytes)
+                    self._book(storage, owner, nbytes, band)
 
     def _is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor takes memory of the device that the books are of, in a storage of its own."""
@@ -142,15 +148,16 @@ class Ledger(Listener):
     def _event(self, storage: int, nbytes: int) -> None:
         self.events.append((len(self.moments) - 1, storage, nbytes))
 
-    def _number(self, nbytes: int, owner: int, kind: str | None) -> int:
+    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
         self.nbytes.append(nbytes)
         self.kinds.append(kind)
         self.owners.append(owner)
+        self.bands.append(band)
         return len(self.nbytes) - 1
 
-    def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None) -> int:
+    def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0) -> int:
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
-        number = self._number(nbytes, owner, None)
+        number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
         key = storage._cdata
         self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
         if nbytes:
@@ -165,7 +172,7 @@ class Ledger(Listener):
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         moments, events, calls = tuple(self.moments), tuple(self.events), self._returned()
         return MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)

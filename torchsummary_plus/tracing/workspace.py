@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from . import (  # noqa: F401 - their rules register themselves
@@ -59,6 +60,11 @@ class Workspaces:
         """Whether the kernel does without its scratch where there is no memory for it."""
         rule = SCRATCH.get((self.backend, name))
         return rule is not None and rule.spared
+
+    def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
+        """The error band of an operator's rule in one of the registries."""
+        rule = rules.get((self.backend, name))
+        return 0.0 if rule is None else rule.band
 
     def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
         """The true bytes of each tensor in the result, None for one as large as its fake; () where all are."""
