@@ -37,7 +37,7 @@ def main() -> None:
             browser.execute_script("arguments[0].style.maxHeight = '480px'", box)
             browser.find_element(By.CSS_SELECTOR, "[title='layer1.0']").click()
             settle(browser)
-            _picture(browser, f"table-{scheme}", 580)
+            _picture(browser, f"table-{scheme}", 630)
             browser.get(report.as_uri())
             browser.set_window_size(1100, 1400)
             browser.find_element(By.XPATH, "//button[.='Memory']").click()
@@ -52,7 +52,7 @@ def _picture(browser: WebDriver, name: str, height: int) -> None:
     width = browser.execute_script("return innerWidth")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.5}
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})
-    picture = Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB").quantize(COLOURS)
+    picture = Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 

@@ -224,6 +224,43 @@ def test_notebooks_run_the_script(name: str, driver: WebDriver, made: ModelSumma
     assert len(shown(driver)) == len(made.rows)
 
 
+JUPYTERLAB = """
+.jp-RenderedHTMLCommon table { border-collapse: collapse; table-layout: fixed; margin-left: auto; margin-bottom: 1em; }
+.jp-RenderedHTMLCommon thead { border-bottom: 3px solid red; vertical-align: bottom; }
+.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th, .jp-RenderedHTMLCommon tr {
+  vertical-align: middle; padding: 0.5em; line-height: normal; white-space: normal; max-width: none; border: none;
+}
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td, :not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon th,
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon tr { text-align: right; }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: red; }
+.jp-RenderedHTMLCommon tbody tr:nth-child(even) { background: blue; }
+.jp-RenderedHTMLCommon tbody tr:hover { background: green; }
+.jp-RenderedHTMLCommon p { text-align: left; margin: 0; margin-bottom: 1em; }
+"""
+"""What JupyterLab 4 says of tables in outputs, in louder colours."""
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_notebooks_style_does_not_reach_the_table(live: bool, table: WebDriver) -> None:
+    if not live:
+        table.execute_script("document.querySelector('.tsp').classList.remove('tsp-live')")
+    looks = (
+        "const look = (query, names) => [...document.querySelectorAll(query)].slice(0, 60)"
+        "  .flatMap((one) => [one.offsetHeight, ...names.map((name) => getComputedStyle(one)[name])]);"
+        "const box = ['backgroundColor', 'padding', 'margin', 'border'];"
+        "const text = ['textAlign', 'lineHeight', 'whiteSpace', 'fontWeight'];"
+        "return [...look('thead, tr', box), ...look('th, td, dl, dt, dd, .tsp-note', [...box, ...text])]"
+    )
+    before = table.execute_script(looks)
+    table.execute_script(
+        "document.body.classList.add('jp-RenderedHTMLCommon');"
+        "const style = document.createElement('style'); style.textContent = arguments[0]; document.head.append(style)",
+        JUPYTERLAB,
+    )
+    after = table.execute_script(looks)
+    assert [pair for pair in zip(before, after) if pair[0] != pair[1]] == []
+
+
 THEMES = [
     ("light", {}, "light"),
     ("dark", {}, "dark"),

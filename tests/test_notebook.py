@@ -34,8 +34,8 @@ CELLS = {
     "silent": ("q = summary(model, (8,), verbose=0)", []),
     "silent as value": ("summary(model, (8,), verbose=0)", ["execute_result"]),
     "two of a list": ("[summary(model, (8,)), 1]", ["display_data", "execute_result"]),
-    "an estimate": ("estimate_memory(model, (8,), device='cpu')", ["execute_result"]),
-    "an estimate assigned": ("e = estimate_memory(model, (8,), device='cpu')", []),
+    "an estimate": ("estimate_memory(model, (8,), device='cpu', progress=False)", ["execute_result"]),
+    "an estimate assigned": ("e = estimate_memory(model, (8,), device='cpu', progress=False)", []),
     "after an error": ("summary(model, (8,))\n1 / 0", ["display_data", "error"]),
     "redirected": (
         "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as f:\n    summary(model, (8,))\n"
