@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from zoo import ZOO
 
 from examples.cnn3d import CNN3d
 from examples.gpt2 import GPT2, Config
@@ -178,12 +179,32 @@ def test_every_row_of_a_model_is_explained(build: Callable[[], nn.Module]) -> No
     assert sum(explain(row).get("mult_adds", 0) for row in result.rows) == result.total_mult_adds
 
 
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if not case.needs])
+def test_no_layer_is_too_odd_to_be_explained(name: str) -> None:
+    """Quantized, scripted, weight-normed, called with nothing: arithmetic or not, the numbers are the row's."""
+    case = ZOO[name]
+    for row in summary(case.build(), verbose=0, functional=True, **case.call()).rows:
+        told = explain(row)
+        assert told.get("mult_adds", 0) == row.own_mult_adds and told.get("output_bytes", 0) == row.output_bytes
+        assert told.get("parameters", 0) >= row.num_params or row.kind == "function"
+        assert str(told) and told.to_latex()
+
+
 def test_the_notes_first_layer() -> None:
     """FACTS, D: 840 parameters, a feature map of 993.74 MB of 1,000,000 bytes."""
     text = str(explain(CNN3d().conv1, (1, 193, 229, 193)))
     assert "Parameters: (3 x 3 x 3 x 1 + 1) x 30 = 840\n" in text
     assert "Depth: (193 - 3) / 1 + 1 = 191\n" in text and "Height: (229 - 3) / 1 + 1 = 227\n" in text
-    assert "1 x 30 x 191 x 227 x 191 x 4 = 993,742,440 bytes = 947.71 MiB = 993.74 MB (1,000,000 bytes)" in text
+    assert "1 x 30 x 191 x 227 x 191 x 4 = 993,742,440 bytes = 947.71 MiB = 993.74 MB\n" in text
+
+
+def test_the_notes_total() -> None:
+    """FACTS, D: 3,301,651 parameters are 13.21 MB, and so are their gradients."""
+    with torch.device("meta"):
+        layer = nn.Linear(3_301_650, 1)
+    assert "Bytes of parameters: 3,301,651 x 4 = 13,206,604 bytes = 12.59 MiB = 13.21 MB" in str(explain(layer))
+    told = explain_batch(layer, (3_301_650,), engine=False)
+    assert told["gradient_bytes"] == told["parameter_bytes"] == 13_206_604
 
 
 class OwnConvolution(nn.Conv2d):

@@ -43,13 +43,13 @@ def product(*factors: Term) -> Expr:
     """Factors multiplied in their order.
 
     >>> product(2, total(3, 4)).latex
-    '2 \\\\times (3 + 4)'
+    '2 \\\\times \\\\left(3 + 4\\\\right)'
     """
     parts = [_expr(factor) for factor in factors]
     if len(parts) == 1:
         return parts[0]
-    text = " x ".join(_inner(part.text, part, PRODUCT) for part in parts)
-    latex = r" \times ".join(_inner(part.latex, part, PRODUCT) for part in parts)
+    text = " x ".join(_text(part, PRODUCT) for part in parts)
+    latex = r" \times ".join(_latex(part, PRODUCT) for part in parts)
     return Expr(prod(part.value for part in parts), text, latex, PRODUCT)
 
 
@@ -70,8 +70,8 @@ def minus(whole: Term, *taken: Term) -> Expr:
     """
     first, parts = _expr(whole), [_expr(part) for part in taken]
     value = first.value - sum(part.value for part in parts)
-    text = " - ".join([first.text, *(_inner(part.text, part, PRODUCT) for part in parts)])
-    latex = " - ".join([first.latex, *(_inner(part.latex, part, PRODUCT) for part in parts)])
+    text = " - ".join([first.text, *(_text(part, PRODUCT) for part in parts)])
+    latex = " - ".join([first.latex, *(_latex(part, PRODUCT) for part in parts)])
     return Expr(value, text, latex, SUM)
 
 
@@ -82,18 +82,22 @@ def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
     ('floor((7 - 2) / 2) = 2', '6 / 3', 'ceil(7 / 2) = 4')
     """
     a, b = _expr(whole), _expr(by)
-    text = f"{_inner(a.text, a, PRODUCT)} / {_inner(b.text, b, ATOM)}"
+    text = f"{_text(a, PRODUCT)} / {_text(b, ATOM)}"
     latex = rf"\frac{{{a.latex}}}{{{b.latex}}}"
     if a.value % b.value == 0:
         return Expr(a.value // b.value, text, latex, PRODUCT)
     word, value = ("ceil", -(-a.value // b.value)) if up else ("floor", a.value // b.value)
-    return Expr(value, f"{word}({text})", rf"\l{word} {latex} \r{word}", PRODUCT)
+    return Expr(value, f"{word}({text})", rf"\left\l{word} {latex} \right\r{word}", PRODUCT)
 
 
 def _expr(term: Term) -> Expr:
     return number(term) if isinstance(term, int) else term
 
 
-def _inner(shown: str, part: Expr, most: int) -> str:
+def _text(part: Expr, most: int) -> str:
     """A part as it stands in an expression that takes parts up to a rank as they are."""
-    return f"({shown})" if part.rank > most else shown
+    return f"({part.text})" if part.rank > most else part.text
+
+
+def _latex(part: Expr, most: int) -> str:
+    return rf"\left({part.latex}\right)" if part.rank > most else part.latex

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from ..report import Row
 from ..units import structure_text
@@ -11,6 +12,11 @@ from . import explain_layers as _explain_layers  # noqa: F401  (importing it fil
 from .arithmetic import Expr, number, product, total
 from .explain_registry import Figure, Layer, Rule, rule_of
 from .explanation import Explanation, Step, bytes_of, in_words
+
+Told = TypeVar("Told")
+
+UNLIKE = (LookupError, TypeError, ValueError)
+"""What a rule raises for a layer that lacks a setting or a parameter, or has one of another kind."""
 
 MOST_PARTS = 6
 """More parameters than that are not listed one by one."""
@@ -41,9 +47,8 @@ def _parameter_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
     if not layer.shapes:
         return
     row = layer.row
-    if rule.parts is not None:
-        for name, label, expr in rule.parts(layer):
-            yield Step(name, label, expr)
+    for name, label, expr in _tried(rule.parts, layer) or ():
+        yield Step(name, label, expr)
     if 1 < len(layer.shapes) <= MOST_PARTS:
         for name, shape in layer.shapes.items():
             yield Step(f"parameters.{name}", f"Parameters of {name}", product(*shape) if shape else number(1))
@@ -72,21 +77,23 @@ def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
 
 def _axes(layer: Layer, rule: Rule) -> dict[int, tuple[str, Expr]]:
     """The axes of the first output that a rule works out, by number, where it gives what came out."""
-    try:
-        found = rule.axes(layer) if rule.axes is not None else {}
-    except TypeError:  # A setting that is not of whole numbers.
-        return {}
+    found = _tried(rule.axes, layer) or {}
     axes = {axis % len(layer.y): told for axis, told in found.items() if -len(layer.y) <= axis < len(layer.y)}
     return {axis: axes[axis] for axis in sorted(axes) if axes[axis][1].value == layer.y[axis]}
 
 
 def _checked(figure: Figure | None, layer: Layer, value: int) -> Expr | None:
     """The arithmetic of a figure where it gives the value that the row has."""
-    try:
-        expr = figure(layer) if figure is not None else None
-    except TypeError:  # A setting that is not of whole numbers.
-        return None
+    expr = _tried(figure, layer)
     return expr if expr is not None and expr.value == value else None
+
+
+def _tried(part: Callable[[Layer], Told] | None, layer: Layer) -> Told | None:
+    """What a part of a rule says; None where there is none, or the layer is not what its class says."""
+    try:
+        return None if part is None else part(layer)
+    except UNLIKE:
+        return None
 
 
 def _itemsize(dtype: str) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from .arithmetic import Expr, Term, minus, number, product, quotient, total
 from .explain_registry import Layer, Rule, register_explanation
 
@@ -28,8 +26,8 @@ def _filter(layer: Layer) -> Expr:
     return product(*layer.settings["kernel_size"], seen)  # type: ignore[misc]  # A convolution's are whole numbers.
 
 
-def _convolution_parts(layer: Layer) -> Iterator[tuple[str, str, Expr]]:
-    yield "filter", "Weights of a filter", _filter(layer)
+def _convolution_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
+    return [("filter", "Weights of a filter", _filter(layer))]
 
 
 def _convolution_parameters(layer: Layer) -> Expr:

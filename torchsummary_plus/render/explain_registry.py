@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -68,7 +68,7 @@ class Layer:
 
 Figure = Callable[[Layer], Expr]
 Axes = Callable[[Layer], Mapping[int, tuple[str, Expr]]]
-Parts = Callable[[Layer], Iterator[tuple[str, str, Expr]]]
+Parts = Callable[[Layer], Sequence[tuple[str, str, Expr]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class Rule:
     """How a class of layers comes to its figures; what is None has no arithmetic of its own.
 
     ``axes`` are those of the first output that the layer works out, each with a name; ``parts`` are figures on the way,
-    each with its name in data and what it is called. A rule may raise ``TypeError`` for a setting it does not know.
+    each with its name in data and what it is called. A rule may raise ``LookupError``, ``TypeError`` or ``ValueError``
+    for a layer that is not what its class says.
     """
 
     parameters: Figure | None = None

@@ -75,11 +75,11 @@ def bytes_of(spec: TensorSpec) -> Expr:
 
 
 def in_words(nbytes: int) -> str:
-    """The unit of bytes; large ones also in both units that are called MB.
+    """The unit of bytes; large ones also in MiB, 1024 x 1024 of them, and in MB, 1,000,000.
 
     >>> in_words(3360), in_words(993_742_440)
-    ('bytes', 'bytes = 947.71 MiB = 993.74 MB (1,000,000 bytes)')
+    ('bytes', 'bytes = 947.71 MiB = 993.74 MB')
     """
     if nbytes < 100_000:
         return "bytes"
-    return f"bytes = {in_unit(nbytes, 'MiB')[0]} MiB = {in_unit(nbytes, 'MB')[0]} MB (1,000,000 bytes)"
+    return f"bytes = {in_unit(nbytes, 'MiB')[0]} MiB = {in_unit(nbytes, 'MB')[0]} MB"
