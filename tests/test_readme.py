@@ -65,5 +65,5 @@ def test_every_field_that_is_named_is_there() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    links = re.findall(r"\]\(([^)#:]+)\)", README) + re.findall(r'(?:src|srcset)="([^"]+)"', README)
     assert links and all((ROOT / link).exists() for link in links)
