@@ -11,14 +11,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import matplotlib
 import pytest
 import torch
+from matplotlib import pyplot
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from examples.vgg import vgg19_features
-from torchsummary_plus import MemTracker
+from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.tracking_records import TensorGroup, TrackPoint
+
+matplotlib.use("agg")
 
 DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
 
@@ -265,6 +269,34 @@ def test_watched_modules() -> None:
     with pytest.raises(RuntimeError), tracker.watch(net):
         net(torch.zeros(2, 9))
     assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    del kept
+
+
+def test_the_report_has_all_views() -> None:
+    tracker = quiet()
+    tracker.track("before")
+    net = nn.Linear(100, 100)
+    with tracker.watch(net):
+        kept = net(torch.zeros(5, 100))
+    tracker.track("after")
+    report = tracker.report()
+    points, modules = report.tables()
+    values = [{f.name: cell.value for f, cell in zip(points.fields, row.cells)} for row in points.rows]
+    assert [row.label for row in points.rows] == ["before", "after"] and "allocated_bytes" not in values[0]
+    assert values[1]["tensor_bytes"] - values[0]["tensor_bytes"] == changed(report.points[1])
+    assert values[1]["appeared_bytes"] == 4 * (10_100 + 2 * 500)
+    assert [cell.value for cell in modules.rows[0].cells][:3] == [1, 2000, 2000]
+    assert TrackReport.from_json(report.to_json()) == report
+    assert "| after " in report.to_markdown() and "Modules watched" in report.to_markdown()
+    assert "after" in report.to_html() and report.to_csv(columns=["tensor_bytes"]).count("\r\n") == 3
+    drawn = report.plot()
+    assert list(drawn.lines[0].get_ydata()) == pytest.approx([v["tensor_bytes"] / 1024 for v in values], rel=1e-6)
+    assert report.to_svg().startswith(b"<?xml")
+    pyplot.close(drawn.figure)
+    with pytest.raises(InputError, match="column is .bytes."):
+        report.tables(columns=["bytes"])
+    with pytest.raises(InputError, match="nothing was tracked"):
+        quiet().report().plot()
     del kept
 
 

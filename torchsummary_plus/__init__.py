@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .model_summary import ModelSummary as ModelSummary
     from .step_comparison import StepComparison as StepComparison
     from .tracing.macs import register_formula as register_formula
+    from .track_report import TrackReport as TrackReport
     from .tracker import MemTracker as MemTracker
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _HOMES = {
     "StepComparison": "step_comparison",
     "StepError": "errors",
     "SummaryError": "errors",
+    "TrackReport": "track_report",
     "UnsupportedError": "errors",
     "compare": "compare_api",
     "estimate_memory": "memory_api",

@@ -21,7 +21,8 @@ from .render.tracking_text import opening_text, point_text
 from .tracing.inputs import as_device
 from .tracing.meters import default_device, device_memory, empty_cache
 from .tracing.population import Population
-from .tracking_records import Holding, Tracking, TrackPoint, WatchedModule, grouped
+from .track_report import TrackReport
+from .tracking_records import Holding, TrackPoint, WatchedModule, grouped
 
 OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
 
@@ -101,9 +102,9 @@ class MemTracker(ContextDecorator):
                 handle.remove()
             self._modules += watch.modules()
 
-    def report(self) -> Tracking:
-        """All that was seen so far, as frozen data."""
-        return Tracking(str(self.device), tuple(self._points), tuple(self._modules))
+    def report(self) -> TrackReport:
+        """All that was seen so far, as frozen data with all views and a plot."""
+        return TrackReport(str(self.device), tuple(self._points), tuple(self._modules))
 
     def close(self) -> None:
         """Follow tensors no more: the garbage collector no longer tells of young ones."""

@@ -1,0 +1,53 @@
+"""What a tracker saw, drawn: the bytes of tensors from point to point, with what the allocator says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..tracking_records import Tracking, TrackPoint
+from .figure import BLACK, GREEN, ORANGE, SKY, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEIGHT = 2.0
+"""Inches of the axes, without the points' labels."""
+
+LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
+    ("Allocated", ORANGE, "-", lambda point: point.memory.allocated_bytes),
+    ("Peak since last", VERMILLION, ":", lambda point: point.memory.peak_bytes),
+    ("Reserved", BLACK, "--", lambda point: point.memory.reserved_bytes),
+    ("Device used", SKY, "-.", lambda point: point.memory.used_bytes),
+)
+"""What is drawn over the tensors where it is known: its name, colour, dashes, and value."""
+
+
+def draw_tracking(tracking: Tracking, place: Place) -> Axes:
+    """The tensors' bytes as a filled line over the points, labelled. Raises :class:`InputError` without points."""
+    points = tracking.points
+    if not points:
+        raise InputError("nothing was tracked yet; accepted: a report after at least one call of track()")
+    known = {name: [read(point) for point in points] for name, _, _, read in LINES}
+    values = [value for line in known.values() for value in line if value is not None]
+    size, unit = in_units(max([*values, *(point.tensor_bytes for point in points)]))
+    ax = place(HEIGHT)
+    at = range(1, len(points) + 1)
+    tensors = [point.tensor_bytes / size for point in points]
+    ax.fill_between(at, tensors, color=GREEN, alpha=0.35, linewidth=0)
+    handles = ax.plot(at, tensors, color=GREEN, marker="o", markersize=2.5, linewidth=1)
+    labels = ["Tensors"]
+    for name, color, dashes, _ in LINES:
+        if all(value is not None for value in known[name]):
+            heights = [(value or 0) / size for value in known[name]]
+            handles += ax.plot(at, heights, color=color, linestyle=dashes, linewidth=1)
+            labels.append(name)
+    ax.set_xticks(list(at), [elided(point.label or f"line {point.line}", 16) for point in points])
+    ax.tick_params(axis="x", labelrotation=45 if len(points) > 4 else 0)
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel(f"{tracking.device} ({unit})", fontsize=TEXT)
+    tidy(ax)
+    if len(labels) > 1:
+        legend_below(ax, (0.5, 1.25), handles, labels)
+    return ax
