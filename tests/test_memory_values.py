@@ -11,7 +11,7 @@ from memory_truth import measure_run
 from torch import Tensor, nn
 
 from torchsummary_plus.errors import ForwardError
-from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.memory_api import estimate_memory, measure_memory
 from torchsummary_plus.tracing import rehearsal
 
 WIDTH = 64
@@ -128,6 +128,33 @@ def test_without_values_the_largest_sizes_are_assumed(build: Callable[[], nn.Mod
     assert estimate.peak_bytes >= real.peak_bytes
     assert estimate.assumptions
     assert all(assumption.endswith("taken to give as much as it can") for assumption in estimate.assumptions)
+
+
+class NamedExperts(Layer):
+    """A dictionary's keys and an index are made of single values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleDict({f"expert_{number}": nn.Linear(WIDTH, WIDTH) for number in range(3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        for number in torch.nonzero(y.sum(0)[:3] < 1e9).squeeze(-1):
+            y = y + self.experts[f"expert_{number}"](y)
+        chosen = torch.ones(32, WIDTH, dtype=torch.bool, device=x.device)
+        rows = tuple(torch.arange(4, device=x.device))
+        chosen[rows, rows] = False
+        return y[chosen].exp().sum()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_values_name_and_index(device: str) -> None:
+    torch.manual_seed(0)
+    model, x = NamedExperts(), rows()
+    estimate = estimate_memory(model, input_data=x, device=device, loss=loss)
+    assert any("value as in a real forward" in assumption for assumption in estimate.assumptions)
+    if device == "cpu":
+        assert estimate.peak_bytes == measure_memory(model, input_data=x, loss=loss).peak_bytes
 
 
 SELECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

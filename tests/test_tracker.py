@@ -293,7 +293,7 @@ def test_the_report_has_all_views() -> None:
     assert list(drawn.lines[0].get_ydata()) == pytest.approx([v["tensor_bytes"] / 1024 for v in values], rel=1e-6)
     assert report.to_svg().startswith(b"<?xml")
     pyplot.close(drawn.figure)
-    with pytest.raises(InputError, match="column is .bytes."):
+    with pytest.raises(InputError, match=r"column is .bytes."):
         report.tables(columns=["bytes"])
     with pytest.raises(InputError, match="nothing was tracked"):
         quiet().report().plot()

@@ -77,6 +77,9 @@ class Fake(torch.Tensor):
     def tolist(self) -> Any:
         return [row.tolist() for row in self.unbind()] if self.dim() else self.item()
 
+    def __format__(self, spec: str) -> str:
+        return object.__format__(self, spec) if self.dim() else format(self.item(), spec)
+
     def numpy(self, *, force: bool = False) -> Any:
         raise DataDependentError("numpy() needs the values of a fake tensor")
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .cuda_engine import CudaEngine
+from .fakes import Fake
 from .kernels import MASK
 from .passes import Pass
 from .semantics_cuda import ATTENTION, cuda_function
@@ -121,7 +122,33 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
     return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
-_STAND_INS: dict[Any, Callable[..., Any]] = {_linear_kernel: _linear, _one_hot_kernel: _one_hot}
+_getitem: Any = torch.Tensor.__getitem__
+_setitem: Any = torch.Tensor.__setitem__
+
+
+def _get_item(tensor: torch.Tensor, index: Any) -> Any:
+    """Indexing by sequences of fake numbers: torch makes a tensor of them where no mode sees it ask for each."""
+    return _getitem(tensor, _as_numbers(index, inside=isinstance(index, list)))
+
+
+def _set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    _setitem(tensor, _as_numbers(index, inside=isinstance(index, list)), value)
+
+
+def _as_numbers(index: Any, inside: bool) -> Any:
+    """An index with the fake numbers inside its sequences as Python's; a tuple of axes is no such sequence itself."""
+    if isinstance(index, (list, tuple)):
+        items = [_as_numbers(item, inside or isinstance(item, (list, tuple))) for item in index]
+        return items if isinstance(index, list) else tuple(items)
+    return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
+
+
+_STAND_INS: dict[Any, Callable[..., Any]] = {
+    _linear_kernel: _linear,
+    _one_hot_kernel: _one_hot,
+    _getitem: _get_item,
+    _setitem: _set_item,
+}
 
 _FINITE = {
     function: value
