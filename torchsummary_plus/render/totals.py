@@ -25,6 +25,12 @@ SIZES = {
 }
 """The fields of a report that are in bytes, and how they are labelled."""
 
+COUNT_FIELDS = [
+    Field(name, label, "mult-adds" if name == "total_mult_adds" else "elements") for name, label in COUNTS.items()
+]
+
+SIZE_FIELDS = [Field(name, label, "bytes", scaled=True) for name, label in SIZES.items()]
+
 NEED_A_PASS = ("input_bytes", "forward_backward_bytes", "total_bytes")
 """Those that nobody knows where nothing ran."""
 
@@ -36,18 +42,15 @@ def report_totals(report: Report) -> tuple[Total, ...]:
 
 def _each(report: Report) -> Iterator[Total]:
     ran = report.run.kind != "none"
-    for name, label in COUNTS.items():
-        if name == "total_mult_adds":
-            cell = Cell(report.total_mult_adds if ran else None, _mult_adds(report))
-            yield Total(Field(name, label, "mult-adds"), cell)
+    for field in COUNT_FIELDS:
+        if field.unit == "mult-adds":
+            yield Total(field, Cell(report.total_mult_adds if ran else None, _mult_adds(report)))
         else:
-            count = getattr(report, name)
-            yield Total(Field(name, label, "elements"), Cell(count, f"{count:,}"))
-    for name, label in SIZES.items():
-        nbytes = getattr(report, name) if ran or name not in NEED_A_PASS else None
-        yield Total(
-            Field(name, label, "bytes", scaled=True), Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes))
-        )
+            count = getattr(report, field.name)
+            yield Total(field, Cell(count, f"{count:,}"))
+    for field in SIZE_FIELDS:
+        nbytes = getattr(report, field.name) if ran or field.name not in NEED_A_PASS else None
+        yield Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
 
 
 def _mult_adds(report: Report) -> str:
