@@ -7,7 +7,7 @@ cheaper (Ukkonen, 1985); further ones are aligned, one after the other, with the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 
@@ -37,6 +37,8 @@ CELLS = 4_000_000
 
 Pair = tuple["int | None", "int | None"]
 
+Kind = tuple[str, str, str, int, str]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layer:
@@ -49,16 +51,17 @@ class Layer:
     details: str = ""
     path: str = ""
 
-    def same(self, other: Layer) -> bool:
-        """Whether the two differ in their paths at most."""
-        return replace(self, path=other.path) == other
+    @property
+    def kind(self) -> Kind:
+        """All but the path."""
+        return self.type, self.outputs, self.inputs, self.num_params, self.details
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """The layers that share a row: their kinds, which are layers without paths, and their paths."""
+    """The layers that share a row: their kinds and their paths."""
 
-    kinds: frozenset[Layer]
+    kinds: frozenset[Kind]
     paths: frozenset[str]
 
 
@@ -84,7 +87,7 @@ def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
 
 
 def _item(layers: Sequence[Layer]) -> _Item:
-    return _Item(frozenset(replace(layer, path="") for layer in layers), frozenset(layer.path for layer in layers))
+    return _Item(frozenset([layer.kind for layer in layers]), frozenset([layer.path for layer in layers]))
 
 
 def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
@@ -155,15 +158,16 @@ class _Costs:
         return costs
 
 
-def _cost(a: Layer, b: Layer) -> int:
-    if a.type != b.type:
-        alike = a.outputs == b.outputs and bool(a.num_params) == bool(b.num_params)
+def _cost(a: Kind, b: Kind) -> int:
+    (a_type, a_outputs, a_inputs, a_params, a_details), (b_type, b_outputs, b_inputs, b_params, b_details) = a, b
+    if a_type != b_type:
+        alike = a_outputs == b_outputs and bool(a_params) == bool(b_params)
         return OTHER_TYPE if alike else UNLIKE
     return (
-        OTHER_OUTPUTS * (a.outputs != b.outputs)
-        + OTHER_INPUTS * (a.inputs != b.inputs)
-        + OTHER_PARAMS * (a.num_params != b.num_params)
-        + OTHER_DETAILS * (a.details != b.details)
+        OTHER_OUTPUTS * (a_outputs != b_outputs)
+        + OTHER_INPUTS * (a_inputs != b_inputs)
+        + OTHER_PARAMS * (a_params != b_params)
+        + OTHER_DETAILS * (a_details != b_details)
     )
 
 

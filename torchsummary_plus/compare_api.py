@@ -18,7 +18,8 @@ from .memory.gpus import named_gpu
 from .memory_api import MODES, estimate_memory, max_batch_size
 from .memory_estimate import MemoryEstimate
 from .model_summary import ModelSummary, View
-from .render.columns import check_view
+from .render.columns import check_layout
+from .render.comparison_tables import shared_names
 from .report import Report
 from .step_comparison import StepComparison
 from .units import describe
@@ -104,7 +105,7 @@ def compare(
     >>> [entry.report.total_params for entry in c.entries], c.aligned()
     ([46, 178], ((1, 1), (2, 2), (3, 3)))
     """
-    check_view(style, depth, None)
+    check_layout(style, depth)
     common = {
         "input_size": input_size,
         "batch_size": batch_size,
@@ -124,7 +125,7 @@ def compare(
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
     result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
-    result.tables()  # What the view asks for may be of no column there is.
+    shared_names(result, columns)  # Columns of memory are there only where all have them.
     return result
 
 

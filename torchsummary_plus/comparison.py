@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from .comparing import Compared
 from .figures import Figures
 from .model_summary import View
-from .render.comparison_tables import aligned_lines, figures_table, layers_table
+from .render.columns import check_layout
+from .render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
@@ -34,10 +36,23 @@ class Comparison(Compared, Views, Figures):
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """The rows of the layer table: for each entry the index of the row in its report, None where it has none."""
-        lines, places = aligned_lines(self, *self.view.with_look(..., depth, style)[:2])
+        asked, deepest, _ = self.view.with_look(..., depth, style)
+        found = self._aligned(asked, deepest)
         return tuple(
-            tuple([None if place is None else own[place].row.index for own, place in zip(lines, row)]) for row in places
+            tuple([None if place is None else own[place].row.index for own, place in zip(found.lines, row)])
+            for row in found.places
         )
+
+    @cached_property
+    def _alignments(self) -> dict[tuple[str, int | None], AlignedLines]:
+        return {}
+
+    def _aligned(self, style: str, depth: int | None) -> AlignedLines:
+        """The aligned lines, worked out once for each style and depth. Raises :class:`InputError`."""
+        check_layout(style, depth)
+        if (style, depth) not in self._alignments:
+            self._alignments[style, depth] = aligned_lines(self, style, depth)
+        return self._alignments[style, depth]
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """The tables as plain text; bytes are in MiB unless told otherwise."""
@@ -63,7 +78,8 @@ class Comparison(Compared, Views, Figures):
         return draw_comparison(self, figures, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        return figures_table(self), layers_table(self, *self.view.with_look(columns, depth, style))
+        asked, deepest, names = self.view.with_look(columns, depth, style)
+        return figures_table(self), layers_table(self, self._aligned(asked, deepest), names, asked == "tree")
 
     def _sections(self) -> tuple[Section, ...]:
         from .render.html_report import tables_section

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from ..alignment import Layer, align
 from ..comparing import Compared, Entry
 from ..units import mebibytes, structure_text
-from .columns import COLUMNS, DEFAULT_COLUMNS, check_view, chosen_names
+from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total
 from .totals import report_totals
-
-Some = TypeVar("Some")
 
 LOWER_IS_BETTER = (
     "total_params",
@@ -36,8 +33,6 @@ STEP_FIGURES = {
 
 MARKS = {"same": "", "changed": "~", "removed": "-", "added": "+"}
 """How a row of layers differs: in what all have, by what some lack, by what the first one lacks."""
-
-Place = tuple["int | None", ...]
 
 
 def figures_table(compared: Compared) -> Table:
@@ -102,31 +97,40 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}" + (f", {peaks.gpu}" if peaks.gpu else "")
 
 
-def aligned_lines(compared: Compared, style: str, depth: int | None) -> tuple[list[list[Line]], list[Place]]:
-    """The lines of each entry's table, and the rows of their alignment: places in them."""
-    lines = [STYLES[style](entry.report, depth) for entry in compared.entries]
-    return lines, align([[_layer(line) for line in own] for own in lines])
+@dataclass(frozen=True, slots=True)
+class AlignedLines:
+    """The lines of each entry's table, what they are compared by, and the rows of their alignment: places in them."""
+
+    lines: tuple[tuple[Line, ...], ...]
+    layers: tuple[tuple[Layer, ...], ...]
+    places: tuple[tuple[int | None, ...], ...]
 
 
-def layers_table(compared: Compared, style: str, depth: int | None, columns: Iterable[str] | None) -> Table:
+def aligned_lines(compared: Compared, style: str, depth: int | None) -> AlignedLines:
+    """The lines that entries have in a style, with what is deeper than ``depth`` folded into them, side by side."""
+    lines = tuple(tuple(STYLES[style](entry.report, depth)) for entry in compared.entries)
+    layers = tuple(tuple(map(_layer, own)) for own in lines)
+    return AlignedLines(lines, layers, tuple(align(layers)))
+
+
+def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[str] | None, nested: bool) -> Table:
     """A row for each layer or so many that match, in which each entry has the chosen columns.
 
-    Raises :class:`InputError` for an unknown style, column or depth.
+    Raises :class:`InputError` for an unknown column.
     """
     entries = compared.entries
-    names = _checked(compared, style, depth, columns)
-    lines, places = aligned_lines(compared, style, depth)
+    names = shared_names(compared, columns)
     rows, alike = [], 0
-    for row in places:
-        shared = [None if place is None else own[place] for own, place in zip(lines, row)]
-        change = _change([None if line is None else _layer(line) for line in shared])
+    for places in aligned.places:
+        change = _change([None if place is None else own[place] for own, place in zip(aligned.layers, places)])
         alike += change == "same"
         if not (compared.changes_only and change == "same"):
-            rows.append(_layer_row(entries, shared, change, names, style == "tree"))
+            shared = [None if place is None else own[place] for own, place in zip(aligned.lines, places)]
+            rows.append(_layer_row(entries, shared, change, names, nested))
     fields = [
-        Field(f"{entry.name}.{name}", f"{entry.name}: {column.heading}", column.unit, adds_up=column.adds_up)
+        Field(f"{entry.name}.{name}", f"{entry.name}: {COLUMNS[name].heading}", COLUMNS[name].unit)
         for entry in entries
-        for name, column in ((name, COLUMNS[name]) for name in names)
+        for name in names
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if compared.changes_only:
@@ -135,12 +139,11 @@ def layers_table(compared: Compared, style: str, depth: int | None, columns: Ite
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
 
 
-def _checked(compared: Compared, style: str, depth: int | None, columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The names of the columns: the default ones for None, those of memory only where every entry has them."""
-    with_memory = all(entry.report.row_memory for entry in compared.entries)
-    names = chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory)
-    check_view(style, depth, names, with_memory)
-    return names
+def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
+    """The names of the columns of each entry: those of memory only where all have them. Raises :class:`InputError`."""
+    return chosen_names(
+        DEFAULT_COLUMNS if columns is None else columns, all(entry.report.row_memory for entry in compared.entries)
+    )
 
 
 def _layer(line: Line) -> Layer:
@@ -155,7 +158,7 @@ def _change(layers: Sequence[Layer | None]) -> str:
     there = [layer for layer in layers if layer is not None]
     if len(there) < len(layers):
         return "added" if layers[0] is None else "removed"
-    return "same" if all(layer.same(there[0]) for layer in there) else "changed"
+    return "same" if all(layer.kind == there[0].kind for layer in there) else "changed"
 
 
 def _layer_row(
