@@ -224,6 +224,23 @@ def test_arithmetic_that_does_not_hold_is_left_out() -> None:
     assert told["output_bytes"] == row.output_bytes == 4 * 6 * 12 * 4
 
 
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+@pytest.mark.parametrize("depth", [None, 1])
+def test_the_columns_of_arithmetic_give_the_columns_beside_them(style: str, depth: int | None) -> None:
+    result = summary(resnet18(), (3, 64, 64), 2, verbose=0)
+    names = ["num_params", "params_arithmetic", "mult_adds", "mult_adds_arithmetic"]
+    table = result.tables(columns=names, style=style, depth=depth)[0]
+    told = 0
+    for row in table.rows:
+        params, params_text, work, work_text = (cell.value for cell in row.cells)
+        for count, text in ((params, params_text), (work, work_text)):
+            assert text is None or value(text) == count
+            told += text is not None
+        if row.path == "conv1":
+            assert (params_text, work_text) == ("7 x 7 x 3 x 64", "2 x 147 x 64 x 32 x 32")
+    assert told > (40 if depth is None else 3)
+
+
 def test_what_is_counted_elsewhere_is_said() -> None:
     gpt2 = summary(GPT2(Config(32, 2, 4, 50, 16)), (12,), verbose=0)
     head = next(row for row in gpt2.rows if row.path == "lm_head")

@@ -54,7 +54,8 @@ def summary(
             or the number of pictures where that is a list of them: ``([picture, ...],)``.
         depth: deepest nesting that gets lines of its own; what is deeper folds into the line above it.
         col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
-            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``, and
+            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
+            ``params_arithmetic``, ``mult_adds_arithmetic``, and
             with ``memory`` also ``saved_bytes``, ``peak_bytes``, ``grad_bytes``, ``optimizer_bytes``.
         mode: "train" or "eval" for the time of the pass, "same" for the model as it stands.
         run: "fake" computes and allocates nothing, "real" runs the model; "auto" tries the first, then the second.

@@ -139,6 +139,23 @@ def _share_of_params(line: Line, report: Report) -> Value:
     return 100 * line.num_params / report.total_params if line.num_params else None
 
 
+def _arithmetic(figure: str) -> Cell:
+    """The cell of the arithmetic that gives a line's parameters or multiply-adds; empty where other rows are in it."""
+
+    def cell(line: Line, report: Report, zero: str) -> str:
+        from .explain import explain_row  # A table without it is quicker.
+
+        count = line.num_params if figure == "parameters" else line.mult_adds
+        own = line.row.num_params if figure == "parameters" else line.row.own_mult_adds
+        told = explain_row(line.row).step(figure) if count and count == own else None
+        return told.expr.text if told is not None and told.expr.value == count else "--"
+
+    return cell
+
+
+_params_arithmetic = _arithmetic("parameters")
+_mult_adds_arithmetic = _arithmetic("mult_adds")
+
 COLUMNS: dict[str, Column] = {
     "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25),
     "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25),
@@ -151,6 +168,10 @@ COLUMNS: dict[str, Column] = {
     "dtype": Column("Dtype", _dtype, lambda line, _: line.row.dtype, flat_width=10),
     "output_bytes": Column(
         "Output Bytes", _output_bytes, lambda line, _: line.row.output_bytes if line.row.called else None, "bytes"
+    ),
+    "params_arithmetic": Column("Param Arithmetic", _params_arithmetic, _as_read(_params_arithmetic), flat_width=25),
+    "mult_adds_arithmetic": Column(
+        "Mult-Add Arithmetic", _mult_adds_arithmetic, _as_read(_mult_adds_arithmetic), flat_width=25
     ),
     "var_name": Column("Variable", _var_name, lambda line, _: line.row.var_name or None),
     "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),

@@ -32,11 +32,15 @@ class Explanation(Mapping[str, int]):
     title: str
     steps: tuple[Step, ...]
 
+    def step(self, name: str) -> Step | None:
+        """A figure with its arithmetic, by its name."""
+        return next((step for step in self.steps if step.name == name), None)
+
     def __getitem__(self, name: str) -> int:
-        for step in self.steps:
-            if step.name == name:
-                return step.expr.value
-        raise KeyError(name)
+        step = self.step(name)
+        if step is None:
+            raise KeyError(name)
+        return step.expr.value
 
     def __iter__(self) -> Iterator[str]:
         return iter([step.name for step in self.steps])
