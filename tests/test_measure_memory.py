@@ -219,3 +219,16 @@ def test_what_cannot_be_compared_is_an_error() -> None:
         compare(estimate, make())  # type: ignore[call-overload]
     with pytest.raises(InputError, match="two or more"):
         compare(estimate)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any) -> None:
+    model = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 8, 8).to(memory_format=torch.channels_last)
+
+    def fused(parameters: Any) -> Any:
+        return optimizer(parameters, lr=0.01, fused=True)
+
+    steps = [call(model, input_data=x, optimizer=fused) for call in (estimate_memory, measure_memory)]
+    predicted, measured = (step.phase_peaks["optimizer"] for step in steps)
+    assert measured == pytest.approx(predicted, abs=NUMBERS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .workspace_registry import Formula, scratch
+from .workspace_registry import Formula, Phase, scratch
 
 NATIVE = "aten/src/ATen/native/"
 INT64 = 8
@@ -125,3 +125,14 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
 
 for _formula, _file, _operators in _RULES:
     scratch("cpu", *(f"aten::{name}" for name in _operators), source=f"{NATIVE}{_file}", band=0.0)(_formula)
+
+
+@scratch(
+    "cpu",
+    *(f"aten::_fused_{name}_{way}" for name in ("adam", "adamw", "sgd", "adagrad") for way in ("", ".tensor_lr")),
+    source=f"{NATIVE}cpu/FusedAdamKernel.cpp, FusedSGDKernel.cpp, FusedAdagradKernel.cpp",
+    band=0.0,
+)
+def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
+    """A contiguous copy of each gradient that is not, one after the other."""
+    return tuple(Phase(0, copied(gradient)) for gradient in gradients if copied(gradient))
