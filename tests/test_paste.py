@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from random_models import HOSTILE, Branches, looks, summaries
 from torch import nn
 
 from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
-from torchsummary_plus.render.table import Table
+from torchsummary_plus.render.latex import latex_text
+from torchsummary_plus.render.table import Table, TableRow
 from torchsummary_plus.units import UNITS, one_line
 
 LAW = settings(max_examples=40, deadline=None)
@@ -189,7 +192,21 @@ def latex_page(*tables: str) -> str:
     return "\n".join([r"\documentclass{article}", packages, r"\begin{document}", *tables, r"\end{document}"])
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex")
+def compiled(folder: Path, *tables: str) -> str:
+    """The text of the pages that pdflatex makes of some tables."""
+    if shutil.which("pdflatex") is None or shutil.which("pdftotext") is None:
+        pytest.skip("there is no pdflatex, or no pdftotext to read its pages")
+    assert all(table.isascii() for table in tables)
+    (folder / "page.tex").write_text(latex_page(*tables), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    assert ".pk>" not in done.stdout, "a font was drawn dot by dot, which not every TeX can"
+    page = subprocess.run(["pdftotext", "-layout", "page.pdf", "-"], cwd=folder, capture_output=True, check=True)
+    return page.stdout.decode()
+
+
 def test_latex_compiles_and_the_page_has_the_numbers(tmp_path: Path) -> None:
     """Hostile names, both styles, a step's memory, a table longer than a page; read back from the PDF."""
     short = summary(nn.Sequential(nn.Linear(7, 5), nn.ReLU()), (7,), memory="train", verbose=0)
@@ -200,22 +217,30 @@ def test_latex_compiles_and_the_page_has_the_numbers(tmp_path: Path) -> None:
         odd.to_latex(columns=["input_size", "kernel_size", "params_percent"]),
         odd.to_latex(columns=[], depth=1),
     ]
-    assert all(text.isascii() for text in texts)
     assert r"\begin{table}" in texts[0] and r"\label{tab:short-2}" in texts[0] and r"\begin{longtable}" in texts[1]
-    (tmp_path / "page.tex").write_text(latex_page(*texts), encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "Overfull" not in done.stdout
-    page = pdf_text(tmp_path / "page.pdf")  # An underscore is a line there.
+    page = compiled(tmp_path, *texts)  # An underscore is a line there.
     for figure in (f"{short.total_params:,}", f"{odd.total_params:,}", "100% of it all & more", "a|b", "<script>"):
         assert figure in page
     assert page.count("Linear") == 1 + 2 * sum(row.class_name == "Linear" for row in odd.rows)
     assert re.search(r"Linear-1 +\[.1, 5\] +40 +0 +208\n", page)
 
 
-def pdf_text(path: Path) -> str:
-    if shutil.which("pdftotext") is None:
-        pytest.skip("there is no pdftotext")
-    done = subprocess.run(["pdftotext", "-layout", str(path), "-"], capture_output=True, check=True)
-    return done.stdout.decode()
+def test_every_letter_of_europe_compiles(tmp_path: Path) -> None:
+    """What LaTeX has no command for is named by its number; the letters of ASCII come out as they went in."""
+    letters = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA0, 0x250), *range(0x370, 0x400))]
+    rows = tuple(TableRow(f"{c} {c}{c} x{c}x", "", 0, ()) for c in letters)
+    page = compiled(tmp_path, latex_text([Table("letters", "Letter", (), rows)]))
+    for c in "abcXYZ0189(){}[]<>|/\\%$#&+=*@!?.;:":
+        assert f"{c} {c}{c} x{c}x" in page, c
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.lists(summaries(), min_size=4, max_size=4), st.sampled_from(["torchsummary", "tree"]))
+def test_random_tables_compile_and_have_the_numbers(results: list[ModelSummary], style: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = compiled(Path(folder), *(result.to_latex(style=style, columns=["num_params"]) for result in results))
+    tables = [result.tables(style=style, columns=["num_params"])[0] for result in results]
+    expected = Counter(cell.text for table in tables for row in table.rows for cell in row.cells if cell.value)
+    expected.update(total.cell.text for table in tables for total in table.totals if total.cell.value)
+    there = Counter(page.split())
+    assert not {text: count for text, count in expected.items() if there[text] < count}

@@ -30,7 +30,8 @@ SPECIAL = {
     "\N{GREATER-THAN OR EQUAL TO}": r"$\geq$",
     "\N{LESS-THAN OR EQUAL TO}": r"$\leq$",
     "\N{RIGHTWARDS ARROW}": r"$\to$",
-    **{c: f"\\{c}" for c in "{}$&#_%"},
+    "$": r"$\mathdollar$",
+    **{c: f"\\{c}" for c in "{}&#_%"},
 }
 
 ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc"))
