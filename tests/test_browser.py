@@ -97,6 +97,15 @@ def test_rows_fold_and_those_seen_always_add_up(table: WebDriver, made: ModelSum
     assert shown(table, 2) == [row.cells[1].text for row in lines]
 
 
+def test_the_header_stays_in_sight(table: WebDriver) -> None:
+    press(table, "Expand all")
+    where = "return document.querySelector('thead th').getBoundingClientRect().top"
+    scroller = "document.querySelector('.tsp-scroll')"
+    table.execute_script(f"{scroller}.scrollTop = 600")
+    top = table.execute_script(f"return {scroller}.getBoundingClientRect().top")
+    assert table.execute_script(where) == pytest.approx(top, abs=2)
+
+
 def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, made: ModelSummary) -> None:
     lines = made.tables(style="tree")[0].rows
     press(table, "Collapse all")
@@ -323,6 +332,8 @@ def test_a_tile_tells_whose_it_is_and_leads_to_its_row(report: WebDriver, made: 
     ActionChains(report).move_to_element(tile).perform()
     tip = report.find_element(By.CSS_SELECTOR, ".tsp-tip").text.splitlines()
     assert tip[0] == held.path and tip[1].startswith(f"{held.own_bytes / 2**20:.2f} MiB")
+    ActionChains(report).send_keys(Keys.ESCAPE).perform()
+    assert not report.find_element(By.CSS_SELECTOR, ".tsp-tip").is_displayed()
     tile.click()
     assert report.execute_script("return document.activeElement.cells[0].title") == held.path
 

@@ -6,17 +6,22 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tabulate import tabulate
 from torch import nn
 
 from examples.resnet import resnet18
+from tests.random_models import looks, summaries
 from torchsummary_plus import ModelSummary, estimate_memory, summary
 from torchsummary_plus.render.html import fragment, guides, source, table_html
 from torchsummary_plus.render.table import Cell, Field, Table, TableRow
+from torchsummary_plus.units import UNITS, one_line
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -67,6 +72,23 @@ def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
         shown = [text_of(part) for part in page.findall(".//dl//*") if part.tag in ("dt", "dd")]
         assert shown == [text for total in table.totals for text in (total.field.heading, total.cell.text)]
         assert [text_of(note) for note in page.findall(".//p")] == list(table.notes)
+
+
+@settings(max_examples=40)
+@given(summaries(memory=(None, "train")), looks, st.sampled_from(UNITS))
+def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, Any], units: str) -> None:
+    page = parsed(result.to_html(**look, units=units))
+    tables = result.tables(**look, units=units)
+    drawn = page.findall(".//table")
+    assert len(drawn) == len(tables)
+    for element, table in zip(drawn, tables):
+        rows = element.findall(".//tbody/tr")
+        assert [[text_of(cell) for cell in row.findall("td")] for row in rows] == [
+            [one_line(cell.text) for cell in row.cells] for row in table.rows
+        ]
+        assert [(row[0][-1].tail if len(row[0]) else row[0].text) or "" for row in rows] == [
+            one_line(row.label) for row in table.rows
+        ]
 
 
 def test_it_is_nested_unless_asked_otherwise(of_resnet: ModelSummary) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from examples.resnet import resnet18
-from torchsummary_plus import ModelSummary, estimate_memory, summary
+from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
 from torchsummary_plus.render.html_memory import ticks, timeline
 from torchsummary_plus.render.treemap import Box, squarified, treemap
 
@@ -86,6 +86,22 @@ def test_whatever_a_result_is_it_has_a_report(tmp_path: Path) -> None:
         page = result.to_html_report(tmp_path / f"{number}.html").read_text("utf-8")
         read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
         assert [section.get("data-tab") for section in read.iter("section")] == [["Memory"], ["Layers"]][number]
+
+
+def test_a_comparison_has_tabs_of_its_own(made: ModelSummary, tmp_path: Path) -> None:
+    wide = summary(resnet18(num_classes=10), (3, 64, 64), 8, verbose=0)
+    both = compare(made, wide, names=["a", "b"])
+    of_models, of_both = ["Layers", "Memory"], ["Comparison", "Side by side"]
+    pages = {
+        made.to_html_report(tmp_path / "0.html", compare=[wide]): [*of_models, "ResNet: Layers"],
+        made.to_html_report(tmp_path / "1.html", compare=both): [*of_models, *of_both],
+        both.to_html_report(tmp_path / "2.html"): of_both,
+    }
+    for page, tabs in pages.items():
+        read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page.read_text("utf-8"))
+        assert [section.get("data-tab") for section in read.iter("section")] == tabs
+    changed = [row for row in read.iter("tr") if row.get("data-change") == "changed"]
+    assert [row[0].get("title") for row in changed] == ["", "fc"]
 
 
 def test_names_stay_names_in_a_report(tmp_path: Path) -> None:

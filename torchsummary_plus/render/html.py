@@ -75,8 +75,8 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     wholes = [_whole(field, [row.cells[index].value for row in table.rows]) for index, field in enumerate(table.fields)]
     rows = (
         _Row(
-            one_line(row.label),
-            one_line(row.path),
+            row.label,
+            row.path,
             row.level,
             guide.replace(" ", "\u00a0"),
             next((cell.value for field, cell in zip(table.fields, row.cells) if field.name == "change"), None),
@@ -138,10 +138,13 @@ def source(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Jinja, which comes with torch, is imported with the first HTML."""
+    """Jinja, which comes with torch, is imported with the first HTML. Text has no control characters."""
     from jinja2 import Environment, FunctionLoader
 
-    return Environment(loader=FunctionLoader(source), autoescape=True)
+    def shown(value: object) -> object:
+        return one_line(value) if type(value) is str else value
+
+    return Environment(loader=FunctionLoader(source), autoescape=True, finalize=shown)
 
 
 def template(name: str) -> Template:

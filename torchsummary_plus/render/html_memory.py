@@ -11,6 +11,7 @@ from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
 from ..units import in_unit, one_line
 from .figure import STACK, in_units
+from .html import markup
 from .memory_text import kind_label, place
 from .timeline import chosen_points, spans, thinned
 from .treemap import Box, Tile, treemap
@@ -75,9 +76,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "layers": list(_layers([points[index] for index in kept], [x(index) for index in kept], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
-        "peak": Peak(
-            x(at), y(highest), " ".join(in_unit(highest, "auto")), one_line(place(estimate)), at > len(points) / 2
-        ),
+        "peak": Peak(x(at), y(highest), " ".join(in_unit(highest, "auto")), place(estimate), at > len(points) / 2),
         "data": _data(points, kept, x),
     }
 
@@ -137,7 +136,7 @@ def _drawn(tile: Tile) -> dict[str, Any]:
     return {
         "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
         "path": tile.path,
-        "tip": tile.tip,
+        "tip": markup("\n").join(map(one_line, tile.tip)),
         "colour": STACK.get(tile.kind, ""),
         "kind": tile.kind or "frame",
         "label": label,

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
-from ..units import in_unit, one_line
+from ..units import in_unit
 from .memory_text import kind_label
 
 SMALLEST = 1 / 1500
@@ -37,14 +37,17 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A module's own bytes, or a frame around those of the modules inside it, which has no ``kind``."""
+    """A module's own bytes, or a frame around those of the modules inside it, which has no ``kind``.
+
+    ``tip`` are the lines that tell of it.
+    """
 
     box: Box
     path: str
     label: str
     size: str
     kind: str
-    tip: str
+    tip: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +142,15 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:
     size = " ".join(in_unit(module.inclusive_bytes, "auto"))
-    path = one_line(module.path)
-    return Tile(box, path, _last(path), size, "", f"{path}\n{size} with what is inside it")
+    return Tile(box, module.path, _last(module.path), size, "", (module.path, f"{size} with what is inside it"))
 
 
 def _tile(part: _Part, box: Box, peak: int) -> Tile:
     size = " ".join(in_unit(part.nbytes, "auto"))
     kinds = sorted(part.kinds, key=lambda one: -one[1])
-    lines = [one_line(part.path) if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
-    lines += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
-    return Tile(
-        box, one_line(part.path), one_line(part.label), size, kinds[0][0] if kinds else "other", "\n".join(lines)
-    )
+    tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
+    tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
+    return Tile(box, part.path, part.label, size, kinds[0][0] if kinds else "other", tuple(tip))
 
 
 def _last(path: str) -> str:

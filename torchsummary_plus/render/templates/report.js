@@ -15,6 +15,10 @@
     tip.style.transform = `translate(${Math.max(4, left)}px, ${Math.max(4, top)}px)`;
   }
 
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") showTip("");
+  });
+
   function bytes(count) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = 0;
@@ -89,7 +93,7 @@
       cursor.classList.remove("tsp-on");
       showTip("");
     };
-    svg.addEventListener("pointermove", (event) => {
+    const point = (event) => {
       const box = svg.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
       let [low, high] = [0, points.length - 1];
@@ -99,7 +103,9 @@
         else high = middle - 1;
       }
       showTip(move(low), event.clientX, event.clientY);
-    });
+    };
+    svg.addEventListener("pointermove", point);
+    svg.addEventListener("pointerdown", point);
     svg.addEventListener("pointerleave", leave);
     svg.addEventListener("blur", leave);
     svg.addEventListener("keydown", (event) => {
