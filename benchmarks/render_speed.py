@@ -1,7 +1,8 @@
 """How long does a table of 10,000 rows take to write, in each format? ``python -m benchmarks.render_speed``.
 
 Processor time, the least of several taken in turns, with the ratio to tabulate's own time for the same cells. Every
-format stays under a second, text under 0.3 s.
+format stays under a second, text under 0.3 s. Then the alignment of 1,000 layers with as many others, alike or not, and
+of 10,000.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tabulate import tabulate
 from torch import nn
 
 from torchsummary_plus import ModelSummary, summary
+from torchsummary_plus.alignment import Layer, align
 from torchsummary_plus.views import FORMATS
 
 LIMIT_S = 1.0
@@ -58,6 +60,14 @@ def least(measured: dict[str, Callable[[], object]], turns: int) -> dict[str, fl
     return best
 
 
+def alignments(rows: int) -> dict[str, Callable[[], object]]:
+    """A sequence of layers beside one that lacks every twentieth, and beside one of other types."""
+    own = [Layer("Linear", f"[{place % 7}]", path=str(place)) for place in range(rows)]
+    fewer = [layer for place, layer in enumerate(own) if place % 20]
+    others = [Layer("Conv2d", f"[{place % 5}, 1]", path=str(place)) for place in range(rows)]
+    return {f"{rows:,}, alike": lambda: align([own, fewer]), f"{rows:,}, unlike": lambda: align([own, others])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000)
@@ -72,6 +82,12 @@ def main() -> None:
         lines.append((name, f"{took:.3f}", f"{took / seconds['tabulate']:.2f}", *goal))
     print(f"{len(result.rows):,} rows, {len(COLUMNS)} columns")
     print(tabulate(lines, ["", "s", "of tabulate's", "at most (s)", "met"], disable_numparse=True))
+    aligned = least(alignments(1_000) | alignments(10_000), options.turns)
+    print(
+        tabulate(
+            [(name, f"{took:.3f}") for name, took in aligned.items()], ["layers aligned", "s"], disable_numparse=True
+        )
+    )
 
 
 if __name__ == "__main__":

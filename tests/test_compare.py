@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import jsonschema
@@ -100,6 +101,11 @@ def test_every_format_shows_both_tables(first: ModelSummary, second: ModelSummar
         assert list(frame.columns[3:]) == [field.name for field in table.fields]
     assert comparison.to_latex().isascii() and "<script" not in comparison.to_html().split("</script>")[-1]
     assert comparison.to_text() == str(comparison)
+
+
+def test_it_pickles_and_compares_by_value_also_after_it_was_shown() -> None:
+    shown_once, fresh = (compare(mlp(), mlp(16), input_size=(8,)) for _ in range(2))
+    assert str(shown_once) and pickle.loads(pickle.dumps(shown_once)) == shown_once == fresh
 
 
 def test_changes_are_marked_as_in_a_diff() -> None:

@@ -82,7 +82,8 @@ def compare(
         models: two or more: models, results of :func:`summary`, or dicts of an entry's own options: ``model``,
             ``name``, ``memory``, and any of ``input_size``, ``batch_size``, ``device``, ``dtypes``, ``input_data``,
             ``mode``, ``run`` and ``functional``, which go before those of the call. So models of different inputs
-            compare, and one model in several settings.
+            compare, and one model in several settings. A summary stays as it was made: it tells of its step what its
+            own ``memory`` does.
         names: what the models are called; by default by their classes.
         memory: "train" or options of :func:`estimate_memory`, to add the peaks of a training and of an inference step,
             at a batch of 1 where it is open; "eval" for inference alone. With the option ``gpu``, a card's name or an
