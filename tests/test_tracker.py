@@ -128,6 +128,19 @@ def test_a_thousand_random_sequences_are_followed_byte_for_byte(
     assert tracker.track().tensor_bytes == rest
 
 
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
+@pytest.mark.parametrize("backed_up", [False, True])
+def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kind: type, backed_up: bool) -> None:
+    one = nn.Parameter(torch.zeros(10)) if kind is nn.Parameter else torch.zeros(10)
+    backup = one.detach() if backed_up else None
+    rest = tracker.track().tensor_bytes
+    one.data = torch.zeros(1000)
+    assert tracker.track().tensor_bytes - rest == 4000 - 40 * (not backed_up)
+    one.data = torch.zeros(10)
+    assert tracker.track().tensor_bytes - rest == 40 * backed_up
+    del one, backup
+
+
 def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
     collector(50, 3, 3)
     rest = tracker.track().tensor_bytes

@@ -2,7 +2,7 @@
 
 One walk finds the tensors at the start. From then on a new one is young when it is first met: the garbage collector's
 youngest generation holds it, or held it when the collector last began, and said so. Storages tell when they die. What
-may change unseen, a storage's size and a tensor's storage, is read from each again: about a tenth of a microsecond.
+may change unseen is read again: a storage's size, and where the data of tensors are that share one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
 class _Ref(weakref.ref[T]):
-    """A weak reference that knows its place in a roll, and what is held there."""
+    """A weak reference that knows its place in a roll (-1: none any more).
 
-    __slots__ = ("holding", "place")
+    That of a storage knows what is held there, and the tensor that is alone on it, where only one was met.
+    """
+
+    __slots__ = ("alone", "holding", "met", "place")
     place: int
     holding: Holding
+    alone: _Ref[torch.Tensor] | None
+    met: bool
 
 
 class _Roll(Generic[T]):
@@ -66,20 +71,26 @@ class _Roll(Generic[T]):
         return ref
 
     def bury(self) -> list[_Ref[T]]:
-        """Strike off those that have died, and return them; the last one takes an empty place."""
+        """Strike off those that have died, and return them."""
         buried = []
         while self.dead:
             ref = self.dead.popleft()
-            place, last = ref.place, len(self.refs) - 1
-            if self._by_id.get(self._ids[place]) is ref:
-                del self._by_id[self._ids[place]]
-            _pull(self.refs, place)
-            _pull(self.figures, place)
-            _pull(self._ids, place)
-            if place != last:
-                self.refs[place].place = place
-            buried.append(ref)
+            if ref.place >= 0:
+                self.strike(ref)
+                buried.append(ref)
         return buried
+
+    def strike(self, ref: _Ref[T]) -> None:
+        """Take one off the roll; the last one takes its place."""
+        place, last = ref.place, len(self.refs) - 1
+        if self._by_id.get(self._ids[place]) is ref:
+            del self._by_id[self._ids[place]]
+        _pull(self.refs, place)
+        _pull(self.figures, place)
+        _pull(self._ids, place)
+        if place != last:
+            self.refs[place].place = place
+        ref.place = -1
 
     def changed(self) -> list[tuple[_Ref[T], T]]:
         """Those that read otherwise than before; call it when the dead are buried."""
@@ -109,7 +120,8 @@ class Population:
     def __init__(self) -> None:
         self.owners = Owners()
         self._lock = threading.RLock()
-        self._tensors: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
+        self._alone: _Roll[torch.Tensor] = _Roll(id)
+        self._shared: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
         self._odd: _Roll[torch.Tensor] = _Roll(id)
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
@@ -142,7 +154,7 @@ class Population:
             young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
             self._meet([one for one in (self._seen.popleft()() for _ in range(len(self._seen))) if one is not None])
             self._meet(young)
-            for _, tensor in self._tensors.changed():
+            for _, tensor in self._shared.changed():
                 self._book(tensor)
             for odd in [ref() for ref in self._odd.refs]:
                 if odd is not None:
@@ -173,10 +185,32 @@ class Population:
             if self._odd.find(tensor) is None:
                 self._odd.add(tensor)
                 self._book_parts(tensor)
-        elif self._tensors.find(tensor) is None and self._book(tensor):
-            self._tensors.add(tensor)
-            if tensor.requires_grad and tensor.is_leaf:
-                self._leaves.append(weakref.ref(tensor))
+        elif not self._knows(tensor):
+            storage = self._book(tensor)
+            if storage is not None:
+                self._follow(tensor, storage)
+                if tensor.requires_grad and tensor.is_leaf:
+                    self._leaves.append(weakref.ref(tensor))
+
+    def _knows(self, tensor: torch.Tensor) -> bool:
+        return self._alone.find(tensor) is not None or self._shared.find(tensor) is not None
+
+    def _follow(self, tensor: torch.Tensor, storage: _Ref[torch.UntypedStorage]) -> None:
+        """Notice when a tensor gets another storage (``tensor.data = ...``).
+
+        The storage of one that is alone on it dies then. One that shares it, and a parameter, which a graph or an
+        optimizer may share, has to be looked at.
+        """
+        if not storage.met and not isinstance(tensor, nn.Parameter):
+            storage.alone = self._alone.add(tensor)
+        else:
+            other = None if storage.alone is None else storage.alone()
+            if storage.alone is not None and other is not None:
+                self._alone.strike(storage.alone)
+                self._shared.add(other)
+            storage.alone = None
+            self._shared.add(tensor)
+        storage.met = True
 
     def _meet_gradients(self) -> None:
         """The gradients of leaves: until somebody asks for one, only the leaf knows of it."""
@@ -185,7 +219,7 @@ class Population:
             self._leaves = [ref for ref, leaf in zip(self._leaves, leaves) if leaf is not None]
         for leaf in leaves:
             grad = None if leaf is None else leaf.grad
-            if leaf is not None and grad is not None and self._tensors.find(grad) is None:
+            if leaf is not None and grad is not None and not self._knows(grad):
                 self.owners.give_gradient(leaf, grad)
                 self._meet_tensor(grad)
 
@@ -194,15 +228,19 @@ class Population:
         for part in _parts(tensor):
             self._book(part, type(tensor))
 
-    def _book(self, tensor: torch.Tensor, kind: type | None = None) -> bool:
-        """Take in a tensor's storage; whether it has one."""
+    def _book(self, tensor: torch.Tensor, kind: type | None = None) -> _Ref[torch.UntypedStorage] | None:
+        """Take in a tensor's storage; None where it has none."""
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # A wrapper: what it wraps is a tensor of its own.
-            return False
-        if storage.device.type != "meta" and self._storages.find(storage) is None:
+            return None
+        if storage.device.type == "meta":
+            return None
+        ref = self._storages.find(storage)
+        if ref is None:
             kind = kind or type(tensor)
             ref = self._storages.add(storage)
+            ref.alone, ref.met = None, False
             ref.holding = Holding(
                 shape=tuple(tensor.shape),
                 dtype=dtype_name(tensor.dtype),
@@ -212,7 +250,7 @@ class Population:
                 owner=self.owners.name(tensor),
             )
             self._came.append(ref.holding)
-        return True
+        return ref
 
     def _resize(self, ref: _Ref[torch.UntypedStorage], nbytes: int) -> None:
         self._went.append(ref.holding)
@@ -225,9 +263,14 @@ class Population:
             self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
 
     def _bury(self) -> None:
-        self._tensors.bury()
-        self._odd.bury()
-        self._went += [ref.holding for ref in self._storages.bury()]
+        for roll in (self._alone, self._shared, self._odd):
+            roll.bury()
+        for ref in self._storages.bury():
+            self._went.append(ref.holding)
+            moved = None if ref.alone is None else ref.alone()
+            if ref.alone is not None and moved is not None:
+                self._alone.strike(ref.alone)
+                self._meet_tensor(moved)
 
 
 def _keep_young(seen: deque[weakref.ref[Any]], phase: str, info: Mapping[str, int]) -> None:

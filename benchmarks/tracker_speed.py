@@ -1,0 +1,55 @@
+"""What does a call of ``MemTracker.track`` cost? ``python -m benchmarks.tracker_speed``.
+
+Beside the walk over all objects of the garbage collector that Pytorch-Memory-Utils and pytorch_memlab make at each
+call, in one run: milliseconds of each, and their ratio, for more and more tensors, each with a storage of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import time
+from collections.abc import Callable
+
+import torch
+
+from torchsummary_plus import MemTracker
+
+GOAL_MS, AT = 1.0, 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensors", type=int, nargs="*", default=[100, 1_000, 10_000, 100_000])
+    parser.add_argument("--calls", type=int, default=30)
+    options = parser.parse_args()
+    print(f"{'tensors':>8} {'objects':>9} {'track ms':>9} {'walk ms':>9} {'ratio':>7}")
+    for count in options.tensors:
+        kept = [torch.empty(3) for _ in range(count)]
+        tracker = MemTracker(detail=False, device="cpu", stream=io.StringIO())
+        tracker.track()
+        ours, walk = (best(call, options.calls) for call in (tracker.track, every_tensor))
+        goal = "" if count != AT else f"  goal {GOAL_MS:g} ms: {'met' if ours <= GOAL_MS else 'MISSED'}"
+        print(f"{count:8,} {len(gc.get_objects()):9,} {ours:9.3f} {walk:9.3f} {ours / walk:7.4f}{goal}")
+        tracker.close()
+        del kept, tracker
+
+
+def every_tensor() -> int:
+    """The tensors among all objects, and their bytes: what the older tools do at each call."""
+    return sum(one.numel() * one.element_size() for one in gc.get_objects() if torch.Tensor in type(one).__mro__)
+
+
+def best(call: Callable[[], object], calls: int) -> float:
+    """The least milliseconds of some calls, in processor time."""
+    found = []
+    for _ in range(calls):
+        started = time.process_time()
+        call()
+        found.append(1000 * (time.process_time() - started))
+    return min(found)
+
+
+if __name__ == "__main__":
+    main()
