@@ -180,11 +180,11 @@ def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
     table = of_resnet.tables(style="tree")[0]
     table = replace(table, rows=table.rows[:1] + (table.rows[1:] * 200)[:9999])
     cells = [[row.label, *(cell.text for cell in row.cells)] for row in table.rows]
-    fragment([table])
+    fragment([replace(table, rows=table.rows[:9])])
     start = process_time()
     drawn = fragment([table])
     middle = process_time()
-    tabulate(cells)
+    tabulate(cells, disable_numparse=True)
     assert middle - start < 6 * (process_time() - middle)
     assert len(drawn) < 10_000 * 500
 

@@ -121,9 +121,11 @@ def _read(master: int) -> bytes:
     ids=["python", "ipython"],
 )
 def test_a_shell_at_a_terminal_prints_the_text_once(command: list[str]) -> None:
-    calls = SETUP + "import sys\nsummary(model, (8,))\n'jinja2' in sys.modules\ns = summary(model, (8,))\ns\nquit()\n"
-    printed = typed(command, calls)
-    assert printed.count(TABLE) == 3  # The call, the call that is assigned, and what was assigned.
+    run = "t = Thread(target=lambda: print(repr(summary(model, (8,)))))\nt.start(); t.join()\n"
+    in_a_thread = f"from threading import Thread\n{run}"
+    calls = SETUP + "import sys\nsummary(model, (8,))\n'jinja2' in sys.modules\ns = summary(model, (8,))\ns\n"
+    printed = typed(command, calls + in_a_thread + "quit()\n")
+    assert printed.count(TABLE) == 5  # The call, the call that is assigned, what was assigned, and both of the thread.
     assert printed.count("<ModelSummary of Linear: 36 parameters>") == 1
     assert printed.count("False") == 1
 

@@ -24,9 +24,10 @@ class _Shown:
 
     def add(self, result: object) -> None:
         statement = _statement()
-        if statement is not self.statement:
-            self.statement, self.results = statement, []
-        self.results.append(ref(result))
+        if statement is None:  # Another thread than the shell's.
+            return
+        kept = [one for one in self.results if one() is not None] if statement is self.statement else []
+        self.statement, self.results = statement, [*kept, ref(result)]
 
     def has(self, result: object) -> bool:
         return any(one() is result for one in self.results) and _statement() is self.statement
