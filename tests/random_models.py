@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -12,6 +13,12 @@ from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.lines import STYLES
 
 WIDTH = 4
+
+
+def law(max_examples: int) -> settings:
+    """Settings of a law over so many summaries, each of which takes as long as it takes."""
+    return settings(max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 HOSTILE = (
     "a|b",

@@ -8,9 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from random_models import summaries
+from random_models import law, summaries
 from test_paste import markdown_tables, shown
 from torch import nn
 
@@ -25,7 +25,7 @@ from torchsummary_plus import (
 )
 from torchsummary_plus.render.lines import STYLES
 
-LAW = settings(max_examples=25, deadline=None)
+LAW = law(25)
 
 FIGURES = ("total_params", "trainable_params", "non_trainable_params", "total_mult_adds", "input_bytes")
 
@@ -84,7 +84,7 @@ def test_swapped_models_give_the_mirror(first: ModelSummary, second: ModelSummar
     assert sorted(mirrored[change] for change in changes[0]) == changes[1]
 
 
-@settings(max_examples=8, deadline=None)
+@law(8)
 @given(summaries(), summaries(), st.booleans())
 def test_every_format_shows_both_tables(first: ModelSummary, second: ModelSummary, ratios: bool) -> None:
     comparison = compare(first, second, names=["<b>one|</b>", "$two$ `x`"], ratios=ratios)

@@ -17,10 +17,10 @@ from typing import Any
 import jsonschema
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from random_models import HOSTILE, Branches, looks, summaries
+from random_models import HOSTILE, Branches, law, looks, summaries
 from torch import nn
 
 from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
@@ -28,8 +28,8 @@ from torchsummary_plus.render.latex import latex_text
 from torchsummary_plus.render.table import Table, TableRow
 from torchsummary_plus.units import UNITS, one_line
 
-LAW = settings(max_examples=40, deadline=None)
-MEMORY = settings(max_examples=6, deadline=None)
+LAW = law(40)
+MEMORY = law(6)
 
 
 def plain(text: str) -> str:
@@ -234,7 +234,7 @@ def test_every_letter_of_europe_compiles(tmp_path: Path) -> None:
         assert f"{c} {c}{c} x{c}x" in page, c
 
 
-@settings(max_examples=3, deadline=None)
+@law(3)
 @given(st.lists(summaries(), min_size=4, max_size=4), st.sampled_from(["torchsummary", "tree"]))
 def test_random_tables_compile_and_have_the_numbers(results: list[ModelSummary], style: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
