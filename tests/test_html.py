@@ -11,13 +11,13 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tabulate import tabulate
 from torch import nn
 
 from examples.resnet import resnet18
-from tests.random_models import looks, summaries
+from tests.random_models import law, looks, summaries
 from torchsummary_plus import ModelSummary, estimate_memory, summary
 from torchsummary_plus.render.html import fragment, guides, source, table_html
 from torchsummary_plus.render.table import Cell, Field, Table, TableRow
@@ -74,7 +74,7 @@ def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
         assert [text_of(note) for note in page.findall(".//p")] == list(table.notes)
 
 
-@settings(max_examples=40)
+@law(40)
 @given(summaries(memory=(None, "train")), looks, st.sampled_from(UNITS))
 def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, Any], units: str) -> None:
     page = parsed(result.to_html(**look, units=units))
