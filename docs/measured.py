@@ -1,0 +1,57 @@
+"""The table of predicted against measured peaks, from the recordings of benchmarks: ``python -m docs.measured``."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.cpu_truth_report import Row, percentile, rows
+
+MARK = "<!-- measured -->"
+DATA = Path(__file__).parents[1] / "benchmarks" / "data"
+HEAD = ("family", "models", "steps", "to the byte", "median", "90 %", "99 %", "worst")
+
+
+def measured_table(folder: Path) -> str:
+    """A table in Markdown for each recording on a CPU, the errors those of the peak of a step; a sentence for none."""
+    texts = [recording_text(json.loads(path.read_text())) for path in sorted(folder.glob("cpu_truth_*.json"))]
+    return "\n\n".join(texts) or "No recording comes with this version."
+
+
+def recording_text(data: dict[str, Any]) -> str:
+    """One recording: the machine it was made on, and a line for each family of models."""
+    machine = data["machine"]
+    lines = [line(family, members) for family, members in families(data)]
+    return (
+        f"{machine['isa']}, torch {machine['torch']}, oneDNN {machine['onednn']}, threads: {machine['threads']}\n\n"
+        + tabulate(lines, HEAD, tablefmt="github", colalign=("left", *("right",) * (len(HEAD) - 1)))
+    )
+
+
+def families(data: dict[str, Any]) -> Iterator[tuple[str, list[Row]]]:
+    """The steps of each family of models, then those of all."""
+    found = list(rows(data))
+    members: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        members[row.family].append(row)
+    yield from members.items()
+    yield "all", found
+
+
+def line(family: str, members: list[Row]) -> tuple[str, ...]:
+    """A row of the table."""
+    sizes = [abs(row.error) for row in members]
+    worst = max(members, key=lambda row: abs(row.error)).error
+    exact = sum(row.measured == row.predicted for row in members) / len(members)
+    models = len({row.name.partition("/")[0] for row in members})
+    shares = (f"{100 * percentile(sizes, part):.3f} %" for part in (0.5, 0.9, 0.99))
+    return family, str(models), str(len(members)), f"{100 * exact:.1f} %", *shares, f"{100 * worst:+.2f} %"
+
+
+if __name__ == "__main__":
+    print(measured_table(DATA))
