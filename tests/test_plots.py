@@ -303,6 +303,14 @@ def test_hostile_names_are_drawn_as_they_are() -> None:
     assert result.memory.to_pdf()
 
 
+def test_a_legend_has_the_classes_as_they_are_called() -> None:
+    model = nn.Sequential(*(type(name, (nn.Linear,), {})(3, 3) for name in ("_Private", "My_Layer", "$a$")))
+    legend = summary(model, (3,), verbose=0).plot(ax=axes()).get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_Private", "My_Layer", "$a$"]
+    assert not any(text.get_parse_math() for text in legend.get_texts())
+
+
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as it is seen without one kind of cone.
 SEEN = {
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],

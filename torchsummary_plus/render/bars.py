@@ -73,9 +73,10 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     held: dict[str, Counter[str]] = {}
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
-        held.setdefault(path, Counter()).update(dict(module.at_peak))
+        held.setdefault(path, Counter()).update({kind.replace("_", " "): nbytes for kind, nbytes in module.at_peak})
     found = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
-    return _draw(heaviest(found, top), STACK, "Held at the peak", "bytes", estimate.peak_bytes, place)
+    colours = {kind.replace("_", " "): colour for kind, colour in STACK.items()}
+    return _draw(heaviest(found, top), colours, "Held at the peak", "bytes", estimate.peak_bytes, place)
 
 
 def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
@@ -100,7 +101,7 @@ def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str,
     starts = [0.0] * len(bars)
     for name in there:
         widths = [bar.parts.get(name, 0) / size for bar in bars]
-        label = ("" if name in seen else "_") + name.replace("_", " ")
+        label = _label(name) if name in seen else f"_{name}"
         ax.barh(places, widths, 0.8, left=starts, color=colours[name], label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
@@ -119,6 +120,11 @@ def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str,
     if len(seen) > 1:
         legend_below(ax, (0.3, -0.42 / (height_of(len(bars), 0) - 0.4)), *ax.get_legend_handles_labels())
     return ax
+
+
+def _label(name: str) -> str:
+    """A name that a legend shows: matplotlib leaves out those that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def height_of(bars: int, names: int) -> float:

@@ -64,10 +64,12 @@ def tidy(ax: Axes) -> None:
 
 def legend_below(ax: Axes, at: tuple[float, float], handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Names of colours in rows of three, the middle of the first at a place in fractions of the axes."""
-    ax.legend(
+    made = ax.legend(
         handles, labels, loc="upper center", bbox_to_anchor=at, ncols=3, frameon=False, fontsize=TEXT,
         handlelength=1, handleheight=1, columnspacing=1, handletextpad=0.5, borderaxespad=0,
     )  # fmt: skip
+    for text in made.get_texts():
+        text.set_parse_math(False)
 
 
 def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
