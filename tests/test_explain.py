@@ -241,6 +241,11 @@ def test_the_columns_of_arithmetic_give_the_columns_beside_them(style: str, dept
     assert told > (40 if depth is None else 3)
 
 
+def test_what_is_not_made_yet_has_no_parameters() -> None:
+    assert not explain(nn.LazyLinear(4)) and str(explain(nn.LazyLinear(4))) == "LazyLinear"
+    assert "Parameters: (8 + 1) x 4 = 36" in str(explain(nn.LazyLinear(4), (8,)))
+
+
 def test_what_is_counted_elsewhere_is_said() -> None:
     gpt2 = summary(GPT2(Config(32, 2, 4, 50, 16)), (12,), verbose=0)
     head = next(row for row in gpt2.rows if row.path == "lm_head")

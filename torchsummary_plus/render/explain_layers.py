@@ -23,7 +23,7 @@ def _filter(layer: Layer) -> Expr:
     """The weights of one filter."""
     channels, groups = layer.whole("in_channels"), layer.whole("groups")
     seen = number(channels) if groups == 1 else quotient(channels, groups)
-    return product(*layer.settings["kernel_size"], seen)  # type: ignore[misc]  # A convolution's are whole numbers.
+    return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), seen)
 
 
 def _convolution_parts(layer: Layer) -> list[tuple[str, str, Expr]]:
@@ -109,7 +109,7 @@ register_explanation(
 
 
 def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    names = SPATIAL[int(layer.row.layer.base[-2])]  # type: ignore[union-attr]  # What has settings has a layer.
+    names = SPATIAL[int(layer.base[-2])]
     count = len(names)
     gaps = layer.each("dilation", count) if "dilation" in layer.settings else (1,) * count
     pads = layer.each("padding", count) if "padding" in layer.settings else (0,) * count

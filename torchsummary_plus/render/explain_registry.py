@@ -22,6 +22,7 @@ class Layer:
 
     def __init__(self, row: Row) -> None:
         self.row = row
+        self.base = row.layer.base if row.layer is not None else ""
         self.settings: dict[str, Setting] = dict(row.layer.settings) if row.layer is not None else {}
         self.shapes = {name: shape for name, shape, _ in row.layer.parameters} if row.layer is not None else {}
         self.inputs: tuple[TensorSpec, ...] = tuple(tensors(row.inputs))

@@ -26,10 +26,11 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
     if kind not in _KNOWN:
         _KNOWN[kind] = _declared(kind)
     base, names = _KNOWN[kind]
-    settings = tuple((name, value) for name in names for known, value in [_plain(module, name)] if known)
-    if not settings and not parameters:
+    settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
+    known = [p for p in parameters if p.shape or p.numel]  # A lazy parameter has no shape yet.
+    if not settings and not known:
         return None
-    return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in parameters))
+    return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in known))
 
 
 _KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
