@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from examples.resnet import resnet18
-from torchsummary_plus import InputError, MissingExtraError, ModelSummary, summary
+from torchsummary_plus import InputError, MissingExtraError, ModelSummary, estimate_memory, summary
 from torchsummary_plus.extras import need_extra
 from torchsummary_plus.memory_records import KINDS
 from torchsummary_plus.render.table import Table
@@ -105,3 +106,13 @@ def test_a_package_that_lacks_something_itself_is_not_called_missing(
     with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere") as caught:
         need_extra("half_there", "plot")
     assert not isinstance(caught.value, MissingExtraError)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_stands_under_an_estimate_stands_under_its_table(device: str) -> None:
+    """The same sizes, each end of a range in a line of its own, in every unit."""
+    estimate = estimate_memory(resnet18(), (3, 64, 64), 2, device=device, optimizer="sgd")
+    told = re.findall(r"^(?:Peak|On the|Between).*?: ([\d.]+)(?: to ([\d.]+))?", str(estimate), flags=re.MULTILINE)
+    (table,) = estimate.tables()
+    assert [total.cell.text for total in table.totals] == [figure for figures in told for figure in figures if figure]
+    assert len(told) == (5 if device == "cuda" else 4)

@@ -106,17 +106,25 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
 
 
 def _totals(estimate: Estimate) -> Iterator[Total]:
+    least, most = estimate.peak_range
     low, high = estimate.device_bytes
-    sizes = {
-        "peak_bytes": ("Peak allocated", estimate.peak_bytes),
-        "reserved_bytes": ("Peak reserved", estimate.reserved_bytes),
+    bands = {
+        "peak_bytes_low": ("Peak within the error bands of the rules, at least", least),
+        "peak_bytes_high": ("Peak within the error bands of the rules, at most", most),
+    }
+    device = {
         "device_bytes_low": ("On the device, with the context, at least", low),
         "device_bytes_high": ("On the device, with the context, at most", high),
+    }
+    sizes = {
+        "peak_bytes": ("Peak allocated", estimate.peak_bytes),
+        **(bands if least < most else {}),
+        "reserved_bytes": ("Peak reserved", estimate.reserved_bytes),
+        **(device if high > estimate.reserved_bytes else {}),
         "steady_bytes": ("Between steps", estimate.steady_bytes),
     }
     for name, (label, nbytes) in sizes.items():
-        if not name.startswith("device") or high > estimate.reserved_bytes:
-            yield Total(Field(name, label, "bytes", scaled=True), _size(nbytes))
+        yield Total(Field(name, label, "bytes", scaled=True), _size(nbytes))
 
 
 def _size(nbytes: int) -> Cell:
