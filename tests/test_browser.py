@@ -120,6 +120,14 @@ def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, made: ModelSumm
     assert [work[label] for label in states[0][1][1:]] == falling
     assert [work[label] for label in states[1][1][1:]] == falling[::-1]
     assert states[2][1] == before
+    press(table, "Mult-Adds")
+    heaviest = max(work, key=lambda label: work[label])
+    row = next(row for row in table.find_elements(By.CSS_SELECTOR, "tbody tr") if row.text.startswith(heaviest))
+    assert [row.get_attribute(f"aria-{name}") for name in ("posinset", "setsize", "level")] == [
+        "1",
+        str(len(work)),
+        "2",
+    ]
     press(table, "Param #")
     press(table, "Expand all")
     assert sorted(shown(table)) == sorted(row.label for row in lines) and shown(table)[1] == "layer4 (Sequential)"

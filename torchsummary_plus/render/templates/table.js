@@ -11,7 +11,7 @@
     const path = [];
     return [...body.rows].map((tr, place) => {
       const level = Number(tr.style.getPropertyValue("--level"));
-      const row = { tr, place, level, parent: null, children: [], open: true, found: true, shown: true };
+      const row = { tr, place, level, parent: null, children: [], open: true, found: false, kept: false, shown: true };
       while (path.length && path[path.length - 1].level >= level) path.pop();
       if (path.length) {
         row.parent = path[path.length - 1];
@@ -26,9 +26,10 @@
   function readColumns(head, rows) {
     return [...head.cells].map((th, index) => {
       const unit = th.dataset.unit || "";
-      const column = { th, index, unit, addsUp: "addsUp" in th.dataset, values: null, sums: null };
-      if (unit) column.values = rows.map(({ tr }) => (tr.cells[index].dataset.v === undefined ? null : Number(tr.cells[index].dataset.v)));
-      if (unit && column.addsUp) {
+      const column = { th, index, unit, values: null, sums: null };
+      const value = ({ v }) => (v === undefined ? null : Number(v));
+      if (unit) column.values = rows.map(({ tr }) => value(tr.cells[index].dataset));
+      if (unit && "addsUp" in th.dataset) {
         column.sums = [...column.values];
         for (const row of [...rows].reverse())
           if (row.parent && column.sums[row.place] !== null) column.sums[row.parent.place] += column.sums[row.place];
@@ -52,16 +53,13 @@
 
     /* Show and hide: with a search what is found and what it is in, else what no fold hides. */
     function draw() {
-      let count = 0;
       for (const row of order) {
         const { parent } = row;
         row.shown = query ? row.kept : !parent || (parent.shown && parent.open);
         if (row.tr.hidden === row.shown) row.tr.hidden = !row.shown;
-        if (row.shown) count += 1;
         if (row.children.length) drawFold(row);
       }
       if (!current || !current.shown) focusable(order.find((row) => row.shown) || null);
-      return count;
     }
 
     function drawFold(row) {
@@ -129,15 +127,19 @@
       }
     }
 
+    /* Siblings, in the order in which they stand. */
+    function numberRows(family) {
+      family.forEach(({ tr }, place) => {
+        tr.setAttribute("aria-setsize", family.length);
+        tr.setAttribute("aria-posinset", place + 1);
+      });
+      return family;
+    }
+
     function makeTree() {
       table.setAttribute("aria-readonly", "true");
-      const families = [rows.filter((row) => !row.parent), ...rows.map((row) => row.children)];
-      for (const family of families)
-        family.forEach((row, place) => {
-          row.tr.setAttribute("aria-level", row.level + 1);
-          row.tr.setAttribute("aria-setsize", family.length);
-          row.tr.setAttribute("aria-posinset", place + 1);
-        });
+      for (const { tr, level } of rows) tr.setAttribute("aria-level", level + 1);
+      for (const family of [rows.filter((row) => !row.parent), ...rows.map((row) => row.children)]) numberRows(family);
       const rowOf = new Map(rows.map((row) => [row.tr, row]));
       body.addEventListener("click", (event) => {
         const cell = event.target.closest("th");
@@ -168,12 +170,13 @@
         if (x === null || y === null) return (x === null) - (y === null);
         return sign * (x - y);
       };
+      const sorted = (family) => (nested ? numberRows(family.sort(compare)) : family.sort(compare));
+      const stack = sorted(rows.filter((row) => !row.parent)).reverse();
       order = [];
-      const family = rows.filter((row) => !row.parent).sort(compare).reverse();
-      while (family.length) {
-        const row = family.pop();
+      while (stack.length) {
+        const row = stack.pop();
         order.push(row);
-        family.push(...[...row.children].sort(compare).reverse());
+        stack.push(...sorted([...row.children]).reverse());
       }
       body.replaceChildren(); // To move a row takes time in proportion to those before it; to add one does not.
       body.append(...order.map((row) => row.tr));
