@@ -185,6 +185,22 @@ def test_owners_are_named(tracker: MemTracker) -> None:
     assert point.appeared == () and "gradient of Sequential.1.weight" in owners(point.gone)
 
 
+@pytest.mark.parametrize("when", ["before the tracker", "between two calls"])
+def test_a_gradient_that_the_program_has_asked_for_is_named_too(when: str) -> None:
+    tracker = quiet()
+    if when == "between two calls":
+        tracker.track()
+    net = nn.Linear(3, 5)
+    net(torch.zeros(4, 3)).sum().backward()
+    asked = [parameter.grad for parameter in net.parameters()]
+    if when == "before the tracker":
+        tracker.close()
+        tracker = quiet()
+    owners = {owner for group in tracker.track().appeared for owner in group.owners}
+    tracker.close()
+    assert len(asked) == 2 and {"gradient of Linear.weight", "gradient of Linear.bias"} <= owners
+
+
 def odd_tensors() -> dict[str, tuple[object, int]]:
     """Unusual tensors, and the bytes that they hold."""
     plain = torch.eye(4)

@@ -152,14 +152,13 @@ class Population:
         with self._lock:
             self._bury()
             young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
-            self._meet([one for one in (self._seen.popleft()() for _ in range(len(self._seen))) if one is not None])
-            self._meet(young)
+            seen = [one for one in (self._seen.popleft()() for _ in range(len(self._seen))) if one is not None]
+            self._meet([*seen, *young])
             for _, tensor in self._shared.changed():
                 self._book(tensor)
             for odd in [ref() for ref in self._odd.refs]:
                 if odd is not None:
                     self._book_parts(odd)
-            self._meet_gradients()
             for ref, storage in self._storages.changed():
                 self._resize(ref, storage.nbytes())
             self._bury()
@@ -169,7 +168,7 @@ class Population:
             return came, went
 
     def _meet(self, objects: Iterable[Any]) -> None:
-        """Take in the tensors among some objects; modules and optimizers first, for they name them."""
+        """Take in the tensors among some objects; first modules, optimizers and leaves, for they name tensors."""
         found = []
         for one in objects:
             lineage = type(one).__mro__
@@ -177,6 +176,10 @@ class Population:
                 found.append(one)
             elif nn.Module in lineage or torch.optim.Optimizer in lineage:
                 self.owners.meet(one)
+        for tensor in found:
+            if type(tensor) in PLAIN and tensor.requires_grad and tensor.is_leaf:
+                self._meet_tensor(tensor)
+        self._meet_gradients()
         for tensor in found:
             self._meet_tensor(tensor)
 
