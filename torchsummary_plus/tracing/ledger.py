@@ -18,6 +18,8 @@ from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
 from .workspace_registry import LASTING, RESERVES, SCRATCH
 
+NUMBERS = (bool, int, float, complex)
+
 
 class Ledger(Listener):
     """Notes what is allocated and freed while a step runs, and for whom.
@@ -42,11 +44,13 @@ class Ledger(Listener):
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._given_number: weakref.ref[torch.Tensor] | None = None
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
 
     def enter(self, phase: str, step: int) -> None:
         """A new phase of the step begins."""
+        self._keep_number()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
@@ -68,6 +72,7 @@ class Ledger(Listener):
             self._book(tensor.untyped_storage(), owner)
 
     def begin(self, frame: Frame) -> None:
+        self._keep_number()
         self._turn(OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:
             outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
@@ -75,6 +80,7 @@ class Ledger(Listener):
             self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
 
     def end(self, frame: Frame, output: Any) -> None:
+        self._keep_number()
         outer = frame.outer
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
@@ -109,6 +115,7 @@ class Ledger(Listener):
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self._keep_number()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -130,6 +137,23 @@ class Ledger(Listener):
                     self.spared.add(number)
                 self._event(number, phase.nbytes)
                 self._event(number, 0)
+        if self.backend == "cpu" and len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
+            self._given_number = weakref.ref(out)
+
+    def _keep_number(self) -> None:
+        """Book the Python number that the last operator's autograd node keeps, as a tensor, where it does.
+
+        A product keeps the other factor for the gradient of its first: of a number what torch has made of it. The node
+        is there once the operator is over.
+        """
+        made, self._given_number = self._given_number, None
+        out = None if made is None else made()
+        node = None if out is None else out.grad_fn
+        kept = None if node is None else getattr(node, "_saved_other", None)
+        if isinstance(kept, torch.Tensor) and self._is_here(kept):
+            storage = kept.untyped_storage()
+            if storage._cdata not in self._live:
+                self._book(storage, self.moments[-1].module)
 
     def _book_results(
         self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
@@ -165,12 +189,14 @@ class Ledger(Listener):
         return number
 
     def _free(self, key: int) -> None:
+        self._keep_number()
         number, _ = self._live.pop(key)
         if self.nbytes[number]:
             self._event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
+        self._keep_number()
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
