@@ -9,7 +9,7 @@ import sys
 import weakref
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import matplotlib
@@ -33,7 +33,7 @@ from torchsummary_plus.render.bars import MEASURES
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.figure import CLASSES, GREY, STACK
 from torchsummary_plus.render.lines import flat_lines
-from torchsummary_plus.render.timeline import MOST_POINTS, thinned
+from torchsummary_plus.render.timeline import MOST_POINTS, spans, thinned
 
 matplotlib.use("Agg")
 
@@ -229,6 +229,23 @@ def test_memory_is_the_best_that_is_known() -> None:
         compared().plot("speed", ax=axes())
 
 
+def test_steps_are_compared_by_kind() -> None:
+    plain, adam = (estimate_memory(nn.Linear(64, 64), (64,), 512, optimizer=name) for name in ("sgd", "adamw"))
+    ax = compare(plain, adam, names=["sgd", "adamw"]).plot(ax=axes())
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["sgd", "adamw"]
+    assert ax.get_xlabel() == "Peak (KiB)"
+    assert [length * 1024 for length in lengths(ax)] == pytest.approx([plain.peak_bytes, adam.peak_bytes])
+    state = next(container for container in ax.containers if container.get_label() == "optimizer state")
+    drawn = [patch.get_width() * 1024 for patch in state]
+    assert drawn == [0, pytest.approx(adam.at_peak["optimizer_state"])] and drawn[1]
+
+
+def test_the_end_of_a_step_is_no_forward() -> None:
+    estimate = estimate_memory(nn.Linear(64, 64), (64,), 512, optimizer="adamw")
+    found = [(span.phase, span.step) for span in spans(estimate.timeline)]
+    assert found[-2:] == [("optimizer", 1), ("end", 1)] and ("forward", 1) in found
+
+
 def test_wrong_arguments_name_what_is_accepted() -> None:
     with pytest.raises(InputError, match="by is 'params'; accepted: 'num_params', 'mult_adds'"):
         resnet().plot("params")
@@ -283,8 +300,13 @@ def test_a_file_is_of_its_kind_and_touches_no_figure(suffix: str, tmp_path: Path
         assert made.startswith(b"\x89PNG")
 
 
+@pytest.mark.filterwarnings("error")
 def test_no_text_is_smaller_than_papers_ask_or_outside_the_page() -> None:
-    for draw in (resnet().plot, resnet().memory.plot, gpt2().plot_timeline, compared().plot):
+    few = [partial(resnet().plot, "output_bytes", top=top) for top in (1, 2, 40)]
+    whole = [partial(gpt2().plot, depth=depth) for depth in (0, 1)]
+    steps = compare(resnet().memory, gpt2(), names=["resnet", "gpt2"]).plot
+    lines = [gpt2().plot_timeline, partial(gpt2().plot_timeline, steps=[1, 2], memory="RTX 4090")]
+    for draw in (resnet().plot, resnet().memory.plot, compared().plot, steps, *few, *whole, *lines):
         figure = draw().get_figure()
         texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
         assert texts and min(text.get_fontsize() for text in texts) >= 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InputError, choice_error
 from ..memory.estimate import Estimate
@@ -17,6 +17,8 @@ from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Value = TypeVar("Value")
 
 LABEL = 26
 """Characters of a layer's path that leave the bars half a column."""
@@ -73,10 +75,20 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     held: dict[str, Counter[str]] = {}
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
-        held.setdefault(path, Counter()).update({kind.replace("_", " "): nbytes for kind, nbytes in module.at_peak})
+        held.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
     found = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
-    colours = {kind.replace("_", " "): colour for kind, colour in STACK.items()}
-    return _draw(heaviest(found, top), colours, "Held at the peak", "bytes", estimate.peak_bytes, place)
+    return _draw(heaviest(found, top), _kinds(STACK), "Held at the peak", "bytes", estimate.peak_bytes, place)
+
+
+def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:
+    """The peaks of some steps by kind, in the order they are given in."""
+    bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
+    return _draw(bars, _kinds(STACK), "Peak", "bytes", None, place)
+
+
+def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:
+    """What is told by kind, by the kinds as they are read."""
+    return {kind.replace("_", " "): value for kind, value in by_kind.items()}
 
 
 def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
@@ -90,8 +102,10 @@ def _name(line: Line) -> str:
     return line.label if line.row.kind == "function" else line.row.path or line.row.class_name
 
 
-def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int, place: Place) -> Axes:
-    """Bars in parts, their lengths beside them, and how much of all they are under them."""
+def _draw(
+    bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place
+) -> Axes:
+    """Bars in parts, their lengths beside them, and how much of a total they are under them."""
     most = max((bar.length for bar in bars), default=0)
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
     seen = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
@@ -113,12 +127,11 @@ def _draw(bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str,
     ax.set_yticks(places, [elided(bar.label, LABEL) for bar in bars], parse_math=False)
     ax.tick_params(axis="y", length=0)
     unit_name = f" ({unit_name})" if unit_name else ""
-    share = 100 * sum(bar.length for bar in bars) / max(total, 1)
-    ax.set_xlabel(
-        f"{what}{unit_name}: {total / size:,.2f} in all, {share:.0f} % shown", fontsize=TEXT, color="black", loc="right"
-    )
+    share = 100 * sum(bar.length for bar in bars) / max(total or 0, 1)
+    of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
+    ax.set_xlabel(f"{what}{unit_name}{of_all}", fontsize=TEXT, color="black", loc="right")
     if len(seen) > 1:
-        legend_below(ax, (0.3, -0.42 / (height_of(len(bars), 0) - 0.4)), *ax.get_legend_handles_labels())
+        legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
     return ax
 
 

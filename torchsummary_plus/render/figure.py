@@ -62,11 +62,15 @@ def tidy(ax: Axes) -> None:
         spine.set_color(INK)
 
 
-def legend_below(ax: Axes, at: tuple[float, float], handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Names of colours in rows of three, the middle of the first at a place in fractions of the axes."""
+def legend_below(
+    ax: Axes, at: tuple[float, float], handles: Sequence[Any], labels: Sequence[str], inches: float = 0
+) -> None:
+    """Names of colours in rows of three, their middle so many inches below a place in the axes' fractions."""
+    down = need_extra("matplotlib.transforms", "plot").ScaledTranslation(0, -inches, ax.figure.dpi_scale_trans)
     made = ax.legend(
-        handles, labels, loc="upper center", bbox_to_anchor=at, ncols=3, frameon=False, fontsize=TEXT,
-        handlelength=1, handleheight=1, columnspacing=1, handletextpad=0.5, borderaxespad=0,
+        handles, labels, loc="upper center", bbox_to_anchor=at, bbox_transform=ax.transAxes + down, ncols=3,
+        frameon=False, fontsize=TEXT, handlelength=1, handleheight=1, columnspacing=1, handletextpad=0.5,
+        borderaxespad=0,
     )  # fmt: skip
     for text in made.get_texts():
         text.set_parse_math(False)

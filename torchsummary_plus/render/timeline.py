@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def draw_timeline(
     _peak(ax, points, estimate, size, unit)
     tidy(ax)
     handles, labels = ax.get_legend_handles_labels()
-    legend_below(ax, (0.5, -0.14), handles[::-1], labels[::-1])
+    legend_below(ax, (0.5, 0), handles[::-1], labels[::-1], inches=0.22)
     return ax
 
 
@@ -97,7 +97,13 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
         stop = place + sum(1 for _ in run)
         found.append(Span(phase, step, place, stop))
         place = stop
-    return found
+    return [*map(_named, [None, *found], found)]
+
+
+def _named(before: Span | None, span: Span) -> Span:
+    """What comes after an optimizer's step and is called a forward is the end of a step: gradients are let go."""
+    ends = before is not None and before.step == span.step and before.phase == "optimizer" and span.phase == "forward"
+    return replace(span, phase="end") if ends else span
 
 
 def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
