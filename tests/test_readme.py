@@ -33,6 +33,11 @@ def commands() -> list[str]:
     return [re.sub(r"^\S*torchsummary-plus ", "", call) for call in calls if re.match(r"\S*torchsummary-plus ", call)]
 
 
+def test_pictures_are_there_and_small() -> None:
+    pictures = [ROOT / place for place in re.findall(r'(?:src|srcset)="([^"]+)"', README)]
+    assert pictures and all(0 < picture.stat().st_size < 200_000 for picture in pictures)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     """One after the other, as a reader would run them; a text block is what the block above it prints."""

@@ -101,7 +101,7 @@ def test_a_comparison_has_tabs_of_its_own(made: ModelSummary, tmp_path: Path) ->
         read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page.read_text("utf-8"))
         assert [section.get("data-tab") for section in read.iter("section")] == tabs
     changed = [row for row in read.iter("tr") if row.get("data-change") == "changed"]
-    assert [row[0].get("title") for row in changed] == ["", "fc"]
+    assert [row[0].get("title") for row in changed] == ["fc"]
 
 
 def test_names_stay_names_in_a_report(tmp_path: Path) -> None:

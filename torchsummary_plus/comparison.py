@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .comparing import Compared
 from .figures import Figures
@@ -33,6 +33,9 @@ class Comparison(Compared, Views, Figures):
     """
 
     view: View = field(default_factory=View)
+
+    _html_style: ClassVar[str | None] = None
+    """Rows that only one model has stand between those of others, which a tree would fold into them."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """The rows of the layer table: for each entry the index of the row in its report, None where it has none."""
@@ -84,7 +87,7 @@ class Comparison(Compared, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from .render.html_report import tables_section
 
-        figures, layers = self.tables(style="tree", units="auto")
+        figures, layers = self.tables(units="auto")
         return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
 
     def __str__(self) -> str:

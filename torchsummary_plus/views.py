@@ -88,6 +88,9 @@ class Views(ABC):
     _derived: ClassVar[tuple[str, ...]] = ()
     """What :meth:`to_json` writes beside the fields: properties that are plain data."""
 
+    _html_style: ClassVar[str | None] = "tree"
+    """The style of HTML unless it is given; None: as the result was made."""
+
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """The tables that show the result, the main one first; ``...`` and a style of None: as it was made."""
@@ -179,20 +182,20 @@ class Views(ABC):
         return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
-        """The tables as a piece of HTML that may stand in any page; nested, unless a ``style`` is given.
+        """The tables as a piece of HTML that may stand in any page; layers are nested, unless a ``style`` is given.
 
         It reads well as it is. Where its script runs, rows fold, columns sort, and there is a search; it loads nothing.
         """
         from .render.html import fragment
 
-        look.setdefault("style", "tree")
+        look.setdefault("style", self._html_style)
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """A page with what :meth:`to_html` gives."""
         from .render.html import page
 
-        look.setdefault("style", "tree")
+        look.setdefault("style", self._html_style)
         tables = self.tables(**look)
         return page(tables[0].title, tables)
 
@@ -219,7 +222,7 @@ class Views(ABC):
         """The tabs of a report of the result."""
         from .render.html_report import tables_section
 
-        tables = self.tables(style="tree")
+        tables = self.tables(style=self._html_style)
         return (tables_section(tables[0].title, tables),)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
