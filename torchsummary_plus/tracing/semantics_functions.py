@@ -102,6 +102,8 @@ _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
+_svdvals_kernel: Callable[..., torch.Tensor] = torch.linalg.svdvals
+_eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
 _pool: Any = functional.max_pool1d
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
 
@@ -143,11 +145,29 @@ def _as_numbers(index: Any, inside: bool) -> Any:
     return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
 
 
+def _singular_values(matrix: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Without the vectors, which only a gradient needs; under a mode they are made in any case."""
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return _svdvals_kernel(matrix, **options)
+    values: torch.Tensor = torch.ops.aten._linalg_svd(matrix, False, False, **options)[1]
+    return values
+
+
+def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
+    """As :func:`_singular_values`."""
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return _eigvalsh_kernel(matrix, UPLO)
+    values: torch.Tensor = torch.ops.aten._linalg_eigh(matrix, UPLO, False)[0]
+    return values
+
+
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _linear_kernel: _linear,
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,
     _setitem: _set_item,
+    _svdvals_kernel: _singular_values,
+    _eigvalsh_kernel: _eigenvalues,
 }
 
 _FINITE = {

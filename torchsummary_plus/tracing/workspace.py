@@ -7,6 +7,7 @@ from typing import Any
 
 from . import (  # noqa: F401 - their rules register themselves
     workspace_attention,
+    workspace_bags,
     workspace_conv,
     workspace_copies,
     workspace_cpu,
@@ -15,6 +16,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_cuda_conv,
     workspace_fft,
     workspace_images,
+    workspace_linalg,
     workspace_pointwise,
     workspace_products,
     workspace_rnn,
