@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from torchsummary_plus.api import summary
@@ -148,3 +149,12 @@ def test_a_card_that_is_there_is_not_begun_to_be_used(step: Any, device: str, mo
     summary(model, (64,), 2, device=device, verbose=False)
     estimate_memory(model, input_data=x, device="cpu", **options)
     assert not torch.cuda.is_initialized()
+
+
+@no_card
+def test_torchs_own_fake_mode_may_have_been_there_before() -> None:
+    with FakeTensorMode():
+        torch.ones(3, device="cuda")
+    model, x = Dropped(), torch.randn(8, 64)
+    found = [estimate_memory(model, input_data=x, device="cuda", train_step=plain).peak_bytes for _ in range(3)]
+    assert found[0] == found[1] == found[2]

@@ -1,8 +1,8 @@
 """The autograd engine on a CUDA build without a card, where torch's fake device guard stands for CUDA's.
 
 At its start the engine asks the driver about each device that the guard counts, and at its end it looks up the streams
-of the nodes that accumulate gradients. So the build's own guard, which counts no devices, is back until the first node
-runs, and no accumulating node has a stream: it is made while C++ sees its leaf as meta.
+of the nodes that accumulate gradients. So one that counts the cards which are there is in its place until the first
+node runs, and no accumulating node has a stream: it is made while C++ sees its leaf as meta.
 
 Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams`` and ``exec_post_processing``.
 """
@@ -52,7 +52,7 @@ class CudaEngine:
         self.fresh.clear()
         _check_leaves(nodes)
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
-        slot.put(slot.own)
+        slot.put_one_that_counts()
         try:
             yield begun
         finally:

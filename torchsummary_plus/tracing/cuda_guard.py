@@ -3,10 +3,10 @@
 Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A build
 without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver: it fails without
 a card, and with one takes memory of it for a context. torch can put a fake one there (``_ensureCUDADeviceGuardSet``),
-but does so only in the place of a guard that counts no devices: a stub that answers 0 to everything is put there for
-that one question. Where any step is missing (another platform, an older torch) nothing is changed and the caller is
-told so: fakes then have CUDA's dispatch keys only. What a backward asks on a CUDA build is the subject of
-:mod:`cuda_engine`.
+but does so only in the place of a guard that counts no devices: where there is none, a stub that answers 0 to
+everything is put there for that one question. Where any step is missing (another platform, an older torch) nothing is
+changed and the caller is told so: fakes then have CUDA's dispatch keys only. What a backward asks on a CUDA build is
+the subject of :mod:`cuda_engine`.
 
 A process that has begun to use CUDA has its contexts, and perhaps other threads that need the guard: it is left alone.
 """
@@ -62,6 +62,13 @@ class Slot:
         registry = ctypes.c_void_p.in_dll(library, _REGISTRY)
         self._slots = (ctypes.c_void_p * (_CUDA + 1)).from_address(ctypes.addressof(registry))
         self.own = self.holds()
+        self.has_cards = torch.backends.cuda.is_built() and torch._C._cuda_getDeviceCount() > 0
+        answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
+        pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
+        methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
+        stub = (ctypes.c_void_p * 1)(ctypes.addressof(methods))
+        self._kept = answer_zero, methods, stub
+        self._stub = ctypes.addressof(stub)
 
     @classmethod
     def find(cls) -> Slot | None:
@@ -81,17 +88,22 @@ class Slot:
         self._register(_CUDA, address)
 
     def fill(self) -> bool:
-        """Let torch put its fake guard there; False, and the slot as it was, if it did not."""
-        answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
-        pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
-        methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
-        stub = (ctypes.c_void_p * 8)(ctypes.addressof(methods))
-        self.put(ctypes.addressof(stub))
+        """Let torch put its fake guard there; False, and the slot as it was, if it did not.
+
+        In a CUDA build without a card it may be there already, for good: torch's own fake mode puts it there. It is
+        then not replaced, as torch gives the memory of one up when it makes another.
+        """
+        if self.own is None or self.has_cards:
+            self.put(self._stub)
         torch._C._ensureCUDADeviceGuardSet()
-        if self.holds() == ctypes.addressof(stub):
+        if self.holds() == self._stub:
             self.put(self.own)
             return False
         return True
+
+    def put_one_that_counts(self) -> None:
+        """Register a guard that counts the cards which are there, as the build's own would."""
+        self.put(self.own if self.has_cards else self._stub)
 
 
 def capability_of(index: int) -> tuple[int, int] | None:
