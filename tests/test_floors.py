@@ -76,6 +76,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.workspace",
         "tracing.ledger",
         "tracing.semantics_cuda",
+        "tracing.semantics_prod",
         "tracing.semantics_functions",
         "tracing.semantics",
         "tracing.optimizers",

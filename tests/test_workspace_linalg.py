@@ -157,3 +157,31 @@ def test_what_has_no_rule_is_named() -> None:
     model = Applied(torch.linalg.matrix_exp, 6, 6)
     estimate = estimate_memory(model, input_data=torch.ones(1), mode="eval", steps=1)
     assert estimate.unknown == (("aten::linalg_matrix_exp", 1),)
+
+
+class Multiplied(nn.Module):
+    """A product of elements of a parameter and an input."""
+
+    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.product, self.weight = product, nn.Parameter(torch.rand(40, 30) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x * self.weight)
+
+
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of all": torch.prod,
+    "along rows": lambda x: x.prod(1),
+    "along columns, kept": lambda x: torch.prod(x, 0, keepdim=True),
+    "cumulative": lambda x: x.cumprod(dim=1),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_gradient_of_a_product_without_a_zero(name: str) -> None:
+    model, x = Multiplied(PRODUCTS[name]), torch.rand(40, 30) + 0.5
+    estimate = estimate_memory(model, input_data=x)
+    assert abs(estimate.peak_bytes - measure(model, (x,)).peak_bytes) <= 16
+    assert any("no element that is 0" in text for text in estimate.assumptions)
+    assert not estimate_memory(model, input_data=x, mode="eval").assumptions

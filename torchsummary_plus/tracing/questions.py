@@ -79,8 +79,11 @@ class Answers:
 
     def _note(self, asked: Asked, func: OpOverload, is_real: bool) -> None:
         how = (VALUE if is_real else ONE) if func in SCALARS else (REHEARSED if is_real else MOST)
-        noted = asked.module, asked.operator, how
-        self.notes[noted] = self.notes.get(noted, 0) + 1
+        self.assume(asked.module, asked.operator, how)
+
+    def assume(self, module: int, operator: str, how: str) -> None:
+        """Note what was assumed for an operator."""
+        self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 
     def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
         """How each question was answered, in words."""

@@ -17,7 +17,9 @@ from .cuda_engine import CudaEngine
 from .fakes import Fake
 from .kernels import MASK
 from .passes import Pass
+from .questions import module_of
 from .semantics_cuda import ATTENTION, cuda_function
+from .semantics_prod import product_function
 from .workspace import AMPERE, Capability
 
 _NODE = "_torchsummary_plus_node"
@@ -69,11 +71,18 @@ class StepFunctions(TorchFunctionMode):
             return _STAND_INS[func]
         if func in _FINITE:
             return partial(_finite, func)
+        product = product_function(func, self._assume)
+        if product is not None:
+            return product
         if self.on_cuda:
             return cuda_function(func, self.capability) or func
         if func is ATTENTION:
             return self._attention
         return self._max_pool1d if func in _POOLS else func
+
+    def _assume(self, operator: str, how: str) -> None:
+        kernels: Any = self.watch.kernel
+        kernels.answers.assume(module_of(self.watch.frame), operator, how)
 
     def _attention(self, *args: Any, **kwargs: Any) -> Any:
         """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.

@@ -1,0 +1,110 @@
+"""The gradients of products of elements, whose formulas ask whether one of these is 0.
+
+Under a mode torch takes the formulas that never ask, which hold several times as much. A step is taken to have no 0.
+
+Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward`` and ``cumprod_backward``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NO_ZERO = "taken to have no element that is 0"
+
+_FUNCTIONS = {torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"}
+
+
+def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..., Any] | None:
+    """How a product of elements runs without a mode, None for other functions; ``note`` is told what is assumed."""
+    name = _FUNCTIONS.get(func)
+    if name is None:
+        return None
+
+    def run(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        asks = torch.is_grad_enabled() and tensor.requires_grad and tensor.dim() > 0 and tensor.is_floating_point()
+        axes = _axes(*args, **kwargs)
+        if not asks or axes is None or (name == "cumprod" and (tensor.numel() <= 1 or tensor.shape[axes[0]] == 1)):
+            return func(tensor, *args, **kwargs)
+        note(name, NO_ZERO)
+        apply: Any = (Cumulated if name == "cumprod" else OfAll if not axes else Along).apply
+        return apply(tensor, *axes)
+
+    return run
+
+
+def _axes(dim: Any = None, keepdim: bool = False, **others: Any) -> tuple[Any, ...] | None:
+    """The axis of a product and whether it is kept; () for all axes, None where a dtype is asked for as well."""
+    if others or not isinstance(dim, (int, type(None))):
+        return None
+    return () if dim is None else (dim, keepdim)
+
+
+class OfAll(torch.autograd.Function):
+    """The product of all elements."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = x.prod()
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, out = ctx.saved_tensors
+        zeros = x == 0
+        del zeros
+        return grad * (out / x)
+
+
+class Along(torch.autograd.Function):
+    """Products along an axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        out = x.prod(dim, keepdim)
+        ctx.save_for_backward(x, out)
+        ctx.dim, ctx.keepdim = dim, keepdim
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, out = ctx.saved_tensors
+        if not ctx.keepdim:
+            grad, out = grad.unsqueeze(ctx.dim), out.unsqueeze(ctx.dim)
+        zeros = x == 0
+        counts = zeros.sum(ctx.dim, True)
+        total = counts.sum()
+        del total
+        result = grad * (out / x)
+        del zeros, counts
+        return result, None, None
+
+
+class Cumulated(torch.autograd.Function):
+    """Cumulative products along an axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        out = x.cumprod(dim)
+        ctx.save_for_backward(x, out)
+        ctx.dim = dim
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, out = ctx.saved_tensors
+        weighted = out * grad
+        zeros = x == 0
+        found = zeros.any()
+        del found
+        turned = weighted.flip(ctx.dim)
+        sums = turned.cumsum(ctx.dim)
+        back = sums.flip(ctx.dim)
+        del turned, sums
+        result = back.div(x)
+        del zeros, back, weighted
+        return result, None, None
