@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,3 +163,15 @@ def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
     with standing_in_for(CUDA):
         assert torch._C._only_lift_cpu_tensors()
     assert not torch._C._only_lift_cpu_tensors()
+
+
+def test_an_operator_on_thousands_of_tensors_takes_time_in_a_straight_line(fake_cuda: FakeKernels) -> None:
+    def seconds(count: int) -> float:
+        fakes = [new_fake((2, 2), torch.float32, CUDA) for _ in range(count)]
+        started = time.process_time()
+        torch._foreach_add(fakes, fakes)
+        return time.process_time() - started
+
+    seconds(10)
+    few, many = (min(seconds(count + turn) for turn in range(3)) for count in (400, 3200))
+    assert many < 24 * few

@@ -5,7 +5,7 @@ Every answer is remembered, so that the hundredth block of a model costs a dicti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Set
 from functools import cache
 from math import prod
 from typing import Any
@@ -337,19 +337,21 @@ def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device
 
 def _recipe(out: Any, found: list[Fake]) -> Any:
     """How to make this result again: an index into the arguments, or a fresh tensor; None where neither would do."""
+    places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
+    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
+
+
+def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
+    """The recipe beside arguments: their places by id, and their storages."""
     if isinstance(out, Fake):
-        for index, fake in enumerate(found):
-            if fake is out:
-                return index
-        if out.layout is not torch.strided:
-            return None
-        storage = out.untyped_storage()._cdata
-        if out.storage_offset() or any(fake.untyped_storage()._cdata == storage for fake in found):
+        if id(out) in places:
+            return places[id(out)]
+        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
             return None
         return (out.shape, out.stride(), out.dtype, out.fake_device)
     if isinstance(out, (list, tuple)) and out:
-        recipes = [_recipe(item, found) for item in out]
-        return None if None in recipes else [type(out), recipes]
+        recipes = [_recipe_beside(item, places, storages) for item in out]
+        return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
     return None
 
 
