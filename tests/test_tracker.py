@@ -6,6 +6,7 @@ import gc
 import io
 import random
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -141,16 +142,36 @@ def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kin
     del one, backup
 
 
-def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
-    collector(50, 3, 3)
+def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: MemTracker) -> None:
+    one = torch.zeros(10)
     rest = tracker.track().tensor_bytes
-    plays = [Play(seed) for seed in range(4)]
-    threads = [threading.Thread(target=lambda play=play: [play() for _ in range(150)]) for play in plays]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        tracker.track()
-    assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
+    backup = one.detach()
+    one.data = torch.zeros(1000)
+    assert tracker.track().tensor_bytes - rest == 4000
+    del one, backup
+
+
+def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
+    """They take turns as often as can be, so that they also do while the collector is about to begin."""
+    collector(50, 3, 3)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(5):
+            rest = tracker.track().tensor_bytes
+            plays = [Play(10 * turn + number) for number in range(4)]
+            threads = [threading.Thread(target=lambda play=play: [play() for _ in range(150)]) for play in plays]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                tracker.track()
+            gc.collect()
+            assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
+            del plays
+            gc.collect()
+            assert tracker.track().tensor_bytes == rest
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:

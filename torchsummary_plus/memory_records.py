@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 KINDS = (
     "parameters",
@@ -55,6 +56,22 @@ class ModuleCall:
     start: int
     stop: int
     outputs: tuple[int, ...]
+
+
+def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
+    """The calls that returned; one around them that did not (an exception left it: its ``stop`` is -1) stands for none.
+
+    >>> left, inner = ModuleCall(0, 0, -1, 0, -1, ()), ModuleCall(1, 0, 0, 2, 5, ())
+    >>> returned([left, inner]) == (ModuleCall(1, 0, -1, 2, 5, ()),)
+    True
+    """
+    place = {-1: -1}
+    kept: list[ModuleCall] = []
+    for number, call in enumerate(calls):
+        place[number] = -1 if call.stop < 0 else len(kept)
+        if call.stop >= 0:
+            kept.append(replace(call, outer=place[call.outer]))
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

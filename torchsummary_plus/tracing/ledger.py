@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec
+from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
 from .passes import Frame, Listener
 from .questions import OUTSIDE
 from .structures import all_tensors
@@ -200,18 +200,8 @@ class Ledger(Listener):
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        moments, events, calls = tuple(self.moments), tuple(self.events), self._returned()
+        moments, events, calls = tuple(self.moments), tuple(self.events), returned(self.calls)
         return MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
-
-    def _returned(self) -> tuple[ModuleCall, ...]:
-        """The calls that returned; one around them that did not (an exception left it) stands for none."""
-        place = {-1: -1}
-        kept: list[ModuleCall] = []
-        for number, call in enumerate(self.calls):
-            place[number] = -1 if call.stop < 0 else len(kept)
-            if call.stop >= 0:
-                kept.append(replace(call, outer=place[call.outer]))
-        return tuple(kept)
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:

@@ -13,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -111,6 +110,39 @@ def _pull(column: list[Any], place: int) -> None:
     column.pop()
 
 
+class _Young:
+    """The tensors, modules and optimizers that a collection is about to make old.
+
+    Another thread may make some while they are looked for: then ``missed`` tells that all objects must be walked.
+    """
+
+    def __init__(self) -> None:
+        self.seen: deque[weakref.ref[Any]] = deque()
+        self.missed = False
+
+    def before_collection(self, phase: str, info: Mapping[str, int]) -> None:
+        """What the garbage collector calls."""
+        if phase != "start":
+            return
+        kept = 0
+        before = gc.get_count()[0]
+        young = gc.get_objects(generation=0)
+        for one in young:
+            lineage = type(one).__mro__
+            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
+                self.seen.append(weakref.ref(one))
+                kept += 1
+        if threading.active_count() > 1 and gc.get_count()[0] != before + kept + 1:
+            self.missed = True
+
+    def take(self) -> list[Any]:
+        """Those that still live, to be met now."""
+        if self.missed:
+            self.missed = False
+            return gc.get_objects()
+        return [one for one in (self.seen.popleft()() for _ in range(len(self.seen))) if one is not None]
+
+
 class Population:
     """All tensors that Python knows and the storages under them; no tensor is kept alive by it.
 
@@ -125,7 +157,7 @@ class Population:
         self._odd: _Roll[torch.Tensor] = _Roll(id)
         self._leaves: list[weakref.ref[torch.Tensor]] = []
         self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
-        self._seen: deque[weakref.ref[Any]] = deque()
+        self._young = _Young()
         self._came: list[Holding] = []
         self._went: list[Holding] = []
         self._totals: dict[str, tuple[int, int]] = {}
@@ -133,9 +165,8 @@ class Population:
 
     def begin(self) -> None:
         """Look through all objects once, and be told of young ones from now on."""
-        before_collection = partial(_keep_young, self._seen)
-        gc.callbacks.append(before_collection)
-        self._close = weakref.finalize(self, gc.callbacks.remove, before_collection)
+        gc.callbacks.append(self._young.before_collection)
+        self._close = weakref.finalize(self, gc.callbacks.remove, self._young.before_collection)
         with self._lock:
             self._meet(gc.get_objects())
 
@@ -152,8 +183,7 @@ class Population:
         with self._lock:
             self._bury()
             young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
-            seen = [one for one in (self._seen.popleft()() for _ in range(len(self._seen))) if one is not None]
-            self._meet([*seen, *young])
+            self._meet([*self._young.take(), *young])
             for _, tensor in self._shared.changed():
                 self._book(tensor)
             for odd in [ref() for ref in self._odd.refs]:
@@ -211,6 +241,7 @@ class Population:
             if storage.alone is not None and other is not None:
                 self._alone.strike(storage.alone)
                 self._shared.add(other)
+                self._book(other)  # It may have left the storage since.
             storage.alone = None
             self._shared.add(tensor)
         storage.met = True
@@ -274,15 +305,6 @@ class Population:
             if ref.alone is not None and moved is not None:
                 self._alone.strike(ref.alone)
                 self._meet_tensor(moved)
-
-
-def _keep_young(seen: deque[weakref.ref[Any]], phase: str, info: Mapping[str, int]) -> None:
-    """Before a collection, which makes young objects old: keep the tensors, modules and optimizers among them."""
-    if phase == "start":
-        for one in gc.get_objects(generation=0):
-            lineage = type(one).__mro__
-            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
-                seen.append(weakref.ref(one))
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

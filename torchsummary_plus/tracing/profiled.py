@@ -12,7 +12,7 @@ import torch
 from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import profile
 
-from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec
+from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
 from .marks import STOP, read
 from .questions import OUTSIDE
 
@@ -132,13 +132,8 @@ class ProfileReader:
 
     def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
         """What was read, as plain data."""
-        place = {-1: -1}
-        kept: list[ModuleCall] = []
-        for number, call in enumerate(self.calls):
-            place[number] = -1 if call.stop < 0 else len(kept)
-            if call.stop >= 0:
-                kept.append(replace(call, outer=place[call.outer]))
-        return MemoryLog(tuple(self.moments), tuple(self.events), tuple(self.storages), module_paths, tuple(kept))
+        calls = returned(self.calls)
+        return MemoryLog(tuple(self.moments), tuple(self.events), tuple(self.storages), module_paths, calls)
 
     def _change(self, change: Change) -> None:
         depth = depth_of(change.names)
