@@ -21,6 +21,7 @@ from torch._subclasses import FakeTensorMode
 
 from examples.vgg import vgg19_features
 from torchsummary_plus import InputError, MemTracker, TrackReport
+from torchsummary_plus.render.figure import in_units
 from torchsummary_plus.tracking_records import TensorGroup, TrackPoint
 
 matplotlib.use("agg")
@@ -189,6 +190,20 @@ def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
     assert gc.callbacks == callbacks
 
 
+@pytest.mark.parametrize("every_object", [False, True])
+def test_nothing_waits_for_the_collector(
+    tracker: MemTracker, collector: Callable[..., None], every_object: bool
+) -> None:
+    collector(0, 0, 0)
+    tracker._population._young.missed = every_object  # As where another thread made tensors while it began.
+    tensor = torch.zeros(1000)
+    ref = weakref.ref(tensor)
+    tracker.track()
+    del tensor
+    assert ref() is None
+    assert [group.nbytes for group in tracker.track().gone] == [4000]
+
+
 def test_owners_are_named(tracker: MemTracker) -> None:
     net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     optimizer = torch.optim.Adam(net.parameters(), foreach=False)
@@ -340,7 +355,9 @@ def test_the_report_has_all_views() -> None:
     assert "| after " in report.to_markdown() and "Modules watched" in report.to_markdown()
     assert "after" in report.to_html() and report.to_csv(columns=["tensor_bytes"]).count("\r\n") == 3
     drawn = report.plot()
-    assert list(drawn.lines[0].get_ydata()) == pytest.approx([v["tensor_bytes"] / 1024 for v in values], rel=1e-6)
+    size, unit = in_units(max(point.tensor_bytes for point in report.points))
+    assert list(drawn.lines[0].get_ydata()) == pytest.approx([v["tensor_bytes"] / size for v in values], rel=1e-6)
+    assert drawn.get_ylabel() == f"cpu ({unit})"
     assert report.to_svg().startswith(b"<?xml")
     pyplot.close(drawn.figure)
     with pytest.raises(InputError, match=r"column is .bytes."):

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -183,7 +184,7 @@ class Population:
         with self._lock:
             self._bury()
             young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
-            self._meet([*self._young.take(), *young])
+            self._meet(chain(self._young.take(), young))  # No list of all: it would hold itself among all objects.
             for _, tensor in self._shared.changed():
                 self._book(tensor)
             for odd in [ref() for ref in self._odd.refs]:
