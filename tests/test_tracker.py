@@ -158,7 +158,7 @@ def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for turn in range(5):
+        for turn in range(2):
             rest = tracker.track().tensor_bytes
             plays = [Play(10 * turn + number) for number in range(4)]
             threads = [threading.Thread(target=lambda play=play: [play() for _ in range(150)]) for play in plays]
