@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import cpu_truth_nets as nets
+from benchmarks import cpu_truth_transformers as transformer_nets
 from benchmarks.cpu_truth_nets import Skip, Through, conv
 from benchmarks.torchvision_on_cpu import import_torchvision
 
@@ -340,20 +341,20 @@ RNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
 }
 
 TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
-    "vit": (nets.ViT, IMAGE),
-    "vit_plain": (partial(nets.ViT, kind="plain"), IMAGE),
-    "vit_twins": (lambda: nets.Twins(nets.ViT()), pairs(3, 32, 32)),
+    "vit": (transformer_nets.ViT, IMAGE),
+    "vit_plain": (partial(transformer_nets.ViT, kind="plain"), IMAGE),
+    "vit_twins": (lambda: nets.Twins(transformer_nets.ViT()), pairs(3, 32, 32)),
     "vit_torchvision": (partial(vision, "VisionTransformer", **PATCHES), LARGE),
     "vit_timm": (partial(timm_model, "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), IMAGE),
     "vit_transformers": (hugging("ViT", "ForImageClassification", "picture", SIGHT), IMAGE),
     "swin_timm": (partial(timm_model, "swin_tiny_patch4_window7_224", **SWIN), floats(3, 56, 56)),
-    "gpt": (nets.GPT, words(48)),
-    "gpt_plain": (partial(nets.GPT, "plain"), words(48)),
-    "gpt_checkpointed": (partial(nets.GPT, saves=True), words(48)),
+    "gpt": (transformer_nets.GPT, words(48)),
+    "gpt_plain": (partial(transformer_nets.GPT, "plain"), words(48)),
+    "gpt_checkpointed": (partial(transformer_nets.GPT, saves=True), words(48)),
     "gpt2": (hugging("GPT2", "LMHeadModel", "text", GPT2), IDS),
     "gpt_neox": (hugging("GPTNeoX", "ForCausalLM", "text", WIDE), IDS),
     "opt": (hugging("OPT", "ForCausalLM", "text", OPT), IDS),
-    "llama": (nets.Llama, words(48)),
+    "llama": (transformer_nets.Llama, words(48)),
     "llama_transformers": (hugging("Llama", "ForCausalLM", "text", GROUPED), IDS),
     "mistral": (hugging("Mistral", "ForCausalLM", "text", GROUPED), IDS),
     "qwen2": (hugging("Qwen2", "ForCausalLM", "text", GROUPED), IDS),
@@ -373,7 +374,7 @@ TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
 HALVES: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "mlp_autocast": (partial(mlp, 128), floats(128)),
     "resnet18_autocast": (partial(vision, "resnet18"), LARGE),
-    "gpt_autocast": (nets.GPT, words(48)),
+    "gpt_autocast": (transformer_nets.GPT, words(48)),
 }
 """Models whose forward runs in bfloat16 where autocast lets it."""
 
