@@ -7,7 +7,8 @@ the loss is known.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,3 +121,14 @@ def measure(
 def measure_run(run: Callable[[], object], tensors: Iterable[torch.Tensor]) -> int:
     """The peak of any run on the CPU: its allocations above the tensors that are there already."""
     return storage_bytes(tensors) + highest(cpu_deltas(run))[0]
+
+
+@contextmanager
+def threads_set_to(count: int) -> Iterator[None]:
+    """So many threads for CPU kernels: their scratch memory depends on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

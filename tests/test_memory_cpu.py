@@ -15,14 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.tracing.onednn import has_avx512
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """oneDNN's scratch memory depends on the number of threads: all figures here are those of one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("threads")
 
 
 def mlp() -> nn.Module:

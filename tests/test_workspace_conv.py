@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from memory_truth import cpu_deltas, highest
+from memory_truth import cpu_deltas, highest, threads_set_to
 
 from torchsummary_plus.tracing.onednn import has_avx512
 from torchsummary_plus.tracing.workspace import Workspaces
@@ -25,14 +24,6 @@ aten = torch.ops.aten
 
 SENTINEL = 7_654_321
 """Bytes that no kernel here would ask for."""
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -195,25 +186,25 @@ SHARED = (
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, tuple[Seen, Seen]]:
-    with threads(1):
+    with threads_set_to(1):
         return dict(zip(CASES, seen(CASES.values())))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_takes_what_the_profiler_sees(name: str, measured: dict[str, tuple[Seen, Seen]]) -> None:
-    with threads(1):
+    with threads_set_to(1):
         assert_exact(measured[name])
 
 
 def test_it_does_so_for_any_batch() -> None:
-    with threads(1):
+    with threads_set_to(1):
         for pair in seen([replace(CASES[name], batch=batch) for name, batch in BATCHES]):
             assert_exact(pair)
 
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_threads_take_their_own(count: int) -> None:
-    with threads(count):
+    with threads_set_to(count):
         for pair in seen([CASES[name] for name in SHARED]):
             assert_exact(pair)
 

@@ -7,12 +7,14 @@ from functools import partial
 
 import pytest
 import torch
+from kernel_truth import Call, agree, aten, measured, predicted
 from memory_truth import measure
-from test_workspace_cpu import Call, agree, aten, measured, predicted, threads  # noqa: F401 - a fixture of every test
 from torch import Tensor, nn
 
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.tracing.workspace_registry import SCRATCH
+
+pytestmark = pytest.mark.usefixtures("threads")
 
 R = torch.randn
 SHAPES = ((1, 1), (2, 2), (8, 8), (12, 12), (40, 40), (3, 16, 16), (2, 3, 5, 5))

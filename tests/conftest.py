@@ -1,0 +1,15 @@
+"""What tests of any file may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from memory_truth import threads_set_to
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread for CPU kernels, or as many as the test's parameter of this name says."""
+    with threads_set_to(getattr(request, "param", 1)):
+        yield
