@@ -227,6 +227,22 @@ def test_what_a_step_holds_is_afterwards_what_it_was() -> None:
     assert estimate.at_peak["optimizer_state"] == sum(p.nbytes for p in model.parameters())
 
 
+class Lazy(dict):  # type: ignore[type-arg]
+    """A mapping that loads what it holds as soon as it is asked for anything, as transformers' do."""
+
+    def keys(self) -> Any:
+        raise AssertionError("loaded")
+
+    __bool__ = __len__ = __iter__ = keys
+
+
+def test_mappings_of_others_are_not_asked_for_what_they_hold() -> None:
+    model, x = block(), rows()
+    others = [Lazy({1: 2}), Lazy()]
+    assert estimate_memory(model, input_data=x, train_step=plain(model)).peak_bytes
+    assert [dict.__len__(one) for one in others] == [1, 0]
+
+
 def test_hooks_that_step_in_the_backward_need_no_step_of_the_users_own() -> None:
     model, x = block(), rows()
     step = fused_into_the_backward(model)

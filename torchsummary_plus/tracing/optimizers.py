@@ -51,10 +51,14 @@ def stepping() -> list[Any]:
 
 
 def keyed(parameters: Iterable[Tensor]) -> list[dict[Any, Any]]:
-    """Every dict whose keys are parameters: hooks that step in the backward look their optimizers up in one."""
+    """Every dict whose keys are parameters: hooks that step in the backward look their optimizers up in one.
+
+    No method of a class of their own is called: transformers' lazy mappings import hundreds of modules when they are
+    asked whether they are empty.
+    """
     known = set(map(id, parameters))
-    dicts = [one for one in gc.get_objects() if issubclass(type(one), dict) and one]
-    return [one for one in dicts if id(next(iter(one))) in known]
+    dicts = [one for one in gc.get_objects() if issubclass(type(one), dict)]
+    return [one for one in dicts if id(next(dict.__iter__(one), None)) in known]
 
 
 def follow(
