@@ -27,7 +27,10 @@ def _kept(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Mo
 
 
 def amp_classifier_step() -> Step:
-    """timm's benchmark on torch 1.12: fp16 autocast, cross-entropy, no scaler; ``zero_grad`` kept the gradients."""
+    """A step of timm's ``benchmark.py`` on torch 1.12, whose ``zero_grad`` kept the gradients.
+
+    There is no scaler, and the loss and the backward are under autocast to fp16, too.
+    """
     kept = _kept(lambda model: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False))
 
     def step(model: nn.Module, pictures: torch.Tensor) -> None:
@@ -35,9 +38,9 @@ def amp_classifier_step() -> Step:
         optimizer.zero_grad(set_to_none=False)
         with torch.autocast("cuda", torch.float16):
             output = model(pictures)
-        output = output[0] if isinstance(output, tuple) else output
-        target = torch.zeros(len(output), dtype=torch.long, device=output.device)
-        F.cross_entropy(output, target).backward()
+            output = output[0] if isinstance(output, tuple) else output
+            target = torch.zeros(len(output), dtype=torch.long, device=output.device)
+            F.cross_entropy(output, target).backward()
         optimizer.step()
 
     return step
