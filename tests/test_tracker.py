@@ -291,8 +291,10 @@ def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
     kind = "<class 'torch.nn.parameter.Parameter'> | torch.float32"
     assert f"+ | 7 * Size:(512, 512, 3, 3)     | Memory: 63.0 M | {kind}" in text
     assert f"+ | 2 * Size:(64,)                | Memory: 0.0004 M | {kind}" in text
-    totals = [float(found) for found in re.findall(r"Total Tensor Used Memory:([0-9.]+)", text)[1:]]
-    assert totals[1] - totals[0] == pytest.approx(76.4, abs=0.06) and totals[2] == totals[1]
+    first, second, again = (point.tensor_bytes for point in tracker.report().points)
+    assert second - first == sum(p.nbytes for p in features.parameters()) and again == second
+    printed = re.findall(r"Total Tensor Used Memory:([0-9.]+)", text)
+    assert printed[1:] == [f"{nbytes / 2**20:.1f}" for nbytes in (first, second, again)]
     assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
     del features
 
