@@ -84,6 +84,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.books",
         "tracing.step",
         "tracing.marks",
+        "tracing.history",
         "tracing.profiled",
         "tracing.measuring",
         "tracing.owners",

@@ -110,7 +110,8 @@ def measure_memory(
 
     The arguments and the result are those of :func:`estimate_memory`, which it can be set beside. The model must be on
     the device; the steps run on copies of its tensors, so that it is afterwards what it was, with the memory of the
-    copies in place of its own. On CUDA what the card has reserved is the allocator's own figure. A user's
+    copies in place of its own. On CUDA the allocator's own history and statistics are read as well: what was asked for,
+    the blocks it cut, its peak (an assumption names it where the profiler saw another) and what it reserved. A user's
     ``train_step`` is given the model with the copies; optimizers that it makes of other tensors do not train them.
 
     Raises:

@@ -81,7 +81,7 @@ class MemoryLog:
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
     ``unknown`` are operators whose scratch memory no rule models, ``assumptions`` what was taken for values that only
-    data tell.
+    data tell. ``in_blocks``: an allocator has rounded the events' bytes already.
     """
 
     moments: tuple[Moment, ...]
@@ -91,6 +91,7 @@ class MemoryLog:
     calls: tuple[ModuleCall, ...] = ()
     unknown: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[str, ...] = ()
+    in_blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

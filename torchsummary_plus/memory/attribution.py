@@ -19,6 +19,11 @@ def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | N
     return CachingAllocator(options, limit) if backend == "cuda" else CpuAllocator(limit)
 
 
+def allocator_for(log: MemoryLog, backend: str, options: AllocatorOptions | None) -> Allocator:
+    """An empty allocator whose blocks are those of the log: where it is in blocks, they are as large as they stand."""
+    return CpuAllocator() if log.in_blocks else new_allocator(backend, options)
+
+
 def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
     """For each storage the event that makes it and the one that frees it; -1 where there is none."""
     born, died = [-1] * len(log.storages), [-1] * len(log.storages)
@@ -61,7 +66,7 @@ class Replayed:
 
 def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = None) -> Replayed:
     """Replay a log; sizes are those of the allocator's blocks, so that they add up to its peak."""
-    allocator = new_allocator(backend, options)
+    allocator = allocator_for(log, backend, options)
     peak, at, event_at_peak = 0, 0, -1
     phases: dict[str, int] = {}
     for index, (moment, storage, nbytes) in enumerate(log.events):
@@ -77,7 +82,7 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
     return Replayed(
         peak_bytes=peak,
         peak_moment=at,
-        at_peak=_live_after(log, event_at_peak, new_allocator(backend, options)),
+        at_peak=_live_after(log, event_at_peak, allocator_for(log, backend, options)),
         peak_reserved_bytes=allocator.peak_reserved_bytes,
         final_bytes=allocator.allocated_bytes,
         phase_peaks=tuple(phases.items()),

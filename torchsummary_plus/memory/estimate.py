@@ -8,7 +8,16 @@ from itertools import accumulate, compress
 
 from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
 from .allocator_options import AllocatorOptions
-from .attribution import TimelinePoint, at_edge, new_allocator, path_of, run_log, storage_kinds, timeline
+from .attribution import (
+    TimelinePoint,
+    allocator_for,
+    at_edge,
+    new_allocator,
+    path_of,
+    run_log,
+    storage_kinds,
+    timeline,
+)
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, parse_memory
 
@@ -60,6 +69,12 @@ class Estimate:
         return self.log.assumptions
 
     @property
+    def requested_bytes(self) -> int:
+        """What tensors and kernels asked for at the peak, which the allocator's blocks round up to ``peak_bytes``."""
+        at_peak = run_log(self.log, self.backend, self.options).at_peak
+        return sum(self.log.storages[storage].nbytes for storage in at_peak)
+
+    @property
     def device_bytes(self) -> tuple[int, int]:
         """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known."""
         low, high = context_range(self.info.gpu or 0) if self.backend == "cuda" else (0, 0)
@@ -79,12 +94,12 @@ class Estimate:
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
         """The live bytes by kind over the steps, a point for each operator that changed them."""
-        return tuple(timeline(self.log, new_allocator(self.backend, self.options)))
+        return tuple(timeline(self.log, allocator_for(self.log, self.backend, self.options)))
 
     @property
     def by_call(self) -> tuple[tuple[str, RowMemory], ...]:
         """The calls of modules in the last step, in the order they began: path, bytes kept, bytes live at its end."""
-        return tuple(call_memory(self.log, new_allocator(self.backend, self.options)))
+        return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
     def fits(self, memory: int | str) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.

@@ -13,7 +13,10 @@ from .table import Cell, Field, Table, TableRow
 Figure = tuple[str, str, "list[int | None]"]
 """The name of a figure, its label, and its value for each estimate."""
 
-HELD = "Allocated is what tensors take; reserved, what the caching allocator has taken from the device for them."
+HELD = (
+    "Allocated is what tensors take, in the allocator's blocks; reserved, what the caching allocator has taken from the"
+    " device for them."
+)
 ON_DEVICE = "The device shows (nvidia-smi) what is reserved and the CUDA context, whatever of it tensors use."
 
 
@@ -36,6 +39,8 @@ def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
     for kind in KINDS:
         if any(one.at_peak[kind] for one in estimates):
             yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", [one.at_peak[kind] for one in estimates]
+    if any(one.backend == "cuda" for one in estimates):
+        yield "requested_bytes", "Asked for at the peak", [one.requested_bytes for one in estimates]
     yield "peak_bytes", "Peak allocated", [one.peak_bytes for one in estimates]
     for phase in dict.fromkeys(phase for one in estimates for phase in one.phase_peaks):
         yield f"{phase}_peak_bytes", f"Peak of the {phase}", [one.phase_peaks.get(phase) for one in estimates]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 import torch
@@ -13,11 +14,12 @@ from ..errors import InputError
 from ..memory_records import MemoryLog
 from ..records import tensors
 from .hints import forward_error, step_error
+from .history import AllocatorHistory
 from .inputs import Example, real_input, realise
 from .marks import Marks
 from .modules import ModuleTree
 from .passes import Pass, failed_frame, run_really
-from .profiled import ProfileReader, changes
+from .profiled import ProfileReader, changes, with_requests
 from .questions import OUTSIDE
 from .steps import Step, Steps
 from .structures import all_tensors
@@ -81,19 +83,32 @@ def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.devi
     )
     held = [tensor for tensor in [*tree.tensors(), *all_tensors((args, kwargs))] if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    history = AllocatorHistory(device)
     steps = RealSteps(tree, device, marks, step)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
-        with profile(activities=activities, profile_memory=True) as done:
+        with history, profile(activities=activities, profile_memory=True) as done:
             steps.run(args, kwargs)
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
-    reader = ProfileReader(device.type, there.items())
-    reader.read(changes(done, device.type))
-    return reader.log(tuple(tree.paths))
+    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
+    reader = ProfileReader(device.type, before)
+    reader.read(with_requests(changes(done, device.type), history.requests))
+    return reader.log(tuple(tree.paths), _missed(reader, before, history))
+
+
+def _missed(
+    reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
+) -> tuple[str, ...]:
+    """What to say where the allocator's own peak is not that of the changes that were read."""
+    if history.peak_bytes is None:
+        return ()
+    own = history.peak_bytes + sum(block for _, _, block in before)
+    seen = reader.peak_bytes()
+    return () if own == seen else (f"the allocator's own peak is {own:,} bytes, where the profile saw {seen:,}",)
 
 
 class RealSteps(Steps):

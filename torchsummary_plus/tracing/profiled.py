@@ -13,6 +13,7 @@ from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import profile
 
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
+from .history import Requests
 from .marks import STOP, read
 from .questions import OUTSIDE
 
@@ -24,8 +25,9 @@ ENGINE = "autograd::engine::evaluate_function"
 class Change:
     """Bytes that an allocation took at an address, or with a minus a free gave back; or a mark.
 
-    ``names`` are those of the operators around it, from outside in, ``calls`` their numbers; ``node`` is the sequence
-    number of the autograd node that it happened in (-1: none).
+    ``nbytes`` are the block's, of which fewer may have been ``asked`` for (0: as many). ``names`` are those of the
+    operators around it, from outside in, ``calls`` their numbers; ``node`` is the sequence number of the autograd node
+    that it happened in (-1: none).
     """
 
     time_ns: int
@@ -35,6 +37,7 @@ class Change:
     calls: tuple[int, ...]
     node: int = -1
     mark: tuple[Any, ...] = ()
+    asked: int = 0
 
 
 def changes(done: profile, device: str) -> list[Change]:
@@ -61,6 +64,13 @@ def changes(done: profile, device: str) -> list[Change]:
         inside = (*names, event.name), (*calls, count), node
         waiting.extend((child, *inside) for child in reversed(event.children))
     return sorted(found, key=lambda change: change.time_ns)
+
+
+def with_requests(found: Iterable[Change], requests: Requests) -> Iterator[Change]:
+    """The changes with the bytes that an allocator's history says were asked for."""
+    for change in found:
+        waiting = requests.get(change.address) if change.nbytes > 0 else None
+        yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
 
 
 @cache
@@ -95,9 +105,9 @@ class _Open:
 
 
 class ProfileReader:
-    """Reads changes as a ledger would have noted them; ``there`` are storages from before: address, bytes."""
+    """Reads changes as a ledger would have noted them; ``there`` are storages from before: address, bytes, block's."""
 
-    def __init__(self, device: str, there: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, device: str, there: Iterable[tuple[int, int, int]]) -> None:
         self.device = device
         self.phase = self.inside = "setup"
         self.step = 0
@@ -112,8 +122,8 @@ class ProfileReader:
         self._around: tuple[int, ...] = ()
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
-        for address, nbytes in there:
-            self._take(address, nbytes, OUTSIDE)
+        for address, nbytes, block in there:
+            self._take(address, block, nbytes, OUTSIDE)
 
     def read(self, found: Iterable[Change]) -> None:
         """Go through changes in their order, up to the mark that stops it."""
@@ -130,10 +140,20 @@ class ProfileReader:
             else:
                 getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
 
-    def log(self, module_paths: tuple[str, ...]) -> MemoryLog:
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """What was read, as plain data."""
-        calls = returned(self.calls)
-        return MemoryLog(tuple(self.moments), tuple(self.events), tuple(self.storages), module_paths, calls)
+        calls, events = returned(self.calls), tuple(self.events)
+        return MemoryLog(tuple(self.moments), events, tuple(self.storages), module_paths, calls, (), assumptions, True)
+
+    def peak_bytes(self) -> int:
+        """The most that the events come to, in bytes of blocks."""
+        live: dict[int, int] = {}
+        level = peak = 0
+        for _, number, block in self.events:
+            level += block or -live.pop(number)
+            live[number] = block
+            peak = max(peak, level)
+        return peak
 
     def _change(self, change: Change) -> None:
         depth = depth_of(change.names)
@@ -144,7 +164,7 @@ class ProfileReader:
             self.moments.append(Moment(operator, owner, self.inside, self.step))
             self._present = call
         if change.nbytes > 0:
-            self._maker[self._take(change.address, change.nbytes, owner)] = call
+            self._maker[self._take(change.address, change.nbytes, change.asked or change.nbytes, owner)] = call
             return
         number = self._live.pop(change.address, None)
         if number is not None:
@@ -159,12 +179,12 @@ class ProfileReader:
             return OUTSIDE
         return self._node_modules[bisect_right(self._node_starts, change.node) - 1]
 
-    def _take(self, address: int, nbytes: int, owner: int) -> int:
+    def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
         number = len(self.storages)
         self.storages.append(StorageSpec(nbytes, None, owner))
         self._live[address] = number
-        if nbytes:
-            self.events.append((len(self.moments) - 1, number, nbytes))
+        if block:
+            self.events.append((len(self.moments) - 1, number, block))
         return number
 
     def _turn(self, node: int, module: int) -> None:
