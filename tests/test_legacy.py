@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import re
+import sys
 from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +17,9 @@ from torch import nn
 
 from examples.modelsize_net import ModelsizeNet
 from examples.simple_cnn import PooledCNN
+from examples.vgg import vgg19
 from torchsummary_plus import InputError
-from torchsummary_plus.legacy import SizeEstimator, modelsize, summary, summary_string
+from torchsummary_plus.legacy import MemTracker, SizeEstimator, modelsize, summary, summary_string
 
 README_OF_PYTORCH_MODELSIZE = """
 # Define a model
@@ -188,3 +195,80 @@ def test_summary_string_is_torchsummarys() -> None:
     text, (total, trainable) = summary_string(model, (1, 8, 8), device="cpu")
     assert (total, trainable) == (20, 20) and text == str(summary(model, (1, 8, 8), verbose=0))
     assert torchsummary.summary.__name__ == summary.__name__
+
+
+README_OF_GPU_MEM_TRACK = """
+import torch
+
+from torchvision import models
+from gpu_mem_track import MemTracker
+
+device = torch.device('cuda:0')
+
+gpu_tracker = MemTracker()         # define a GPU tracker
+
+gpu_tracker.track()                     # run function between the code line where uses GPU
+cnn = models.vgg19(pretrained=True).features.to(device).eval()
+gpu_tracker.track()                     # run function between the code line where uses GPU
+
+dummy_tensor_1 = torch.randn(30, 3, 512, 512).float().to(device)  # 30*3*512*512*4/1024/1024 = 90.00M
+dummy_tensor_2 = torch.randn(40, 3, 512, 512).float().to(device)  # 40*3*512*512*4/1024/1024 = 120.00M
+dummy_tensor_3 = torch.randn(60, 3, 512, 512).float().to(device)  # 60*3*512*512*4/1024/1024 = 180.00M
+
+gpu_tracker.track()
+
+dummy_tensor_4 = torch.randn(120, 3, 512, 512).float().to(device)  # 120*3*512*512*4/1024/1024 = 360.00M
+dummy_tensor_5 = torch.randn(80, 3, 512, 512).float().to(device)  # 80*3*512*512*4/1024/1024 = 240.00M
+
+gpu_tracker.track()
+
+dummy_tensor_4 = dummy_tensor_4.cpu()
+dummy_tensor_2 = dummy_tensor_2.cpu()
+gpu_tracker.clear_cache() # or torch.cuda.empty_cache()
+
+gpu_tracker.track()
+"""
+CUDA = pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no card here"))
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of torchvision, whose pretrained models are not fetched: the same layers."""
+    package = ModuleType("torchvision")
+    package.models = ModuleType("torchvision.models")  # type: ignore[attr-defined]
+    package.models.vgg19 = lambda pretrained: vgg19()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_the_readme_of_gpu_mem_track_runs(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card the import alone is changed; without one, where nothing can be moved off it, the device as well."""
+    code = README_OF_GPU_MEM_TRACK.replace("from gpu_mem_track", "from torchsummary_plus.legacy")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "readme"}
+    gc.collect()
+    exec(code.replace("cuda:0", device), names)
+    (file,) = tmp_path.glob("*-gpu_mem_track.txt")
+    opening, rest, weights, small, large, end = re.split(r"\nAt .*\n\n?", file.read_text())
+    assert opening.startswith("GPU Memory Track | ") and not end
+    assert "+ | 7 * Size:(512, 512, 3, 3)     | Memory: 63.0 M | <class 'torch.nn.parameter.Parameter'> | " in rest
+    kind = "<class 'torch.Tensor'> | torch.float32"
+    for count, mib, lines in ((30, 90, weights), (40, 120, weights), (60, 180, weights), (120, 360, small)):
+        assert f"+ | 1 * Size:({count}, 3, 512, 512)".ljust(34) + f"| Memory: {mib}.0 M | {kind}" in lines
+    assert ("- | 1 * Size:(120, 3, 512, 512)   | Memory: 360.0 M" in large) == (device != "cpu")
+    levels = [point.tensor_bytes for point in names["gpu_tracker"].report().points]
+    left = "1066.4" if device == "cpu" else "586.4"
+    assert [f"{(level - levels[0]) / 2**20:.1f}" for level in levels] == ["0.0", "76.4", "466.4", "1066.4", left]
+
+
+def test_an_older_script_gives_the_tracker_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for tracker in (MemTracker(sys._getframe(), False), MemTracker(frame=sys._getframe(), detail=False, path="run-")):
+        assert not tracker.detail
+        tracker.track()
+        assert all(value is not sys._getframe() for value in vars(tracker).values())
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert len(names) == 2 and names[1].startswith("run-")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'devices'"):
+        MemTracker(devices=1)

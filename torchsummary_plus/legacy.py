@@ -1,17 +1,21 @@
 """The calls of older tools on this engine: change the import, and the figures are right.
 
-``from pytorch_modelsize import SizeEstimator``, ``from modelsize_estimate import modelsize`` and ``from torchsummary
-import summary, summary_string`` become ``from torchsummary_plus.legacy import ...``. Each call says what it gave before
-and why.
+``from pytorch_modelsize import SizeEstimator``, ``from modelsize_estimate import modelsize``, ``from gpu_mem_track
+import MemTracker`` and ``from torchsummary import summary, summary_string`` become ``from torchsummary_plus.legacy
+import ...``. Each call says what it gave before and why.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from math import prod
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from . import tracker
 from .api import summary, summary_string
 from .errors import InputError
 from .model_summary import ModelSummary
@@ -19,7 +23,7 @@ from .records import tensors
 from .render.batch_formula import map_rows
 from .units import MIB, describe
 
-__all__ = ["ModelSize", "SizeEstimator", "modelsize", "summary", "summary_string"]
+__all__ = ["MemTracker", "ModelSize", "SizeEstimator", "modelsize", "summary", "summary_string"]
 
 
 class SizeEstimator:
@@ -114,6 +118,33 @@ def modelsize(model: nn.Module, input: Tensor, type_size: int = 4) -> ModelSize:
     print(f"Model {name} : intermedite variables: {size.forward_bytes / 1e6:3f} M (without backward)")
     print(f"Model {name} : intermedite variables: {size.forward_backward_bytes / 1e6:3f} M (with backward)")
     return size
+
+
+class MemTracker(tracker.MemTracker):
+    """Pytorch-Memory-Utils' tracker: :class:`torchsummary_plus.MemTracker` that writes a file of the old name.
+
+    The file's name is ``path``, the time and ``-gpu_mem_track.txt``: by default it is in the current folder. ``device``
+    is the number of a CUDA device; without CUDA it is the CPU. The frame that older versions took first is neither
+    needed nor kept, and ``verbose`` has nothing to tell.
+
+    An element of int16 was counted as 2.67 bytes, float8 ended the run; views and tied weights were counted again.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     point = MemTracker(path=f"{folder}/").track()
+    ...     [name[-18:] for name in os.listdir(folder)]
+    ['-gpu_mem_track.txt']
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        settings.pop("frame", None)
+        detail, path, device = _settings(*[arg for arg in args if not isinstance(arg, FrameType)], **settings)
+        file = f"{path}{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt"
+        super().__init__(detail, file, torch.device("cuda", device) if torch.cuda.is_available() else "cpu")
+
+
+def _settings(detail: bool = True, path: str = "", verbose: bool = False, device: int = 0) -> tuple[bool, str, int]:
+    return detail, path, device
 
 
 def _output_shapes(result: ModelSummary) -> list[tuple[int, ...]]:
