@@ -36,6 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.kernels",
         "tracing.passes",
         "tracing.cuda_engine",
+        "tracing.on_zeros",
         "tracing.questions",
         "tracing.lengths",
         "tracing.values",

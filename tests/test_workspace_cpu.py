@@ -213,6 +213,31 @@ def test_losses() -> None:
     agree(losses())
 
 
+def alignments() -> Iterable[Call]:
+    for steps, batch, labels, length in ((20, 3, 7, 4), (50, 1, 11, 9)):
+        scores, targets = R(steps, batch, labels).log_softmax(2), indices(labels - 1, batch, length) + 1
+        lengths = [steps] * batch, [length] * batch
+        loss, table = aten._ctc_loss.default(scores, targets, *lengths)
+        yield aten._ctc_loss_backward.default, torch.ones(batch), scores, targets, *lengths, loss, table, 0
+
+
+def test_alignments() -> None:
+    agree(alignments())
+
+
+def scatterings() -> Iterable[Call]:
+    for shape in ((30, 40), (2, 3, 5)):
+        grad, mask = R(*shape), torch.zeros(shape, dtype=torch.bool)
+        mask[1] = True
+        yield aten.masked_scatter_backward.default, grad, mask, [int(mask.sum())]
+        yield aten.masked_scatter_backward.default, grad, mask[:, :1], [int(mask[:, :1].expand(shape).sum())]
+
+
+def test_scatterings() -> None:
+    """As many places as there are in the source, as where features take those of placeholders."""
+    agree(scatterings())
+
+
 def test_reductions_and_selections() -> None:
     agree(
         (

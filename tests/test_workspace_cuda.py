@@ -259,3 +259,18 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
     parts = 819 + 8192
     expected = 2 * 8192 * 8 + parts * 128 * 4 + (3 * 8192 + parts) * 8
     assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
+    def taken(steps: int, batch: int, labels: int, length: int) -> int:
+        scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
+        args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
+        return scratch_bytes(AMPERE, "aten::_ctc_loss_backward", args, scores)
+
+    small, lengths = 4 * 2 * 50 * 11, 3 * 8 * 2
+    assert taken(50, 2, 20, 5) == small + lengths
+    large, lengths = 4 * 4 * 300 * 21, 3 * 8 * 4
+    summed = 2 * 4 * (4 * 300 * 11 + 4 * 300)
+    assert taken(300, 4, 20, 10) == large + lengths + summed
+    assert taken(300, 4, 1000, 10) == large + lengths + (4 * 300 * 4 * 1000 if zero_infinity else summed)

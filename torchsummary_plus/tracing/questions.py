@@ -1,8 +1,9 @@
 """Operators whose result depends on values: what they ask where there are none, and how they are answered.
 
 Sizes come from a real forward that was asked the same (``rehearsal.py``), else they are the largest that the operator
-can give; a single value comes from the real forward alone. Outside the model's forward, in a loss or a training step,
-there was none: a value is taken to be 1 there. How each question was answered is noted, for the user to read.
+can give; a single value comes from the real forward alone. Outside the model's forward, in a loss, a backward or a
+training step, there was none: a value is taken to be 1 there, and an operator runs on zeros. How each question was
+answered is noted, for the user to read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch._ops import OpOverload
 
 from .fakes import META, DataDependentError, Fake, in_kernel, wrap
 from .kernels import tensors_of
+from .on_zeros import on_zeros
 from .passes import Frame
 
 OUTSIDE = -1
@@ -35,6 +37,7 @@ REHEARSED = "sizes as in a real forward"
 MOST = "taken to give as much as it can"
 VALUE = "value as in a real forward"
 ONE = "value taken to be 1"
+ZEROS = "sizes as on zeros"
 
 aten = torch.ops.aten
 
@@ -69,17 +72,17 @@ class Answers:
         result: Any = None
         if self.recorded is not None or outside:
             result = found if func in SCALARS else made(func, args, kwargs, found, device)
-        if result is None and outside and func in SCALARS:
-            result = True if func is aten.equal.default else torch.ones((), dtype=args[0].dtype).item()
+        how = (VALUE if found is not None else ONE) if func in SCALARS else REHEARSED if found is not None else MOST
+        if result is None and outside:
+            if func in SCALARS:
+                result = True if func is aten.equal.default else torch.ones((), dtype=args[0].dtype).item()
+            else:
+                result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
             self.refused = True
             raise DataDependentError(f"{func} needs the values of a tensor")
-        self._note(asked, func, found is not None)
-        return result
-
-    def _note(self, asked: Asked, func: OpOverload, is_real: bool) -> None:
-        how = (VALUE if is_real else ONE) if func in SCALARS else (REHEARSED if is_real else MOST)
         self.assume(asked.module, asked.operator, how)
+        return result
 
     def assume(self, module: int, operator: str, how: str) -> None:
         """Note what was assumed for an operator."""

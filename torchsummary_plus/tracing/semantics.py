@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 
-from .fakes import META
+from .fakes import META, Fake
+from .kernels import tensors_of
+from .on_zeros import on_zeros
 from .passes import Pass
-from .questions import Answers, module_of
+from .questions import OUTSIDE, ZEROS, Answers, module_of
 from .semantics_functions import StepFunctions, note_node
 from .values import ValuedKernels
 
@@ -40,13 +43,13 @@ class StepKernels(ValuedKernels):
         if watch.in_attention and func is aten.add.Tensor:
             func, args = aten.alias.default, args[:1]
         if not watch.in_engine:
-            return super().__call__(func, args, kwargs)
+            return self._known_or_on_zeros(func, args, kwargs)
         node = torch._C._current_autograd_node()
-        number, name = (-1, "") if node is None else (node._sequence_nr(), node.name())
-        func, kwargs = self._without_mode(func, args, kwargs, number, name)
+        number = -1 if node is None else node._sequence_nr()
+        func, kwargs = self._without_mode(func, args, kwargs, number, node)
         watch.in_engine = False
         try:
-            out = super().__call__(func, args, kwargs)
+            out = self._known_or_on_zeros(func, args, kwargs)
         except Exception as error:
             note_node(error)
             raise
@@ -56,22 +59,35 @@ class StepKernels(ValuedKernels):
             self.made[out.untyped_storage()._cdata] = number, func
         return out
 
+    def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operator gives; one without a fake kernel on zeros, outside forwards: there no real pass tells."""
+        try:
+            return super().__call__(func, args, kwargs)
+        except NotImplementedError:
+            fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if type(tensor) is Fake]
+            is_outside = self.module() == OUTSIDE and isinstance(func, OpOverload) and fakes
+            out = on_zeros(func, args, kwargs, fakes[0].fake_device) if is_outside else None
+            if out is None:
+                raise
+            self.answers.assume(OUTSIDE, func.name(), ZEROS)
+            return out
+
     def _without_mode(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any
     ) -> tuple[Any, dict[str, Any]]:
         """The operator that the engine, or the formula of a node, runs without a mode for this one with it."""
-        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, name):
+        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, node):
             return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
         if in_place is not None:
             made_in, maker = self.made.get(args[0].untyped_storage()._cdata, (None, None))
-            if made_in == number and in_place.applies(name, maker):
+            if made_in == number and in_place.applies("" if node is None else node.name(), maker):
                 return in_place.func, kwargs
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
             return aten.alias.default, {}
         return func, kwargs
 
-    def _accumulates_in_place(self, args: tuple[Any, ...], number: int, name: str) -> bool:
+    def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
         """Whether this addition is the engine's own, and nobody but the engine holds the first summand."""
         held, added = args[0], args[1]
         if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
@@ -81,37 +97,42 @@ class StepKernels(ValuedKernels):
         made_in, _ = self.made.get(storage._cdata, (None, None))
         return (
             counts == (4, 2)
-            and (made_in != number or name in _NEVER_ADD)
+            and (made_in != number or _gives_twice(node))
             and (held.shape, held.dtype) == (added.shape, added.dtype)
             and torch._prims_common.is_non_overlapping_and_dense_or_false(held)
         )
 
 
-_NEVER_ADD = {"MulBackward0", "DivBackward0", "MmBackward0", "BmmBackward0"}
-"""Nodes whose formulas hold no addition: one inside them adds up the gradients of an input that was used twice."""
+def _gives_twice(node: Any) -> bool:
+    """Whether a node has several gradients for one input of another: the engine adds them up once they are made."""
+    return node is not None and len(set(node.next_functions)) < len(node.next_functions)
 
 
 class InPlace(NamedTuple):
-    """An operator in place of another one; where ``node`` is told, only there, and after ``maker`` if that is."""
+    """An operator in place of another one, on a tensor that one of ``makers`` has made; only in a ``node`` if told."""
 
     func: Any
+    makers: tuple[Any, ...]
     node: str | None = None
-    maker: Any = None
 
     def applies(self, node: str, maker: Any) -> bool:
         """Whether it does in a node, to what ``maker`` has made in it."""
-        return self.node in (None, node) and self.maker in (None, maker)
+        return self.node in (None, node) and maker in self.makers
 
 
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
+_ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
 
 _IN_PLACE = {
-    aten.scatter.src: InPlace(aten.scatter_.src),
-    aten.scatter_add.default: InPlace(aten.scatter_add_.default),
-    aten.index_add.default: InPlace(aten.index_add_.default),
-    aten.index_put.default: InPlace(aten.index_put_.default),
-    aten.sub.Tensor: InPlace(aten.sub_.Tensor, _LOGITS),
-    aten.mul.Tensor: InPlace(aten.mul_.Tensor, _LOGITS, aten.sub_.Tensor),
+    aten.scatter.src: InPlace(aten.scatter_.src, _ZEROS),
+    aten.scatter_add.default: InPlace(aten.scatter_add_.default, _ZEROS),
+    aten.index_add.default: InPlace(aten.index_add_.default, _ZEROS),
+    aten.index_put.default: InPlace(aten.index_put_.default, _ZEROS),
+    aten.index_fill.int_Tensor: InPlace(aten.index_fill_.int_Tensor, _ZEROS),
+    aten.index_fill.int_Scalar: InPlace(aten.index_fill_.int_Scalar, _ZEROS),
+    aten.put.default: InPlace(aten.put_.default, _ZEROS),
+    aten.sub.Tensor: InPlace(aten.sub_.Tensor, (aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor), _LOGITS),
+    aten.mul.Tensor: InPlace(aten.mul_.Tensor, (aten.sub_.Tensor, aten.mul_.Tensor), _LOGITS),
 }
 """What formulas of gradients do in place to a tensor that they have just made, but for tensor subclasses and modes.
 

@@ -136,3 +136,32 @@ for _formula, _file, _operators in _RULES:
 def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
     """A contiguous copy of each gradient that is not, one after the other."""
     return tuple(Phase(0, copied(gradient)) for gradient in gradients if copied(gradient))
+
+
+BLOCK, LARGE_BLOCK = 60, 120
+"""Rows and columns that a turned matrix is copied by; the larger ones are of bytes."""
+
+
+def is_turned(x: Any) -> bool:
+    """Whether it is one matrix whose columns are contiguous."""
+    return bool(x.dim() == 2 and x.stride() == (1, x.shape[0]))
+
+
+def turned_block(x: Any) -> int:
+    """What it takes to copy one matrix with rows and columns exchanged."""
+    side = LARGE_BLOCK if x.dtype is torch.uint8 else BLOCK
+    return side * side * itemsize(x) if x.dim() == 2 and x.numel() >= BLOCK * BLOCK else 0
+
+
+COPY = f"{NATIVE}Copy.cpp, copy_same_type_transpose_"
+
+
+@scratch("cpu", "aten::clone", "aten::_to_copy", source=COPY, band=0.0)
+def _clone(out: Any, x: Any, **_: Any) -> int:
+    return turned_block(x) if is_turned(x) and out.dtype is x.dtype and out.is_contiguous() else 0
+
+
+@scratch("cpu", "aten::copy_", source=COPY, band=0.0)
+def _copy(out: Any, into: Any, x: Any, *_: Any) -> int:
+    alike = into.dtype is x.dtype and into.shape == x.shape
+    return turned_block(x) if alike and is_turned(x) and into.is_contiguous() else 0

@@ -164,10 +164,19 @@ def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
 def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
-    """``log_sigmoid`` with its buffer, then ``1 - target``; with ``pos_weight`` one more."""
-    if pos_weight is not None:
-        return 3 * nbytes(x) + scalar(x) - nbytes(out)
-    return 2 * nbytes(x) + (_mean_of(out, reduction) if reduction else -nbytes(out))
+    """``log_sigmoid`` with its buffer, then ``1 - target``; between them ``pos_weight - 1``, and a weight for each."""
+    loss = 2 * nbytes(x) + (_mean_of(out, reduction) if reduction else -nbytes(out))
+    if pos_weight is None:
+        return loss
+    return max(loss, 2 * nbytes(x) + nbytes(pos_weight) + scalar(x) - nbytes(out))
+
+
+@scratch("cpu", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", source=f"{NATIVE}LossCTC.cpp", band=0.0)
+def _ctc_backward(
+    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, *_: Any
+) -> int:
+    """The forward's table once more, filled from the end."""
+    return nbytes(table)
 
 
 @scratch("cpu", "aten::sort", "aten::sort.stable", source=f"{NATIVE}cpu/SortingKernel.cpp", band=0.0)

@@ -96,3 +96,27 @@ def embedding_backward(
     order = 2 * count * index_bytes
     sums = parts * (-(-width // 32) * 32) * 4 + (3 * segments + parts) * index_bytes
     return max(2 * order, order + sums)
+
+
+LENGTH_BYTES = 8
+
+
+@scratch(
+    *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
+    band=0.01,
+)
+def ctc_backward(
+    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
+    zero_infinity: bool = False,
+) -> int:  # fmt: skip
+    """The forward's table once more, lengths and offsets; of large problems also the sums over every other column."""
+    steps, batch, labels = scores.shape
+    number = scores.element_size()
+    held: int = table.numel() * number + 3 * batch * LENGTH_BYTES
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
+        return held
+    blanks: int = batch * steps * (table.shape[2] // 2 + 1) * number
+    highest: int = batch * steps * number
+    infinite: int = scores.numel() * number if zero_infinity else 0
+    return held + max(2 * blanks + 2 * highest, infinite)

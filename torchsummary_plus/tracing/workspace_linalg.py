@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .workspace_copies import INT64, NATIVE, itemsize, nbytes, scalar
+from .workspace_copies import INT64, NATIVE, is_turned, itemsize, nbytes, scalar, turned_block
 from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
@@ -64,7 +64,13 @@ def _sign(x: Any) -> int:
 @scratch("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
 def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
     """LAPACK's answers, and a copy of the matrices, which it destroys."""
-    return INT32 * _matrices(x) + nbytes(x)
+    return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
+
+
+@scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
+def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """Both factors in one, and their pivots."""
+    return nbytes(x) + INT32 * _pivots(x) + INT32 * _matrices(x) + (0 if is_turned(x) else turned_block(x))
 
 
 @reserve("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)

@@ -57,7 +57,20 @@ LASTING: dict[tuple[str, str], Rule] = {}
 """-> pairs of a name and bytes; a name that was taken before takes nothing more."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
-    "cpu": frozenset({"aten::linalg_matrix_exp", "aten::linalg_lstsq"}),
+    "cpu": frozenset(
+        f"aten::{name}"
+        for name in (
+            *(
+                "linalg_matrix_exp",
+                "linalg_lstsq",
+                "linalg_pinv",
+                "linalg_eig",
+                "_linalg_eigvals",
+                "linalg_lu_factor_ex",
+            ),
+            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
+        )
+    ),
     "cuda": frozenset(),
 }
 """Operators known to take scratch memory for which there is no rule yet: an estimate names them."""

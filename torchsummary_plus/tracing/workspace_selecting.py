@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .workspace_copies import elements, nbytes
-from .workspace_registry import scratch
+from .workspace_registry import ALL_RESULTS, Phase, scratch
 
 INDEX_BYTES = 8
 GRAIN = 32768
@@ -46,11 +46,24 @@ def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate
     return int(INDEX_BYTES * rows * _rank(masks))
 
 
+@scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25)
+def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> tuple[Phase, ...]:
+    """The gradients that are selected, taken to be as many as the source has; fewer are filled up with zeros."""
+    count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
+    alone = _runs_alone(grad, mask, count)
+    return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
+
+
+def _runs_alone(x: Any, mask: Any, count: int) -> bool:
+    """Whether a selection is made by one thread, in one go."""
+    in_line = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
+    return in_line and (torch.get_num_threads() == 1 or count < GRAIN)
+
+
 @scratch("cpu", "aten::masked_select", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.0)
 def _masked_select(out: Any, x: Any, mask: Any) -> int:
     """An integer for each element to count them, freed when the result is made; to share the work out, two for each."""
     count: int = prod(torch.broadcast_shapes(x.shape, mask.shape))
-    in_line = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
-    if in_line and (torch.get_num_threads() == 1 or count < GRAIN):
+    if _runs_alone(x, mask, count):
         return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
     return 2 * INDEX_BYTES * count
