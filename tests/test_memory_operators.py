@@ -67,6 +67,8 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "index_add": lambda x, i: x.index_add(0, i, x),
     "index_put": lambda x, i: x.index_put((i,), x, accumulate=True),
     "scatter_add": lambda x, i: x.scatter_add(0, i.expand(SIDE, SIDE), x),
+    "masked_select": lambda x, _, w: x.masked_select(w.expand(SIDE, SIDE) > 0),
+    "clamp": lambda x, _, w: x.clamp(-w, w * x.detach().abs()),
     "scatter_reduce": lambda x, i: x.scatter_reduce(0, i.expand(SIDE, SIDE), x, "amax"),
     "index_reduce": lambda x, i: x.index_reduce(0, i, x, "amax"),
 }
@@ -78,6 +80,8 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
         x, x.detach().sigmoid(), pos_weight=w
     ),
     "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
+    "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
+    "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
     "huber": lambda x: F.huber_loss(x, x.detach()),
     "triplet": lambda x: F.triplet_margin_loss(x, x.roll(1), x.roll(2)),
 }

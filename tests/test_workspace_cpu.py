@@ -233,6 +233,17 @@ def scatterings() -> Iterable[Call]:
         yield aten.masked_scatter_backward.default, grad, mask[:, :1], [int(mask[:, :1].expand(shape).sum())]
 
 
+def selections() -> Iterable[Call]:
+    for x in (turned(30, 40), R(1).expand(30, 40), R(30, 40), last(R(3, 4, 5, 6)), R(4, 5, 6).transpose(0, 2)):
+        for dim in range(x.dim()):
+            yield aten.index_select.default, x, dim, indices(3, 6)
+            yield aten.index_select.default, x, dim - x.dim(), indices(3, 12)[::2]
+
+
+def test_selections_along_an_axis() -> None:
+    agree(selections())
+
+
 def test_scatterings() -> None:
     """As many places as there are in the source, as where features take those of placeholders."""
     agree(scatterings())

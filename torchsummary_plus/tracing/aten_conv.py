@@ -25,7 +25,8 @@ def forward(conv: Conv, transposed: bool, copies: int) -> Phases:
         parts = tuple(Phase(0, before + phase.results * one.written + phase.nbytes) for phase in inner)
         return (*parts, Phase(1, conv.written))
     if transposed and len(conv.inp) == 3:
-        return Phase(1, conv.read), Phase(1, copies + _back_columns(conv))
+        ones = conv.itemsize * prod(conv.out) if conv.bias else 0
+        return Phase(1, conv.read), Phase(1, copies + _back_columns(conv) + ones)
     if transposed:
         return (Phase(1, copies + conv.batch * _back_columns(conv)),)
     if conv.is_dilated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -109,19 +109,20 @@ def _gives_twice(node: Any) -> bool:
 
 
 class InPlace(NamedTuple):
-    """An operator in place of another one, on a tensor that one of ``makers`` has made; only in a ``node`` if told."""
+    """An operator in place of another one, on a tensor that one of ``makers`` has made; only in ``nodes`` if told."""
 
     func: Any
-    makers: tuple[Any, ...]
-    node: str | None = None
+    makers: Collection[Any]
+    nodes: Collection[str] = ()
 
     def applies(self, node: str, maker: Any) -> bool:
         """Whether it does in a node, to what ``maker`` has made in it."""
-        return self.node in (None, node) and maker in self.makers
+        return maker in self.makers and (not self.nodes or node in self.nodes)
 
 
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
-_ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
+_ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
+_COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 
 _IN_PLACE = {
     aten.scatter.src: InPlace(aten.scatter_.src, _ZEROS),
@@ -131,8 +132,15 @@ _IN_PLACE = {
     aten.index_fill.int_Tensor: InPlace(aten.index_fill_.int_Tensor, _ZEROS),
     aten.index_fill.int_Scalar: InPlace(aten.index_fill_.int_Scalar, _ZEROS),
     aten.put.default: InPlace(aten.put_.default, _ZEROS),
-    aten.sub.Tensor: InPlace(aten.sub_.Tensor, (aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor), _LOGITS),
-    aten.mul.Tensor: InPlace(aten.mul_.Tensor, (aten.sub_.Tensor, aten.mul_.Tensor), _LOGITS),
+    aten.masked_scatter.default: InPlace(aten.masked_scatter_.default, _ZEROS),
+    aten.logical_and.default: InPlace(aten.logical_and_.default, _COMPARED),
+    aten.logical_or.default: InPlace(aten.logical_or_.default, _COMPARED),
+    aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
+    aten.mul.Tensor: InPlace(
+        aten.mul_.Tensor,
+        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default},
+        {_LOGITS, "BinaryCrossEntropyBackward0"},
+    ),
 }
 """What formulas of gradients do in place to a tensor that they have just made, but for tensor subclasses and modes.
 

@@ -59,6 +59,11 @@ def _copies(*positions: int) -> Formula:
     return formula
 
 
+def _selected(out: Any, x: Any, dim: int, index: Any) -> int:
+    """Contiguous copies of the index and, along the second axis, of what is selected from."""
+    return copied(index) + (copied(x) if x.dim() > 1 and dim % x.dim() == 1 else 0)
+
+
 def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
     """A copy of an image that is neither contiguous nor channels-last."""
     return copied(image, suggested(image))
@@ -82,8 +87,8 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
     (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
     (_copies(0, 1), "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
     (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
-    (_copies(2), "TensorAdvancedIndexing.cpp", ("index_select",)),
-    (_copies(0), "GridSampler.cpp", ("grid_sampler_2d_backward", "grid_sampler_3d_backward")),
+    (_selected, "TensorAdvancedIndexing.cpp", ("index_select",)),
+    (_copies(0), "GridSampler.cpp", ("grid_sampler_2d_backward",)),
     (
         _image_copy,
         "AveragePool2d.cpp, MaxPooling.cpp, AdaptiveAveragePooling.cpp, ReflectionPad.cpp, PixelShuffle.cpp",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .workspace_copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
-from .workspace_registry import reserve, scratch
+from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
 
 @scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
@@ -154,7 +154,28 @@ def _cross_entropy(out: Any, x: Any, target: Any, weight: Any = None, reduction:
     return itemsize(out) + _mean_of(out, reduction) if reduction else 0
 
 
-@reserve("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
+@scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
+def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
+    return itemsize(out) + _mean_of(out, reduction) if reduction else 0
+
+
+@scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
+def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, ...]:
+    """``-target * x`` step by step, its exponential, and what comes of it."""
+    return Phase(0, 3 * nbytes(x)), Phase(ALL_RESULTS, nbytes(x) + scalar(x))
+
+
+@scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)
+def _distance(out: Any, x: Any, other: Any, *_: Any) -> int:
+    return int(prod(torch.broadcast_shapes(x.shape, other.shape))) * itemsize(out)
+
+
+@scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp: x * pow(2, other)", band=0.0)
+def _scaled_by_powers(out: Any, x: Any, other: Any) -> int:
+    return elements(other) * itemsize(out)
+
+
+@reserve("cpu", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS, band=0.0)
 def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
     """As :func:`_squared_loss_storage`."""
     return (nbytes(x),)

@@ -63,12 +63,13 @@ UNMODELLED: dict[str, frozenset[str]] = {
             *(
                 "linalg_matrix_exp",
                 "linalg_lstsq",
-                "linalg_pinv",
+                "linalg_pinv.atol_rtol_tensor",
                 "linalg_eig",
                 "_linalg_eigvals",
                 "linalg_lu_factor_ex",
             ),
-            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
+            *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product", "_unique", "_unique2"),
+            *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
         )
     ),
     "cuda": frozenset(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .workspace_copies import elements, nbytes
+from .workspace_copies import copied, elements, nbytes
 from .workspace_registry import ALL_RESULTS, Phase, scratch
 
 INDEX_BYTES = 8
@@ -44,6 +44,15 @@ def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate
         return 0
     rows = values.shape[0] if values.dim() and values.shape[0] != 1 else masks[0].numel()
     return int(INDEX_BYTES * rows * _rank(masks))
+
+
+@scratch(
+    *("cpu", "aten::masked_scatter", "aten::masked_scatter_"),
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
+    band=0.0,
+)
+def _masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> int:
+    return copied(source)
 
 
 @scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25)

@@ -1,0 +1,109 @@
+"""A step through each operator of torch's test database, predicted and run: ``python -m benchmarks.memory_operators``.
+
+Of every operator that has a gradient two of the database's samples run, the largest and the first, as the forward of a
+small model whose parameters they are. Told is each one whose peak is another in any phase of the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.limits import Timeout, time_limit
+from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
+from torchsummary_plus.errors import SummaryError
+
+WIDTH = 8
+SECONDS = 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="where the steps run, cpu or cuda")
+    parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
+    parser.add_argument("--slice", default="::", help="of the operators those from:to:step")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    counts: Counter[str] = Counter()
+    for name, model, x in cases(options.only, slice(*(int(n) if n else None for n in options.slice.split(":")))):
+        try:
+            with time_limit(SECONDS):
+                counts[judge(name, model.to(options.device), x.to(options.device))] += 1
+        except Timeout:
+            print(f"{name:44} took more than {SECONDS} s")
+    print(", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common()))
+
+
+def cases(only: str, part: slice) -> Iterator[tuple[str, Sampled, Tensor]]:
+    """The operators' names, with a model for each of two samples, and its input."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for operator in op_db[part]:
+        name = ".".join(filter(None, (operator.name, operator.variant_test_name)))
+        if not re.search(only, name) or not operator.supports_autograd or torch.float32 not in operator.dtypes:
+            continue
+        samples = list(operator.sample_inputs("cpu", torch.float32, requires_grad=True))
+        for sample in {id(one): one for one in (max(samples, key=elements), samples[0])}.values():
+            yield name, Sampled(operator, [sample.input, list(sample.args), dict(sample.kwargs)]), torch.randn(4, WIDTH)
+
+
+def elements(sample: Any) -> int:
+    """How many numbers a sample is of."""
+    found = torch.utils._pytree.tree_leaves([sample.input, sample.args, sample.kwargs])
+    return sum(value.numel() for value in found if isinstance(value, Tensor))
+
+
+class Sampled(nn.Module):
+    """An operator on a sample of its arguments, whose tensors are the model's; and a layer, which sees the input."""
+
+    def __init__(self, operator: Callable[..., Any], arguments: list[Any]) -> None:
+        super().__init__()
+        self.operator = operator
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        values, self.structure = torch.utils._pytree.tree_flatten(arguments)
+        self.values = [value for value in values if not isinstance(value, Tensor)]
+        self.names = [f"tensor{number}" if isinstance(value, Tensor) else "" for number, value in enumerate(values)]
+        for name, value in zip(self.names, values):
+            if name and value.requires_grad:
+                self.register_parameter(name, nn.Parameter(value.detach().clone()))
+            elif name:
+                self.register_buffer(name, value.detach().clone())
+
+    def forward(self, x: Tensor) -> Any:
+        others = iter(self.values)
+        values = [getattr(self, name) if name else next(others) for name in self.names]
+        first, args, kwargs = torch.utils._pytree.tree_unflatten(values, self.structure)
+        return self.operator(first, *args, **kwargs), self.layer(x)
+
+
+def judge(name: str, model: nn.Module, x: Tensor) -> str:
+    """What came of a model: predicted to the byte, or how not; printed where it was not."""
+    steps: list[MemoryEstimate] = []
+    for call in (measure_memory, estimate_memory):
+        torch.manual_seed(0)
+        try:
+            steps.append(call(model, input_data=x, optimizer="sgd"))
+        except (SummaryError, RuntimeError, ValueError, TypeError) as error:
+            if not steps:
+                return "cannot be trained so"
+            print(f"{name:44} {' '.join(str(error).split())[:160]}", flush=True)
+            return "without an estimate"
+    measured, predicted = steps
+    if predicted.phase_peaks == measured.phase_peaks:
+        return "to the byte in every phase"
+    apart = {phase: predicted.phase_peaks.get(phase, 0) - peak for phase, peak in measured.phase_peaks.items()}
+    told = " ".join(f"{phase} {difference:+,}" for phase, difference in apart.items() if difference)
+    error = predicted.peak_bytes / measured.peak_bytes - 1
+    print(f"{name:44} {error:+8.2%}  {told} {'(named in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
+    return "otherwise, and named in unknown" if predicted.unknown else "otherwise"
+
+
+if __name__ == "__main__":
+    main()
