@@ -78,6 +78,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.ledger",
         "tracing.semantics_cuda",
         "tracing.semantics_prod",
+        "tracing.semantics_extremes",
         "tracing.semantics_functions",
         "tracing.semantics",
         "tracing.optimizers",

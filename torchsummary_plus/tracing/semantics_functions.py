@@ -19,6 +19,7 @@ from .kernels import MASK
 from .passes import Pass
 from .questions import module_of
 from .semantics_cuda import ATTENTION, cuda_function
+from .semantics_extremes import extreme_function
 from .semantics_prod import product_function
 from .workspace import AMPERE, Capability
 
@@ -78,7 +79,7 @@ class StepFunctions(TorchFunctionMode):
             return cuda_function(func, self.capability) or func
         if func is ATTENTION:
             return self._attention
-        return self._max_pool1d if func in _POOLS else func
+        return self._max_pool1d if func in _POOLS else extreme_function(func) or func
 
     def _assume(self, operator: str, how: str) -> None:
         kernels: Any = self.watch.kernel

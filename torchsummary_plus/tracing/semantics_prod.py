@@ -24,7 +24,10 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
     if name is None:
         return None
 
-    def run(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def run(*given: Any, input: Any = None, **kwargs: Any) -> Any:
+        tensor, *args = given or (input,)
+        if not isinstance(tensor, Tensor):
+            return func(*given, **kwargs)
         asks = torch.is_grad_enabled() and tensor.requires_grad and tensor.dim() > 0 and tensor.is_floating_point()
         axes = _axes(*args, **kwargs)
         if not asks or axes is None or (name == "cumprod" and (tensor.numel() <= 1 or tensor.shape[axes[0]] == 1)):

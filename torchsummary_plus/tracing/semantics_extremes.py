@@ -1,0 +1,46 @@
+"""The gradient of the largest, smallest or middle of all elements on the CPU, which are many if they are alike.
+
+On a card, and under a mode, torch takes the formula that does not ask whether the result is no number.
+
+Source: torch/csrc/autograd/FunctionsManual.cpp, ``evenly_distribute_backward``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FUNCTIONS = {getattr(place, name) for place in (torch, Tensor) for name in ("max", "min", "median", "nanmedian")}
+
+
+def extreme_function(func: Any) -> Callable[..., Any] | None:
+    """How an extreme of all elements runs without a mode; None for other functions."""
+    if func not in _FUNCTIONS:
+        return None
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        asks = len(args) == 1 and not kwargs and torch.is_grad_enabled() and args[0].requires_grad and args[0].dim()
+        return OfAll.apply(args[0], func) if asks else func(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return run
+
+
+class OfAll(torch.autograd.Function):
+    """One of all elements, and its gradient shared by those that are equal to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, func: Callable[[Tensor], Tensor]) -> Tensor:
+        out = func(x)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, out = ctx.saved_tensors
+        is_no_number = out.isnan()
+        mask = x == out
+        del is_no_number
+        return grad.new_zeros(x.shape).masked_fill_(mask, grad / mask.sum()), None
