@@ -1,7 +1,8 @@
 """Memory that others have measured beside what is predicted: ``python -m benchmarks.published_memory``.
 
-Three parts, each with its source: the largest training batches that timm published for a 24 GB card, Hugging Face's
-anatomy of BERT-large, and the model states of the ZeRO paper. Nothing is fetched: weights are random, and fake.
+Four parts, each with its source: the largest training batches that timm published for a 24 GB card, Hugging Face's
+anatomy of BERT-large, torchtune's peak of a Llama, and the model states of the ZeRO paper. Nothing is fetched: weights
+are random, and fake.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import nn
 
 from benchmarks.limits import Timeout, time_limit
 from benchmarks.published_memory_steps import Mixed, amp_classifier_step, bert_large, bert_step, gpt2_xl
+from benchmarks.published_memory_tune import LENGTH, next_token_loss, tuned_llama
 from benchmarks.torchvision_on_cpu import import_torchvision
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.gpus import find_gpu
@@ -33,6 +35,7 @@ TIMM = (
 BERT = (
     "huggingface/transformers, docs/source/en/model_memory_anatomy.md and perf_train_gpu_one.mdx: a V100, January 2022"
 )
+TUNE = "pytorch/torchtune, README.md@bd2a0fc: full_finetune_single_device, packed samples, an A100, peak memory active"
 ZERO = "Rajbhandari et al. 2019, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, arXiv:1910.02054"
 
 TIMM_RELEASE = "0.6"
@@ -173,6 +176,21 @@ def bert_estimate(batch: int, checkpointed: bool = False, **settings: Any) -> Me
     return estimate_memory(model, input_data=data, device="cuda", train_step=bert_step(**settings), gpu="V100 16GB")
 
 
+def tuned_peak(options: argparse.Namespace) -> None:
+    """Llama 3.2 3B in bfloat16 with AdamW on two packed samples of 4,096 tokens."""
+    print(f"\n{TUNE}\n{'configuration':44} {'predicted':>11} {'published':>11} {'ratio':>6}")
+    ids, positions = (torch.zeros(2, LENGTH, dtype=torch.long, device="meta") for _ in range(2))
+    estimate = estimate_memory(
+        tuned_llama(),
+        input_data=(ids, positions),
+        device="cuda",
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+        loss=next_token_loss,
+        gpu="A100 80GB",
+    )
+    show("Llama 3.2 3B, 2 x 4,096 tokens", estimate.peak_bytes, int(60.0 * 1024 * MIB))
+
+
 def zero_states(options: argparse.Namespace) -> None:
     """Mixed precision Adam: 2 + 2 + 12 bytes a parameter, and what sharding over 64 devices leaves of them."""
     print(f"\n{ZERO}\n{'model states':44} {'predicted':>11} {'published':>11} {'ratio':>6}")
@@ -208,6 +226,7 @@ def show(name: str, predicted: int, published: int) -> None:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "bert": bert_anatomy,
+    "tune": tuned_peak,
     "zero": zero_states,
     "timm": timm_batches,
 }
