@@ -1,4 +1,4 @@
-"""What selecting by masks takes on the CPU: the places of what is selected, as integers."""
+"""What selecting by masks takes, and on CUDA the gradient of a selection: places of what is selected, as integers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def _rank(masks: Sequence[Any]) -> int:
     return sum(mask.dim() for mask in masks)
 
 
+@scratch("cuda", "aten::index.Tensor", source=EXPANDED, band=0.0)
 @scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
 def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
     masks = _masks(indices)
@@ -76,3 +77,24 @@ def _masked_select(out: Any, x: Any, mask: Any) -> int:
     if _runs_alone(x, mask, count):
         return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
     return 2 * INDEX_BYTES * count
+
+
+@scratch("cuda", "aten::masked_select", source="aten/src/ATen/native/cuda/IndexKernel.cpp, by index()", band=0.0)
+def _masked_select_on_cuda(out: Any, x: Any, mask: Any) -> int:
+    return int(INDEX_BYTES * elements(out) * max(x.dim(), mask.dim()))
+
+
+@scratch(
+    *("cuda", "aten::index_put", "aten::index_put_"),
+    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB's radix sort of pairs",
+    band=0.3,
+)
+def _index_put_on_cuda(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
+    """The places of a mask; to add up, every index as one number with its order, before, after and while they sort."""
+    places: int = _index_put(out, x, indices, values)
+    if not accumulate:
+        return places
+    masks = _masks(indices)
+    plain = [index.shape for index in indices if index is not None and not _masks([index])]
+    count: int = places // (INDEX_BYTES * _rank(masks)) if masks else prod(torch.broadcast_shapes(*plain))
+    return places + 6 * INDEX_BYTES * count + copied(values)
