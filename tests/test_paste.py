@@ -75,8 +75,8 @@ def test_csv_holds_the_numbers(result: ModelSummary, look: Any) -> None:
     table = result.tables(**look)[0]
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     assert header == ["layer", "path", "level", *(field.name for field in table.fields)]
-    empty = [["" if value is None else str(value) for value in values] for values in of_rows(table)]
-    assert rows == empty
+    written = [["" if value is None else str(value).replace("\0", "\ufffd") for value in row] for row in of_rows(table)]
+    assert rows == written
     assert text.endswith("\r\n") and len(re.findall(r'[^"\r\n]*(?:"[^"]*"[^"\r\n]*)*\r\n', text)) == len(rows) + 1
 
 
@@ -100,7 +100,7 @@ def test_pandas_reads_the_csv_and_gets_the_frame(result: ModelSummary, look: Any
     assert [[None if pandas.isna(v) else v for v in row] for row in frame.itertuples(index=False)] == of_rows(
         result.tables(**look)[0]
     )
-    pandas.testing.assert_frame_equal(read, frame)
+    pandas.testing.assert_frame_equal(read, frame.replace({name: {"\0": "\ufffd"} for name in words}, regex=True))
 
 
 @LAW

@@ -53,7 +53,7 @@ class ModelSummary(Report, Views, Figures):
     It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
     """
 
-    _derived: ClassVar = ("non_trainable_params", "total_bytes")
+    _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
 
     view: View = field(default_factory=View)
     memory: MemoryEstimate | None = None

@@ -16,12 +16,18 @@ DTYPES = {"": "string", "%": "Float64", "ratio": "Float64"}
 """Of the columns in pandas, by unit; whatever is counted is Int64."""
 
 
+NUL, REPLACEMENT = "\0", "\ufffd"
+"""The character that CSV cannot hold: some readers end a field there, Python 3.10's writer and reader refuse it."""
+
+
 def csv_text(table: Table) -> str:
     """A table's rows as CSV by RFC 4180, under the names of its fields; what has no value is an empty field."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow([_label_name(table), "path", "level", *(field.name for field in table.fields)])
-    writer.writerows([row.label, row.path, row.level, *(cell.value for cell in row.cells)] for row in table.rows)
+    for row in table.rows:
+        values = [row.label, row.path, row.level, *(cell.value for cell in row.cells)]
+        writer.writerow([value.replace(NUL, REPLACEMENT) if isinstance(value, str) else value for value in values])
     return file.getvalue()
 
 
