@@ -15,10 +15,11 @@ UNITS = ("MiB", "MB", "auto")
 def mebibytes(nbytes: int) -> str:
     """Bytes in units of 1024 x 1024 with two decimals, as torchsummary prints what it calls MB.
 
-    >>> mebibytes(19_267_584)
-    '18.38'
+    >>> mebibytes(19_267_584), mebibytes(-8)
+    ('18.38', '0.00')
     """
-    return f"{nbytes / MIB:.2f}"
+    text = f"{nbytes / MIB:.2f}"
+    return "0.00" if text == "-0.00" else text
 
 
 def in_unit(nbytes: int, units: str) -> tuple[str, str]:
