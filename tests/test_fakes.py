@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torchsummary_plus import summary
 from torchsummary_plus.tracing.cuda_guard import cuda_guard
 from torchsummary_plus.tracing.fakes import (
     CPU,
@@ -175,3 +176,12 @@ def test_an_operator_on_thousands_of_tensors_takes_time_in_a_straight_line(fake_
     seconds(10)
     few, many = (min(seconds(count + turn) for turn in range(3)) for count in (400, 3200))
     assert many < 24 * few
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_average_over_all_batches_needs_no_real_pass(device: str) -> None:
+    """``BatchNorm(momentum=None)`` divides by the number of batches that it has seen."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)).train()
+    result = summary(model, (4,), 3, device=device, run="fake", verbose=0)
+    assert result.run.kind == "fake" and result.rows[-1].outputs.shape == (3, 4)
+    assert int(model[1].num_batches_tracked) == 0

@@ -48,12 +48,18 @@ class FakeWorld(World):
         super().__init__(device)
         self.kernel = self.kernels = FakeKernels(device)
         self.fakes = fakes
+        self.counters: dict[int, torch.Tensor] = {}
+        """Copies of the model's single integers, such as batches seen, by the tensor's id: forwards look into them."""
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
         swap_tensors(modules, self._stand_in, self._stand_in)
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A model's tensor on the device asked for; a scalar that lives on the CPU stays there."""
+        """A model's tensor on the device asked for; a scalar that lives on the CPU stays there, an integer for real."""
+        if not tensor.dim() and tensor.dtype is torch.int64 and tensor.device.type == "cpu" and is_plain(tensor):
+            if id(tensor) not in self.counters:
+                self.counters[id(tensor)] = self._known(tensor.clone())
+            return self.counters[id(tensor)]
         fake = self.fakes.get(id(tensor))
         if fake is None:
             place = CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device
