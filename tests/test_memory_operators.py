@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus import StepError, estimate_memory, measure_memory
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -145,3 +146,29 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     }
     assert {one.path: one.own.saved_bytes for one in estimate.by_module}["layer"] == 4 * SIDE * SIDE
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
+
+
+@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=())
+def picky_backward(grad: Tensor) -> Tensor:
+    if not grad.any():
+        raise ValueError("nothing but zeros")
+    return grad.clone()
+
+
+class Picky(torch.autograd.Function):
+    """Nothing, with a gradient by an operator that refuses zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return picky_backward(grad)
+
+
+def test_an_operator_that_refuses_zeros_is_named_not_its_refusal() -> None:
+    model = Through(lambda x: Picky.apply(x))
+    with pytest.raises(StepError, match=r"torchsummary_plus_tests\.picky_backward.* needs the values") as raised:
+        estimate_memory(model, (SIDE,), SIDE, optimizer="sgd")
+    assert "nothing but zeros" not in str(raised.value)

@@ -16,14 +16,17 @@ LARGEST = 1 << 27
 
 
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Fakes as large as what the operator gives of zeros; None where it gives nothing, or writes, or asks too much."""
+    """Fakes as large as what the operator gives of zeros; None where it gives none, and the caller tells why it asked.
+
+    It gives none where it writes to its arguments, where they are too large, and where it refuses zeros in any way.
+    """
     given = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in given) > LARGEST:
         return None
     try:
         with torch.no_grad():
             out = func(*change_tensors(args, _zeros), **change_tensors(kwargs, _zeros))
-    except RuntimeError:
+    except Exception:
         return None
     with in_kernel():
         return change_tensors(out, lambda tensor: wrap(_empty(tensor), device)) if tensors_of(out) else None
