@@ -75,6 +75,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.workspace_cuda_attention",
         "tracing.workspace_cuda_conv",
         "tracing.workspace",
+        "tracing.kept_numbers",
         "tracing.ledger",
         "tracing.semantics_cuda",
         "tracing.semantics_prod",

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
+from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
 from .questions import OUTSIDE
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
 from .workspace_registry import LASTING, RESERVES, SCRATCH
-
-NUMBERS = (bool, int, float, complex)
 
 
 class Ledger(Listener):
@@ -44,13 +43,13 @@ class Ledger(Listener):
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self._given_number: weakref.ref[torch.Tensor] | None = None
+        self._numbers = KeptNumbers(self._book_number)
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
 
     def enter(self, phase: str, step: int) -> None:
         """A new phase of the step begins."""
-        self._keep_number()
+        self._numbers.settle()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
@@ -72,7 +71,7 @@ class Ledger(Listener):
             self._book(tensor.untyped_storage(), owner)
 
     def begin(self, frame: Frame) -> None:
-        self._keep_number()
+        self._numbers.settle()
         self._turn(OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:
             outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
@@ -80,7 +79,7 @@ class Ledger(Listener):
             self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
 
     def end(self, frame: Frame, output: Any) -> None:
-        self._keep_number()
+        self._numbers.settle()
         outer = frame.outer
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
@@ -115,7 +114,7 @@ class Ledger(Listener):
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self._keep_number()
+        self._numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -124,6 +123,7 @@ class Ledger(Listener):
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
         there = 0
+        saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
         for phase in self.workspaces.scratch(name, args, kwargs, out):
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
@@ -131,29 +131,20 @@ class Ledger(Listener):
                 number = self._number(lasting, owner, "workspace", self.workspaces.band(LASTING, name))
                 self._event(number, lasting)
                 lasting = 0
-            if phase.nbytes:
-                number = self._number(phase.nbytes, owner, "workspace", self.workspaces.band(SCRATCH, name))
+            scratch = phase.nbytes - saved
+            if scratch > 0:
+                number = self._number(scratch, owner, "workspace", self.workspaces.band(SCRATCH, name))
                 if self.workspaces.spares(name):
                     self.spared.add(number)
-                self._event(number, phase.nbytes)
+                self._event(number, scratch)
                 self._event(number, 0)
-        if self.backend == "cpu" and len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
-            self._given_number = weakref.ref(out)
+        if self.backend == "cpu":
+            self._numbers.give(func, args, out)
 
-    def _keep_number(self) -> None:
-        """Book the Python number that the last operator's autograd node keeps, as a tensor, where it does.
-
-        A product keeps the other factor for the gradient of its first: of a number what torch has made of it. The node
-        is there once the operator is over.
-        """
-        made, self._given_number = self._given_number, None
-        out = None if made is None else made()
-        node = None if out is None else out.grad_fn
-        kept = None if node is None else getattr(node, "_saved_other", None)
-        if isinstance(kept, torch.Tensor) and self._is_here(kept):
-            storage = kept.untyped_storage()
-            if storage._cdata not in self._live:
-                self._book(storage, self.moments[-1].module)
+    def _book_number(self, storage: torch.UntypedStorage) -> None:
+        """Book the tensor that torch has made of a Python number."""
+        if storage._cdata not in self._live:
+            self._book(storage, self.moments[-1].module)
 
     def _book_results(
         self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
@@ -189,14 +180,14 @@ class Ledger(Listener):
         return number
 
     def _free(self, key: int) -> None:
-        self._keep_number()
+        self._numbers.settle()
         number, _ = self._live.pop(key)
         if self.nbytes[number]:
             self._event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
-        self._keep_number()
+        self._numbers.settle()
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
