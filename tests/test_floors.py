@@ -107,6 +107,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "memory.attribution",
         "memory.footprint",
         "memory.estimate",
+        "memory.scaling",
         "memory.capacity",
     ),
     # 3: views

@@ -19,8 +19,8 @@ from torch import nn
 
 from torchsummary_plus.errors import StepError
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
-from torchsummary_plus.memory.capacity import at_batch, scales
 from torchsummary_plus.memory.estimate import build_estimate
+from torchsummary_plus.memory.scaling import at_batch, scales
 from torchsummary_plus.memory_api import estimate_memory, max_batch_size
 from torchsummary_plus.memory_estimate import MemoryEstimate
 from torchsummary_plus.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
@@ -195,7 +195,7 @@ def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, devic
     assert scales(two, three)
     for batch in (5, 9):
         traced = estimated(name, batch, device, mode=mode, optimizer="adamw").log
-        assert at_batch(two, three, (2, 3), batch) == traced
+        assert at_batch({2: two, 3: three}, batch) == traced
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -203,7 +203,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str) -> None:
     build, size = MODELS[name]
     memory = 5_000_000
     limit = max_batch_size(build(), size, memory, device="cpu", optimizer="sgd")
-    assert limit.scaled
+    assert limit.is_proved
+    assert len(limit.traced) <= 4
     assert limit.batch_size > 1
     for batch, peak, fits in (
         (limit.batch_size, limit.peak_bytes, True),
@@ -226,3 +227,33 @@ def test_a_model_too_large_at_a_batch_of_one_says_by_how_much() -> None:
     alone = estimated("mlp", 1)
     limit = max_batch_size(MODELS["mlp"][0](), MODELS["mlp"][1], alone.peak_bytes - 100, device="cpu")
     assert (limit.batch_size, limit.peak_bytes, limit.missing_bytes) == (0, 0, 100)
+
+
+class Chosen(nn.Module):
+    """Goes by the values of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x[x.sum(1) > 0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_batch_of_a_billion_samples_is_estimated_without_one_of_them(device: str) -> None:
+    batch = 1 << 30
+    for model, size, dtype, nbytes in (
+        (nn.Linear(3, 3), (3,), None, 12),
+        (nn.Embedding(5, 3), (100,), torch.long, 800),
+        (Chosen(), (3,), None, 12),
+    ):
+        estimate = estimate_memory(model, size, batch, device, dtype, optimizer="adamw", autocast="bfloat16")
+        assert estimate.at_peak["inputs"] == nbytes * batch
+        assert [line for line in estimate.assumptions if "as much as it can" in line] or not isinstance(model, Chosen)
+
+
+def test_the_batch_of_given_tokens_grows_without_them() -> None:
+    limit = max_batch_size(nn.Embedding(5, 3), memory="80GiB", input_data=torch.zeros(2, 100, dtype=torch.long))
+    assert limit.batch_size > 10_000_000
+    assert len(limit.traced) <= 6

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from torch import nn
 
 from .errors import InputError, choice_error
 from .memory.allocator_options import AllocatorOptions
-from .memory.capacity import BatchSizeLimit, at_batch, largest, scales
-from .memory.estimate import build_estimate, least, log_fits
+from .memory.attribution import run_log
+from .memory.capacity import BatchSizeLimit, Search
+from .memory.estimate import build_estimate, least, log_fits, room_for_tensors
 from .memory.gpus import GPU, find_gpu, named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog, StepInfo
@@ -157,9 +157,10 @@ def max_batch_size(
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
 
-    Two traces, at batches of 2 and 3, are scaled to any batch and replayed, if a third one at 5 is what they foretell;
-    else each batch that the search tries is traced. With ``input_data`` the tensors whose first axis is the batch grow
-    by repetition. Other arguments and errors are those of :func:`estimate_memory`, but the device is by default CUDA.
+    Two traces, at batches of 2 and 3, are scaled to any batch and replayed. The batch that they foretell and the next
+    one are then traced as well; where these differ the search goes on, up to six traces and a batch of 16,777,216.
+    With ``input_data`` the tensors whose first axis is the batch grow by repetition. Other arguments and errors are
+    those of :func:`estimate_memory`, but the device is by default CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -170,17 +171,22 @@ def max_batch_size(
     step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
     nbytes = parse_memory(memory)
     asked = _Asked(model, _given(example), step, device, allocator, named_gpu(memory))
+    room = room_for_tensors(memory, asked.backend)
+
+    def fits(log: MemoryLog) -> bool:
+        return log_fits(log, asked.backend, asked.options, memory)
+
     with progress_bar("largest batch", "operators", progress) as tick:
-        logs, scaled = asked.logs(tick)
-        found = largest(lambda batch: log_fits(logs(batch), asked.backend, asked.options, memory))
-        fitting, beyond = (asked.estimate(batch, least(logs(batch))) for batch in (max(found, 1), found + 1))
+        search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room - asked.peak(least(log)))
+        found = search.run()
+        fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
     return BatchSizeLimit(
         batch_size=found,
         peak_bytes=fitting.peak_bytes if found else 0,
         next_peak_bytes=beyond.peak_bytes,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
         missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
-        scaled=scaled,
+        traced=tuple(sorted(search.logs)),
     )
 
 
@@ -209,16 +215,9 @@ class _Asked:
         with no_collection():
             return record_step(self.model, example, self.step, self.device, capability, [_Ticks(tick, batch)])
 
-    def logs(self, tick: Callable[[str], None]) -> tuple[Callable[[int], MemoryLog], bool]:
-        """The log of any batch: scaled where two traces foretell a third, which is the second value, else traced."""
-        two, three, five = (self.trace(batch, tick) for batch in (2, 3, 5))
-        scaled = scales(two, three) and at_batch(two, three, (2, 3), 5).events == five.events
-
-        @cache
-        def log(batch: int) -> MemoryLog:
-            return at_batch(two, three, (2, 3), batch) if scaled and batch > 1 else self.trace(batch, tick)
-
-        return log, scaled
+    def peak(self, log: MemoryLog) -> int:
+        """The bytes of a log's peak."""
+        return run_log(log, self.backend, self.options).peak_bytes
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """A log explained."""

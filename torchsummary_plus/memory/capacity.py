@@ -1,12 +1,20 @@
-"""Any batch from two traces: every event's bytes are a + c * batch, and the replay does the rest."""
+"""The largest batch that fits: foretold from a few traces, and proved by tracing it and the next one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 
 from ..memory_records import MemoryLog
 from ..units import mebibytes
+from .scaling import at_batch, scales
+
+LARGEST_BATCH = 1 << 24
+"""Where the search ends: a batch beyond reason."""
+
+MOST_TRACES = 6
+"""Traces that a search may take, whatever the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +22,8 @@ class BatchSizeLimit:
     """The largest batch that fits, with its peak and the next one's, in bytes, and the module that holds most of it.
 
     Both peaks are without the scratch memory that kernels can spare where there is little left.
-    ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. ``scaled`` tells whether
-    two traces were scaled, or each batch that was tried was traced.
+    ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH``
+    where that fits, and more may. ``traced`` are the batches whose step was traced.
     """
 
     batch_size: int
@@ -23,42 +31,113 @@ class BatchSizeLimit:
     next_peak_bytes: int
     held_by: str
     missing_bytes: int
-    scaled: bool
+    traced: tuple[int, ...]
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the steps of this batch and of the next were traced, rather than scaled from others."""
+        return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
         if not self.batch_size:
             return f"Not even a batch of 1 fits: {mebibytes(self.missing_bytes)} MB are missing"
+        more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
-            f"Largest batch: {self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; {self.batch_size + 1:,} would "
-            f"take {mebibytes(self.next_peak_bytes)} MB); most is held by {self.held_by or 'the root'}"
+            f"Largest batch: {more}{self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; "
+            f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
+            f"most is held by {self.held_by or 'the root'}"
         )
 
 
-def scales(low: MemoryLog, high: MemoryLog) -> bool:
-    """Whether two logs are of the same events, and differ in their bytes alone."""
-    return (
-        len(low.events) == len(high.events)
-        and len(low.storages) == len(high.storages)
-        and all(a[0] == b[0] and a[1] == b[1] and bool(a[2]) == bool(b[2]) for a, b in zip(low.events, high.events))
-    )
+class Search:
+    """The search for the largest batch whose log fits.
 
+    ``trace`` gives the log of a batch, ``fits`` the verdict on a log, ``spare`` the bytes that its peak leaves free.
+    """
 
-def at_batch(low: MemoryLog, high: MemoryLog, batches: tuple[int, int], batch: int) -> MemoryLog:
-    """The log of another batch, by the straight line through each event of two."""
-    first, second = batches
+    def __init__(
+        self, trace: Callable[[int], MemoryLog], fits: Callable[[MemoryLog], bool], spare: Callable[[MemoryLog], int]
+    ) -> None:
+        self._trace = trace
+        self._fits = fits
+        self._spare = spare
+        self.logs: dict[int, MemoryLog] = {}
+        """The traced logs by batch."""
+        self.low, self.high = 0, LARGEST_BATCH + 1
+        """The largest batch that is known to fit, and the smallest one known not to."""
 
-    def line(a: int, b: int) -> int:
-        return a + (b - a) * (batch - first) // (second - first)
+    def run(self) -> int:
+        """Return the largest batch that fits, 0 where 1 does not.
 
-    events = tuple((a[0], a[1], line(a[2], b[2])) for a, b in zip(low.events, high.events))
-    storages = tuple(replace(a, nbytes=line(a.nbytes, b.nbytes)) for a, b in zip(low.storages, high.storages))
-    return replace(low, events=events, storages=storages)
+        Two small traces foretell it. What is foretold is traced, with the batch after it; what these two show improves
+        the next guess. After ``MOST_TRACES`` the last guess stands, unproved.
+        """
+        self._add(2)
+        if self.high > 2:
+            self._add(3)
+        while self.high - self.low > 1:
+            guess = self._guess()
+            if len(self.logs) == MOST_TRACES:
+                return guess
+            self._add(guess if guess > self.low else self.low + 1)
+        return self.low
+
+    def log(self, batch: int) -> MemoryLog:
+        """Return the log of a batch: traced, else scaled from the traces next to it that are of the same events."""
+        if batch in self.logs:
+            return self.logs[batch]
+        near = self._near(batch)
+        alike = [one for one in near if scales(self.logs[near[0]], self.logs[one])]
+        return self._through(self._simplest(alike), batch)
+
+    def _add(self, batch: int) -> None:
+        log = self.logs[batch] = self._trace(batch)
+        if self._fits(log):
+            self.low = max(self.low, batch)
+        else:
+            self.high = min(self.high, batch)
+
+    def _guess(self) -> int:
+        """The largest batch that is foretold to fit, of those between what is known to fit and what is known not to."""
+        if self.low == 0:
+            return 1
+        fits = cache(lambda batch: self._fits(self.log(batch)) if self._scales_to(batch) else self._seems_to_fit(batch))
+        return self.low + largest(lambda step: self.low + step < self.high and fits(self.low + step))
+
+    def _near(self, batch: int) -> list[int]:
+        """The traced batches, from the one on that differs from a batch by the smallest factor."""
+        return sorted(self.logs, key=lambda one: max(one, batch) / min(one, batch))
+
+    def _scales_to(self, batch: int) -> bool:
+        """Whether two traces at least foretell the events of a batch."""
+        first, *others = (self.logs[one] for one in self._near(batch))
+        return any(scales(first, other) for other in others)
+
+    def _simplest(self, near: list[int]) -> list[int]:
+        """Of batches from the nearest on, those to go by: a line or a square that foretells one more, else the nearest.
+
+        Two traces are all that a kink leaves; three that are on no line are taken for a square.
+        """
+        for count in (2, 3):
+            points = near[:count]
+            if len(near) > count and self._through(points, near[count]).events == self.logs[near[count]].events:
+                return points
+        return near[:3] if len(near) == 3 else near[:2]
+
+    def _through(self, batches: list[int], batch: int) -> MemoryLog:
+        return at_batch({one: self.logs[one] for one in batches}, batch)
+
+    def _seems_to_fit(self, batch: int) -> bool:
+        """Whether the line through the peaks of the two traces next to a batch leaves it anything."""
+        first, second = self._near(batch)[:2]
+        there, beyond = (self._spare(self.logs[one]) for one in (first, second))
+        return there + (beyond - there) * (batch - first) // (second - first) >= 0
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """The largest batch for which ``fits`` holds, by doubling and then halving; 0 where 1 does not fit.
+    """Return the largest number for which ``fits`` holds, by doubling and then halving; 0 where 1 does not fit.
 
-    >>> largest(lambda batch: batch <= 37)
+    >>> largest(lambda number: number <= 37)
     37
     """
     if not fits(1):

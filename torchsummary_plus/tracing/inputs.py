@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from numbers import Integral
 from typing import Any
 
@@ -11,7 +12,10 @@ import torch
 
 from ..errors import InputError, choice_error
 from ..units import describe
-from .structures import first_tensor, replace_tensors
+from .structures import all_tensors, first_tensor, replace_tensors
+
+MASK = 1 << 21
+"""Elements up to which a whole-number tensor keeps its values in a fake pass, so that they can steer the forward."""
 
 SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
 
@@ -42,6 +46,12 @@ class Example:
         for value in (*self.args, *self.kwargs.values()):
             _map_sized(value, found.append)
         return found
+
+    def nbytes(self, default: torch.dtype) -> int:
+        """The bytes of its tensors, with a batch of at least 1; those sized without a dtype are of ``default``."""
+        batch, held = self.batch_size or 1, all_tensors((self.args, self.kwargs))
+        sized = (prod(one.size) * batch * (one.dtype or default).itemsize for one in self.sized())
+        return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
         """The same with the dtype of the sized input number ``index`` (in order) set."""
@@ -172,8 +182,8 @@ def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def with_batch(example: Example, batch: int) -> Example:
     """The same example with another batch.
 
-    Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, the
-    others, whose values no fake pass reads, on the meta device.
+    Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, those
+    whose values no fake pass reads (the others, and those of more than ``MASK`` elements) on the meta device.
     """
     if not example.is_data or batch == example.batch_size:
         return dataclasses.replace(example, batch_size=batch)
@@ -181,7 +191,8 @@ def with_batch(example: Example, batch: int) -> Example:
     def grown(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dim() or tensor.shape[0] != example.batch_size:
             return tensor
-        if not (tensor.is_floating_point() or tensor.is_complex()):
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if is_whole and tensor.numel() // max(1, tensor.shape[0]) * batch <= MASK:
             return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
         layout = torch._prims_common.suggest_memory_format(tensor)
         empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
@@ -222,6 +233,8 @@ def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
 
 def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor to run for real: uniform in [0, 1) where the dtype has such values, else zeros. Moves no global RNG."""
+    if device.type == "meta":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.float32 if dtype.itemsize < 4 else dtype
         generator = torch.Generator("cpu").manual_seed(0)

@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
+from .inputs import MASK
 from .rules import ruled
 from .rules_views import View, viewed
 
@@ -26,9 +27,6 @@ REMEMBERED = 50_000
 
 SMALL = 4096
 """Elements up to which a tensor with no fake among its makers stays real, so that its values can steer the forward."""
-
-MASK = 1 << 21
-"""The same where a rule tells that the result has no more either, as with masks."""
 
 
 class FakeKernels:

@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -191,8 +191,17 @@ class Ledger(Listener):
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        moments, events, calls = tuple(self.moments), tuple(self.events), returned(self.calls)
+        moments, events, calls = tuple(self.moments), tuple(in_order(self.events)), returned(self.calls)
         return MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
+
+
+def in_order(events: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Sort what is freed together by the storage's number.
+
+    Autocast's cache lets its tensors go in the order of a hash of their addresses, which no two runs have in common.
+    """
+    runs = groupby(events, key=lambda event: (event[0], bool(event[2])))
+    return [event for (_, is_made), run in runs for event in (run if is_made else sorted(run))]
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:

@@ -24,6 +24,10 @@ LONGEST = 10**12
 """Multiply-adds after which a rehearsal is given up: about half a minute of one core's single precision products."""
 
 
+MOST_INPUT_BYTES = 1 << 30
+"""Bytes of real inputs beyond which there is no rehearsal."""
+
+
 class _TooLongError(Exception):
     """The forward takes more multiply-adds than a rehearsal may."""
 
@@ -74,6 +78,8 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     """
     if any(tensor.device.type == "meta" for tensor in tree.tensors()):
         return Rehearsal({}, "the model is on meta and has no values")
+    if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
+        return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
     recorder = _Recorder()
     world = RealWorld(CPU)
     with ExitStack() as stack:

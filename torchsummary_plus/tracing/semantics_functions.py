@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .cuda_engine import CudaEngine
 from .fakes import Fake
-from .kernels import MASK
+from .inputs import MASK
 from .passes import Pass
 from .questions import module_of
 from .semantics_cuda import ATTENTION, cuda_function

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from .fakes import CPU, META, Fake, fake_like, is_plain
-from .inputs import real_input
-from .kernels import MASK, SMALL, FakeKernels, change_tensors, tensors_of, written
+from .inputs import MASK, real_input
+from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import Answers, asks, is_foreign, made, question, told_by_mask
 
@@ -64,7 +64,8 @@ class ValuedKernels(FakeKernels):
 
     def input_of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """What stands for an input that is known by its size alone."""
-        has_values = not dtype.is_floating_point and not dtype.is_complex
+        is_whole = not dtype.is_floating_point and not dtype.is_complex
+        has_values = is_whole and torch.Size(shape).numel() <= MASK
         return self.stand_in(real_input(shape, dtype, CPU if has_values else META))
 
     def module(self) -> int:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from .fakes import CPU, fake_like, is_plain, new_fake
-from .inputs import real_input
+from .inputs import MASK, real_input
 from .journal import WriteJournal
-from .kernels import MASK, FakeKernels, Kernel
+from .kernels import FakeKernels, Kernel
 from .passes import Listener, run_really
 from .world import swap_tensors
 

@@ -1,0 +1,119 @@
+"""The search for the largest batch, on logs whose bytes follow any law of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_TRACES, Search, largest
+from torchsummary_plus.memory.scaling import at_batch, scales
+from torchsummary_plus.memory_records import MemoryLog, Moment, StorageSpec
+
+Law = Callable[[int], list[int]]
+"""The bytes that are live together, by the batch."""
+
+
+def log_of(sizes: list[int]) -> MemoryLog:
+    """A log in which all these storages are live at once."""
+    made = [(0, number, size) for number, size in enumerate(sizes)]
+    freed = [(0, number, 0) for number in range(len(sizes))]
+    storages = tuple(StorageSpec(size, None, -1) for size in sizes)
+    return MemoryLog((Moment("", -1, "forward", 0),), tuple(made + freed), storages, ("",), (), (), ())
+
+
+def search(law: Law, memory: int) -> tuple[int, Search]:
+    def peak(log: MemoryLog) -> int:
+        return sum(size for _, _, size in log.events)
+
+    one = Search(lambda batch: log_of(law(batch)), lambda log: peak(log) <= memory, lambda log: memory - peak(log))
+    return one.run(), one
+
+
+def truth(law: Law, memory: int) -> int:
+    return largest(lambda batch: sum(law(batch)) <= memory)
+
+
+LAWS: dict[str, tuple[Law, int]] = {
+    "a line": (lambda b: [1000, 7 * b, 13 * b + 5], 4),
+    "a square": (lambda b: [1000, 3 * b * b, 8 * b], 5),
+    "one storage more from a batch of 97 on": (lambda b: [50, 9 * b, *([4 * b] if b >= 97 else [])], 6),
+    "one storage less from a batch of 97 on": (lambda b: [50, 9 * b, *([4 * b] if b < 97 else [])], 6),
+    "kinked at 40": (lambda b: [50, max(9 * b, 20 * b - 440)], 6),
+}
+
+
+@pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
+@pytest.mark.parametrize("law", LAWS)
+def test_the_largest_batch_is_proved_by_its_trace_and_the_next(law: str, memory: int) -> None:
+    bytes_of, most = LAWS[law]
+    found, done = search(bytes_of, memory)
+    assert found == truth(bytes_of, memory)
+    assert {found, found + 1} <= set(done.logs)
+    assert len(done.logs) <= most
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    fixed=st.integers(0, 10**6),
+    slopes=st.lists(st.integers(1, 10**5), min_size=1, max_size=6),
+    memory=st.integers(1, 10**9),
+)
+def test_a_line_takes_at_most_four_traces(fixed: int, slopes: list[int], memory: int) -> None:
+    def law(batch: int) -> list[int]:
+        return [fixed + 1, *(slope * batch for slope in slopes)]
+
+    found, done = search(law, memory)
+    assert found == min(truth(law, memory), LARGEST_BATCH)
+    assert len(done.logs) <= 4
+
+
+@pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
+def test_what_goes_by_steps_of_eight_is_off_by_one_step_at_most(memory: int) -> None:
+    def law(batch: int) -> list[int]:
+        return [50, 24 * 8 * -(-batch // 8), 9 * batch]
+
+    assert abs(search(law, memory)[0] - truth(law, memory)) <= 8
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    jumps=st.lists(st.tuples(st.integers(2, 2000), st.integers(1, 10**4)), max_size=12),
+    slope=st.integers(1, 1000),
+    memory=st.integers(1, 10**7),
+)
+def test_whatever_the_law_six_traces_bound_the_answer(jumps: list[tuple[int, int]], slope: int, memory: int) -> None:
+    def law(batch: int) -> list[int]:
+        return [slope * batch, *(size for at, size in jumps if batch >= at)]
+
+    found, done = search(law, memory)
+    assert len(done.logs) <= MOST_TRACES
+    fitting = [batch for batch, log in done.logs.items() if sum(law(batch)) <= memory]
+    beyond = [batch for batch in done.logs if batch not in fitting]
+    assert max(fitting, default=0) <= found < min(beyond, default=LARGEST_BATCH + 1)
+
+
+def test_a_batch_beyond_reason_is_not_sought() -> None:
+    found, done = search(lambda batch: [1], 10)
+    assert found == LARGEST_BATCH
+    assert max(done.logs) == LARGEST_BATCH
+
+
+def test_a_batch_of_one_is_traced_where_two_do_not_fit() -> None:
+    for memory, expected in ((15, 1), (9, 0)):
+        found, done = search(lambda batch: [10 * batch], memory)
+        assert found == expected
+        assert set(done.logs) == {1, 2}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=5))
+def test_the_polynomial_through_three_logs_gives_every_other(coefficients: list[tuple[int, int, int]]) -> None:
+    def log(batch: int) -> MemoryLog:
+        return log_of([a * batch * batch + b * batch + c for a, b, c in coefficients])
+
+    points = {batch: log(batch) for batch in (2, 3, 100)}
+    assert all(scales(points[2], one) for one in points.values())
+    for batch in (1, 5, 64, 1000):
+        assert at_batch(points, batch) == log(batch)

@@ -1,0 +1,45 @@
+"""Any batch from a few traces: every event's bytes are a polynomial of the batch, and the replay does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import lcm, prod
+
+from ..memory_records import MemoryLog
+
+
+def scales(low: MemoryLog, high: MemoryLog) -> bool:
+    """Whether two logs are of the same events, and differ in their bytes alone."""
+    return (
+        len(low.events) == len(high.events)
+        and len(low.storages) == len(high.storages)
+        and all(a[0] == b[0] and a[1] == b[1] and bool(a[2]) == bool(b[2]) for a, b in zip(low.events, high.events))
+    )
+
+
+def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
+    """Return the log of another batch, by the polynomial through each event of logs that scale, by their batches."""
+    weights, over = _weights(tuple(logs), batch)
+    first = next(iter(logs.values()))
+
+    def through(sizes: tuple[int, ...]) -> int:
+        if not any(sizes):
+            return 0
+        return max(1, sum(weight * size for weight, size in zip(weights, sizes)) // over)
+
+    rows = zip(*(log.events for log in logs.values()))
+    events = tuple((row[0][0], row[0][1], through(tuple(event[2] for event in row))) for row in rows)
+    specs = zip(*(log.storages for log in logs.values()))
+    storages = tuple(replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row))) for row in specs)
+    return replace(first, events=events, storages=storages)
+
+
+def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:
+    """Lagrange's weights of the values at some batches for that at another one, as integers over one denominator."""
+    parts = []
+    for one in batches:
+        others = [other for other in batches if other != one]
+        parts.append((prod(batch - other for other in others), prod(one - other for other in others)))
+    over = lcm(*(below for _, below in parts))
+    return [above * (over // below) for above, below in parts], over
