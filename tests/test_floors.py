@@ -80,6 +80,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.semantics_cuda",
         "tracing.semantics_prod",
         "tracing.semantics_extremes",
+        "tracing.semantics_views",
         "tracing.semantics_functions",
         "tracing.semantics",
         "tracing.optimizers",

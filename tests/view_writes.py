@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,6 +27,22 @@ class Written(nn.Module):
         view = self.write(y)
         out: Tensor = self.last(y)
         return out + view.sum() if self.keep and isinstance(view, Tensor) else out
+
+
+class Bare(nn.Module):
+    """A scaled input, a part of it that is written to, and the base as another view of it."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.write = write
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = x * self.scale
+        before = y.view(-1)
+        view = self.write(y)
+        found = [y * 2, before.exp(), view if isinstance(view, Tensor) else y.flatten(1)]
+        return [tensor * tensor for tensor in found]
 
 
 def _add_to_item(y: Tensor) -> None:
@@ -76,6 +93,9 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
         yield f"{name}, flat", Written(write, keep=False), (16,)
         yield f"{name}, kept", Written(write, keep=True), (3, 16)
     leaky = nn.LeakyReLU(0.1, inplace=True)
+    for name, write in WRITES.items():
+        yield f"{name}, and its view", Bare(write), (5, 8)
+    yield "an activation after a linear layer", nn.Sequential(nn.Linear(64, 64), leaky), (5, 64)
     for kind, conv, size in (
         (nn.InstanceNorm1d, nn.Conv1d, (3, 16)),
         (nn.InstanceNorm2d, nn.Conv2d, (3, 8, 8)),

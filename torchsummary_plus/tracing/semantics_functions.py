@@ -21,6 +21,7 @@ from .questions import module_of
 from .semantics_cuda import ATTENTION, cuda_function
 from .semantics_extremes import extreme_function
 from .semantics_prod import product_function
+from .semantics_views import RenewedViews
 from .workspace import AMPERE, Capability
 
 _NODE = "_torchsummary_plus_node"
@@ -48,15 +49,18 @@ class StepFunctions(TorchFunctionMode):
         self.device = device
         self.on_cuda = device.type == "cuda"
         self.capability = capability
+        self.renewed = RenewedViews(watch)
 
     def again(self) -> StepFunctions:
         """The same once more: a mode holds within itself only as another one."""
-        return StepFunctions(self.watch, self.engine, self.device, self.capability)
+        same = StepFunctions(self.watch, self.engine, self.device, self.capability)
+        same.renewed = self.renewed
+        return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
-            out = self.stand_in(func)(*args, **(kwargs or {}))
+            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
             return out
