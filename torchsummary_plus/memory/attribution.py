@@ -35,7 +35,7 @@ def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
 def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
     """What each storage is for, over its whole life: as it was told, else by when it lives.
 
-    What a forward makes and a backward still finds was kept for it: a saved activation. The rest is temporary.
+    What is made before a backward that still finds it was kept for it: a saved activation. The rest is temporary.
     """
     backwards = list(accumulate(moment.phase == "backward" for moment in log.moments))
     born, died = lifetimes(log)
@@ -46,7 +46,7 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
             return told or "temporaries"
         first = log.events[born[number]][0]
         last = -1 if died[number] < 0 else log.events[died[number]][0]
-        met_by_backward = log.moments[first].phase == "forward" and backwards[last] > backwards[first]
+        met_by_backward = log.moments[first].phase in ("forward", "end") and backwards[last] > backwards[first]
         return "saved_activations" if met_by_backward else "temporaries"
 
     return tuple(map(kind, range(len(log.storages))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -97,13 +97,7 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
         stop = place + sum(1 for _ in run)
         found.append(Span(phase, step, place, stop))
         place = stop
-    return [*map(_named, [None, *found], found)]
-
-
-def _named(before: Span | None, span: Span) -> Span:
-    """What comes after an optimizer's step and is called a forward is the end of a step: gradients are let go."""
-    ends = before is not None and before.step == span.step and before.phase == "optimizer" and span.phase == "forward"
-    return replace(span, phase="end") if ends else span
+    return found
 
 
 def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:

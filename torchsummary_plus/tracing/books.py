@@ -13,7 +13,6 @@ from .embeddings import Embeddings
 from .hints import forward_error, step_error
 from .inputs import Example, realise
 from .ledger import Ledger
-from .modules import ModuleTree
 from .passes import failed_frame
 from .questions import OUTSIDE
 from .semantics import StepKernels, engine_watched
@@ -24,10 +23,9 @@ from .steps import Step, Steps
 class Books(Steps):
     """The steps of one model, run under a ledger. Call it when fakes stand for the model's tensors."""
 
-    def __init__(self, tree: ModuleTree, kernels: StepKernels, ledger: Ledger, step: Step) -> None:
-        super().__init__(tree, kernels.device, ledger, step)
+    def __init__(self, kernels: StepKernels, ledger: Ledger, step: Step) -> None:
+        super().__init__(kernels.watch, kernels.device, ledger, step)
         self.kernels = kernels
-        self.watch = kernels.watch
         self.ledger = ledger
         self.capability = ledger.workspaces.capability
 
@@ -45,7 +43,8 @@ class Books(Steps):
             kernels.hook_parameters()
             engine = CudaEngine(self.watch)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
-            stack.enter_context(engine_watched(functions, self._phase))
+            stack.enter_context(engine_watched(functions))
+            stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
             for parameter, _ in self.held.values():
                 engine.add_leaf(parameter, lasting=True)
@@ -63,7 +62,8 @@ class Books(Steps):
         """
         if self.doing == "forward" or failed_frame(error) is not None:
             return forward_error(error, self.watch, (), values)
-        phase = self.ledger.phase if self.doing == "train_step" and self.ledger.phase != "forward" else self.doing
+        told = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
+        phase = self.ledger.phase if told else self.doing
         node = failed_node(error)
         owner = OUTSIDE if node is None else self.ledger.made_in(node)
         return step_error(error, phase, self.tree, owner, values)

@@ -72,6 +72,8 @@ class Ledger(Listener):
 
     def begin(self, frame: Frame) -> None:
         self._numbers.settle()
+        if self.phase == "end":
+            self.enter("forward", self.step)
         self._turn(OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:
             outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)

@@ -43,6 +43,8 @@ class Marks(Listener):
         write(STOP)
 
     def begin(self, frame: Frame) -> None:
+        if self.phase == "end":
+            self.enter("forward", self.step)
         if frame.module is not None:
             write("begin", frame.module, torch._C._autograd._get_sequence_nr())
 

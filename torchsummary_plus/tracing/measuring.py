@@ -84,7 +84,7 @@ def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.devi
     held = [tensor for tensor in [*tree.tensors(), *all_tensors((args, kwargs))] if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
-    steps = RealSteps(tree, device, marks, step)
+    steps = RealSteps(watch, device, marks, step)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
@@ -114,14 +114,14 @@ def _missed(
 class RealSteps(Steps):
     """Steps that are run for real; what they tell is written between the profiler's events."""
 
-    def __init__(self, tree: ModuleTree, device: torch.device, marks: Marks, step: Step) -> None:
-        super().__init__(tree, device, marks, step)
+    def __init__(self, watch: Pass, device: torch.device, marks: Marks, step: Step) -> None:
+        super().__init__(watch, device, marks, step)
         self.marks = marks
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two of them is there at the end."""
         self._hold_what_is_there(args, kwargs)
-        with self._gradients_named(), self._optimizers_named():
+        with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             output = self._all(args, kwargs)
             self.marks.stop()
             del output

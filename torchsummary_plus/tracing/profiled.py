@@ -109,7 +109,7 @@ class ProfileReader:
 
     def __init__(self, device: str, there: Iterable[tuple[int, int, int]]) -> None:
         self.device = device
-        self.phase = self.inside = "setup"
+        self.phase = "setup"
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
         self.events: list[tuple[int, int, int]] = []
@@ -128,8 +128,6 @@ class ProfileReader:
     def read(self, found: Iterable[Change]) -> None:
         """Go through changes in their order, up to the mark that stops it."""
         for change in found:
-            inside = any(name.startswith(ENGINE) for name in change.names)
-            self.inside = "backward" if inside and self.phase == "forward" else self.phase
             self._around = change.calls
             while self._open and self._open[-1].around != change.calls[: len(self._open[-1].around)]:
                 self._open.pop()
@@ -160,8 +158,8 @@ class ProfileReader:
         operator = change.names[depth] if depth >= 0 else ""
         call = change.calls[depth] if depth >= 0 else -1
         owner = self._owner(change)
-        if call != self._present or call < 0 or self.moments[-1].phase != self.inside:
-            self.moments.append(Moment(operator, owner, self.inside, self.step))
+        if call != self._present or call < 0 or self.moments[-1].phase != self.phase:
+            self.moments.append(Moment(operator, owner, self.phase, self.step))
             self._present = call
         if change.nbytes > 0:
             self._maker[self._take(change.address, change.nbytes, change.asked or change.nbytes, owner)] = call
@@ -175,7 +173,7 @@ class ProfileReader:
     def _owner(self, change: Change) -> int:
         if self._open:
             return self._open[-1].module
-        if self.inside != "backward" or change.node < 0:
+        if self.phase != "backward" or change.node < 0:
             return OUTSIDE
         return self._node_modules[bisect_right(self._node_starts, change.node) - 1]
 
@@ -207,7 +205,7 @@ class ProfileReader:
     def _begin(self, module: int, node: int) -> None:
         self._turn(node, module)
         outer = self._open[-1].call if self._open else -1
-        noted = self.inside == "forward"
+        noted = self.phase == "forward"
         self._open.append(_Open(module, len(self.calls) if noted else -1, self._around))
         if noted:
             self.calls.append(ModuleCall(module, self.step, outer, len(self.events), -1, ()))

@@ -158,7 +158,7 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 
 
 @contextmanager
-def engine_watched(functions: StepFunctions, ledger_phase: Any) -> Iterator[None]:
+def engine_watched(functions: StepFunctions) -> Iterator[None]:
     """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
     engine: Any = torch.autograd
     run = engine._engine_run_backward
@@ -168,7 +168,6 @@ def engine_watched(functions: StepFunctions, ledger_phase: Any) -> Iterator[None
         outer, watch.in_engine = watch.in_engine, True
         try:
             with (
-                ledger_phase("backward"),
                 torch.autograd.set_multithreading_enabled(False),
                 functions.engine.started(roots) as begun,
                 functions.again(),

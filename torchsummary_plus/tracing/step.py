@@ -112,7 +112,7 @@ def _record(task: _Task) -> MemoryLog:
         follow(others, dicts, twins, kernels.buffer)
         watch.install()
         size = tree.size()
-        books = Books(tree, kernels, ledger, task.step)
+        books = Books(kernels, ledger, task.step)
         try:
             log = books.keep(task.example, embeddings)
         except (NeedsIntegerError, SummaryError):

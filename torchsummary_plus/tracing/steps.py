@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import optimizer as optimizers
 
 from ..errors import InputError
-from .modules import ModuleTree
 from .optimizers import optimizer_maker
+from .passes import Pass
 from .questions import OUTSIDE
 from .structures import all_tensors
 
@@ -37,7 +37,11 @@ class Step:
 
 
 class Account(Protocol):
-    """Whoever is told what tensors are for, and which phase of which step begins."""
+    """Whoever is told what tensors are for, and which phase of which step begins.
+
+    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": what comes after one of the last
+    two until a module is called again, such as gradients that are clipped and let go, or the loss of a micro-batch.
+    """
 
     phase: str
     step: int
@@ -50,8 +54,9 @@ class Account(Protocol):
 class Steps:
     """The steps of one model, run as they are, and told to an account."""
 
-    def __init__(self, tree: ModuleTree, device: torch.device, account: Account, step: Step) -> None:
-        self.tree = tree
+    def __init__(self, watch: Pass, device: torch.device, account: Account, step: Step) -> None:
+        self.watch = watch
+        self.tree = tree = watch.tree
         self.model = tree.modules[0]
         self.device = device
         self.account = account
@@ -92,6 +97,7 @@ class Steps:
         with self._autocast():
             output = self.model(*args, **kwargs)
             if self.step.mode == "eval":
+                self.account.enter("end", self.account.step)
                 return output if self.step.keep_output else None
             self.doing = "loss"
             loss = (self.step.loss or default_loss)(output)
@@ -99,7 +105,8 @@ class Steps:
         del output
         self.doing = "backward"
         loss.backward()
-        del loss
+        with self._phase("backward"):
+            del loss
         self.doing = "optimizer"
         if optimizer is not None:
             optimizer.step()
@@ -114,13 +121,38 @@ class Steps:
         return torch.autocast(self.device.type, self.step.autocast)
 
     @contextmanager
-    def _phase(self, phase: str) -> Iterator[None]:
+    def _phase(self, phase: str, closing: bool = True) -> Iterator[None]:
+        """A phase inside another one, which goes on after it: but a ``closing`` one leaves only the end of a step."""
         outer = self.account.phase
         self.account.enter(phase, self.account.step)
         try:
             yield
         finally:
-            self.account.enter(outer, self.account.step)
+            self.account.enter("end" if closing and outer == "forward" else outer, self.account.step)
+
+    @contextmanager
+    def _backwards_named(self) -> Iterator[None]:
+        """The phase is the backward's while one runs; gradients that a forward asks for do not end it."""
+        engine: Any = torch.autograd
+        run, backward = engine._engine_run_backward, engine.backward
+
+        def run_named(*args: Any, **kwargs: Any) -> Any:
+            with self._phase("backward", self._closing(kwargs.get("accumulate_grad", False))):
+                return run(*args, **kwargs)
+
+        def backward_named(*args: Any, **kwargs: Any) -> None:
+            with self._phase("backward", self._closing(True)):
+                backward(*args, **kwargs)
+
+        engine._engine_run_backward, engine.backward = run_named, backward_named
+        try:
+            yield
+        finally:
+            engine._engine_run_backward, engine.backward = run, backward
+
+    def _closing(self, accumulates: bool) -> bool:
+        """Whether a backward ends the forward that it follows: one inside a module's call is part of the forward."""
+        return accumulates and self.watch.frame is None
 
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
