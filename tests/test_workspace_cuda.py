@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.tracing.fakes import standing_in_for
 from torchsummary_plus.tracing.inputs import make_example
 from torchsummary_plus.tracing.semantics_cuda import attention_kernel
 from torchsummary_plus.tracing.step import Step, record_step
@@ -89,8 +90,9 @@ def test_tensor_cores_read_and_write_copies_with_channels_last(dtype: torch.dtyp
     x, weight, out = meta(4, 32, 14, 14, dtype=dtype), meta(64, 32, 3, 3, dtype=dtype), meta(4, 64, 14, 14, dtype=dtype)
     copies = 2 * (4 * 32 * 14 * 14 + 64 * 32 * 9 + 4 * 64 * 14 * 14)
     assert conv_scratch(x, weight, out) == copies
-    assert conv_scratch(x, weight, out, TURING) == (copies if dtype is torch.float16 else 0)
-    assert conv_scratch(x, weight, out, (6, 1)) == 0
+    columns = 2 * 32 * 3 * 3 * 14 * 14
+    assert conv_scratch(x, weight, out, TURING) == (copies if dtype is torch.float16 else columns)
+    assert conv_scratch(x, weight, out, (6, 1)) == (0 if dtype is torch.float16 else columns)
 
 
 def test_tf32_needs_ampere_and_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,3 +296,37 @@ def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
     assert scratch_bytes(AMPERE, put, (x, [rows], values, True), x) == 7 * 8 * 300
     pairs = [meta(20, 1, dtype=torch.int64), meta(15, dtype=torch.int64)]
     assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 6 * 8 * 300
+
+
+# bfloat16 where the card has none
+
+
+@pytest.mark.parametrize("card", ["T4", "V100 16GB", "RTX 2080 Ti", "GTX 1080 Ti"])
+def test_bfloat16_is_emulated_below_8_0(card: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
+    model(torch.zeros(1, 3, 16, 16))
+    told = {"device": "cuda", "autocast": torch.bfloat16, "optimizer": "adamw"}
+    emulated, native = (estimate_memory(model, (3, 16, 16), 64, gpu=name, **told) for name in (card, "A100 40GB"))
+    assert emulated.at_peak["saved_activations"] == native.at_peak["saved_activations"]
+    half = estimate_memory(model, (3, 16, 16), 64, gpu=card, **{**told, "autocast": torch.float16})
+    assert emulated.at_peak["saved_activations"] == half.at_peak["saved_activations"]
+
+
+def test_models_are_told_that_bfloat16_is_emulated() -> None:
+    asked = torch.cuda.is_bf16_supported
+    for capability, natively in ((TURING, False), (AMPERE, True)):
+        with standing_in_for(CUDA, capability):
+            assert torch.cuda.is_bf16_supported()
+            assert torch.cuda.is_bf16_supported(including_emulation=False) is natively
+    assert torch.cuda.is_bf16_supported is asked
+
+
+def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
+    x, weight = (meta(*shape, dtype=torch.bfloat16) for shape in ((4, 8, 16, 16), (32, 8, 3, 3)))
+    out = meta(4, 32, 16, 16, dtype=torch.bfloat16)
+    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    columns = 8 * 3 * 3 * 16 * 16 * 2
+    assert scratch_bytes(TURING, "aten::convolution", args, out) == columns
+    assert scratch_bytes(AMPERE, "aten::convolution", args, out) > columns
+    last = x.to(memory_format=torch.channels_last)
+    assert scratch_bytes(TURING, "aten::convolution", (last, *args[1:]), out) == columns + x.numel() * 2

@@ -187,7 +187,8 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     tensor is asked for on it, unless a mode holds the key of its own fake mode; and ``torch.autocast("cuda")`` turns
     itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its tensor on the CPU and lets the mode
     see how it is moved, so that no card is ever asked for memory. Models that ask for the ``capability`` of the card
-    are told that of the one which is meant.
+    are told that of the one which is meant; below 8.0 it emulates bfloat16, which torch counts as support
+    (``torch.cuda.is_bf16_supported``).
     """
     if device.type != "cuda":
         yield None
@@ -195,13 +196,13 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     from torch.cuda.amp import common
 
     in_use = torch.cuda.is_initialized()
-    answers: dict[tuple[Any, str], Any] = {
-        (torch.cuda, "get_device_capability"): capability,
-        (torch.cuda, "is_bf16_supported"): capability >= (8, 0),
-        (torch.cuda, "current_device"): device.index or 0,
-        (torch.cuda, "synchronize"): None,
-        (torch.cuda, "is_current_stream_capturing"): False,
-        (common, "amp_definitely_not_available"): False,
+    answers: dict[tuple[Any, str], Callable[..., Any]] = {
+        (torch.cuda, "get_device_capability"): _always(capability),
+        (torch.cuda, "is_bf16_supported"): lambda including_emulation=True: including_emulation or capability >= (8, 0),
+        (torch.cuda, "current_device"): _always(device.index or 0),
+        (torch.cuda, "synchronize"): _always(None),
+        (torch.cuda, "is_current_stream_capturing"): _always(False),
+        (common, "amp_definitely_not_available"): _always(False),
     }
     asked = {place: getattr(*place) for place in answers}
     lifted = torch._C._only_lift_cpu_tensors()
@@ -209,7 +210,7 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     try:
         with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels():
             for place, answer in answers.items():
-                setattr(*place, _always(answer))
+                setattr(*place, answer)
             yield None if in_use else torch._C._TorchDispatchModeKey.FAKE
     finally:
         Fake.cuda_is_guarded = False

@@ -12,6 +12,10 @@ and no limit is set on what it may ask for. Two of its ways take bytes that grow
 
 All other ways (implicit GEMM, fused Winograd, direct depthwise kernels) take little or nothing. So this is an estimate
 from above; where there is no memory for it cuDNN's next plan is taken (``try_configs``, same file): ``spared``.
+
+Below compute capability 8.0 cuDNN has no bfloat16 (``supportsBFloat16ConvolutionWithCuDNNv8`` in CUDAHooks.cpp).
+torch's own kernels then take the batch image by image, each unfolded into the columns of a product
+(aten/src/ATen/native/cuda/ConvolutionMM2d.cu, NaiveDilatedConvolution.cu, NaiveConvolutionTranspose2d.cu).
 """
 
 from __future__ import annotations
@@ -76,6 +80,8 @@ def _workspace(
 ) -> int:
     if groups > 1 and groups == read.shape[1]:
         return 0
+    if read.dtype is torch.bfloat16 and capability < (8, 0):
+        return _columns(read, weight, given, groups)
     last = is_channels_last(read) or is_channels_last(weight)
     if last:
         return sum(_bytes(tensor) for tensor in (read, weight) if not is_channels_last(tensor))
@@ -86,6 +92,13 @@ def _workspace(
     if _on_tensor_cores(capability, read.dtype):
         return _bytes(read) + _bytes(weight) + _bytes(given)
     return 0
+
+
+def _columns(read: Any, weight: Any, given: Any, groups: int) -> int:
+    """Bytes of one image's columns, and of the copies of tensors that have their channels last."""
+    copies = sum(_bytes(tensor) for tensor in (read, weight) if is_channels_last(tensor))
+    numbers: int = read.shape[1] // groups * prod(weight.shape[2:]) * prod(given.shape[2:])
+    return copies + numbers * int(read.element_size())
 
 
 def _transformed(image: Any) -> int:
