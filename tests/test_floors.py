@@ -84,6 +84,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.semantics_functions",
         "tracing.semantics",
         "tracing.optimizers",
+        "tracing.losses",
         "tracing.steps",
         "tracing.books",
         "tracing.step",
@@ -161,6 +162,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 4: what a user calls
     (
         "progress",
+        "step_options",
         "memory_api",
         "memory_columns",
         "notebook",

@@ -170,7 +170,7 @@ def test_the_largest_batch_of_a_step_of_ones_own() -> None:
     assert peaks[0] <= 1 << 18 < peaks[1]
 
 
-@pytest.mark.parametrize("words", [{"loss": "mse"}, {"train_step": 3}, {"steps": 0}, {"device": "meta"}], ids=str)
+@pytest.mark.parametrize("words", [{"loss": "msee"}, {"train_step": 3}, {"steps": 0}, {"device": "meta"}], ids=str)
 def test_wrong_options_of_a_step_are_named(words: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(words))}.*accepted"):
         estimate_memory(Scaled(), (16,), 2, **words)

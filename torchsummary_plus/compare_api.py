@@ -15,19 +15,23 @@ from .comparing import Entry, StepPeaks
 from .comparison import Comparison
 from .errors import InputError, choice_error
 from .memory.gpus import named_gpu
-from .memory_api import MODES, estimate_memory, max_batch_size
+from .memory_api import estimate_memory, max_batch_size
 from .memory_estimate import MemoryEstimate
 from .model_summary import ModelSummary, View
 from .render.columns import check_layout
 from .render.comparison_tables import shared_names
 from .report import Report
 from .step_comparison import StepComparison
+from .step_options import MODES
 from .units import describe
 
 OPTIONS = tuple(
     name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
 )
 """What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
+
+TRAINING = ("optimizer", "loss", "targets", "train_step")
+"""The options of a step that are of no use to inference."""
 
 
 @overload
@@ -215,7 +219,9 @@ def _peaks(
     assert found is not None  # The summary was asked for it.
     given = {name: options[name] for name in ("device", "dtypes", "input_data")}
     if step["mode"] == "train":
-        forward = {name: value for name, value in step.items() if name not in ("optimizer", "loss", "train_step")}
+        forward = {
+            name: value for name, value in step.items() if name not in ("optimizer", "loss", "targets", "train_step")
+        }
         batch = {"batch_size": found.batch_size}
         inference = estimate_memory(model, options["input_size"], **{**given, **batch, **forward, "mode": "eval"})
         found = replace(found, inference_peak_bytes=inference.peak_bytes)

@@ -8,27 +8,21 @@ from typing import Any
 
 from torch import nn
 
-from .errors import InputError, choice_error
-from .memory.allocator_options import AllocatorOptions
+from .errors import InputError
 from .memory.attribution import run_log
 from .memory.capacity import BatchSizeLimit, Search
 from .memory.estimate import build_estimate, least, log_fits, room_for_tensors
-from .memory.gpus import GPU, find_gpu, named_gpu, parse_memory
+from .memory.gpus import named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
-from .memory_records import MemoryLog, StepInfo
+from .memory_records import MemoryLog
 from .progress import progress_bar
-from .tracing.inputs import Example, as_device, as_dtype, make_example, with_batch
+from .step_options import StepOptions, step_info
+from .tracing.inputs import Example, make_example, with_batch
 from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
 from .tracing.passes import Frame, Listener, no_collection
-from .tracing.step import placed, record_step
-from .tracing.steps import Step
+from .tracing.step import record_step
 from .units import describe
-
-Loss = Callable[[Any], Any]
-
-MODES = ("train", "eval")
-BACKENDS = ("cpu", "cuda")
 
 
 def estimate_memory(
@@ -41,7 +35,8 @@ def estimate_memory(
     input_data: Any = None,
     mode: str = "train",
     optimizer: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
+    targets: Any = None,
     autocast: Any = None,
     train_step: Callable[..., Any] | None = None,
     keep_output: bool = False,
@@ -55,17 +50,22 @@ def estimate_memory(
     Args:
         model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was.
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
-        device: None for the model's own; "cuda" gives the figures of a CUDA device on any machine.
+        device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
+            machine.
         mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
         optimizer: None, a name ("adamw"), a class, or a callable from parameters to an optimizer.
-        loss: a callable on the output; by default its ``.loss``, else the sum of its floating tensors.
-        autocast: a dtype to autocast the forward to.
+        loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; its targets are made of the output's
+            shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
+            output's own ``.loss``, else its sum, which ``assumptions`` then says: a real loss may take much more.
+        targets: what the loss is given beside the output: a tensor, a size without the batch axis, ``(size, dtype)``,
+            or a list or dict of such. They are booked as inputs, and grow with the batch.
+        autocast: torch.bfloat16 or torch.float16, to autocast the forward and the loss to.
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next step.
         steps: how many steps to run; the second one has the optimizer's state from its start.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
-        gpu: the card that a CUDA device is, by its name: some kernels depend on it. None is the one that is here, or an
-            A100 where there is none.
+        gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is
+            here, or an A100 where there is none.
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -81,9 +81,10 @@ def estimate_memory(
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
     example = make_example(input_size, batch_size, dtypes, input_data)
-    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
-    card = None if gpu is None else find_gpu(gpu)
-    asked = _Asked(model, _given(example), step, device, allocator, card)
+    options = StepOptions(
+        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator
+    )
+    asked = _Asked(model, _given(example), options)
     batch = asked.example.batch_size or 1
     with progress_bar("step", "operators", progress) as tick:
         return asked.estimate(batch, asked.trace(batch, tick))
@@ -99,7 +100,8 @@ def measure_memory(
     input_data: Any = None,
     mode: str = "train",
     optimizer: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
+    targets: Any = None,
     autocast: Any = None,
     train_step: Callable[..., Any] | None = None,
     keep_output: bool = False,
@@ -128,10 +130,12 @@ def measure_memory(
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
     example = make_example(input_size, batch_size, dtypes, input_data)
-    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
-    asked = _Asked(model, _given(example), step, device, allocator, None)
+    options = StepOptions(
+        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, None, allocator
+    )
+    asked = _Asked(model, _given(example), options)
     batch = asked.example.batch_size or 1
-    log, reserved = measure_step(model, with_batch(asked.example, batch), step, asked.device)
+    log, reserved = measure_step(model, with_batch(asked.example, batch), asked.step, asked.device)
     found = asked.estimate(batch, log)
     info = replace(found.info, measured=True)
     return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
@@ -147,7 +151,8 @@ def max_batch_size(
     input_data: Any = None,
     mode: str = "train",
     optimizer: Any = None,
-    loss: Loss | None = None,
+    loss: Any = None,
+    targets: Any = None,
     autocast: Any = None,
     train_step: Callable[..., Any] | None = None,
     keep_output: bool = False,
@@ -168,9 +173,12 @@ def max_batch_size(
     (True, True)
     """
     example = make_example(input_size, 1, dtypes, input_data)
-    step = _step(mode, optimizer, loss, autocast, train_step, keep_output, steps)
-    nbytes = parse_memory(memory)
-    asked = _Asked(model, _given(example), step, device, allocator, named_gpu(memory))
+    nbytes, card = parse_memory(memory), named_gpu(memory)
+    named = None if card is None else card.name
+    options = StepOptions(
+        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator
+    )
+    asked = _Asked(model, _given(example), options)
     room = room_for_tensors(memory, asked.backend)
 
     def fits(log: MemoryLog) -> bool:
@@ -187,26 +195,26 @@ def max_batch_size(
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
         missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
+        memory="" if isinstance(memory, int) else memory,
+        memory_bytes=nbytes,
+        info=fitting.info,
     )
 
 
 class _Asked:
     """What is asked about: a model, its example and a step, on one device under one allocator."""
 
-    def __init__(
-        self, model: nn.Module, example: Example, step: Step, device: Any, allocator: str | None, gpu: GPU | None
-    ) -> None:
+    def __init__(self, model: nn.Module, example: Example, options: StepOptions) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
         self.model = model
         self.example = example
-        self.step = step
-        self.gpu = gpu
-        self.device = placed(as_device(device) or ModuleTree(model).device())
+        self.step = options.step()
+        self.gpu = options.card()
+        self.tree = ModuleTree(model)
+        self.device = options.place(self.tree)
         self.backend = self.device.type
-        if self.backend not in BACKENDS:
-            raise choice_error("device", self.backend, BACKENDS)
-        self.options = AllocatorOptions.from_environment() if allocator is None else AllocatorOptions.parse(allocator)
+        self.options = options.allocation()
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         """The step run on fakes with a batch."""
@@ -221,15 +229,7 @@ class _Asked:
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """A log explained."""
-        step = self.step
-        info = StepInfo(
-            str(self.device),
-            batch,
-            step.mode,
-            "" if step.optimizer is None or step.mode == "eval" else _name(step.optimizer),
-            "" if step.autocast is None else str(step.autocast).removeprefix("torch."),
-            "" if self.gpu is None else self.gpu.name,
-        )
+        info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
 
@@ -244,33 +244,7 @@ class _Ticks(Listener):
         self.tick(self.what)
 
 
-def _step(
-    mode: str,
-    optimizer: Any,
-    loss: Loss | None,
-    autocast: Any,
-    train_step: Callable[..., Any] | None,
-    keep_output: bool,
-    steps: int,
-) -> Step:
-    """A step as it was asked for. Raises :class:`InputError`."""
-    if mode not in MODES:
-        raise choice_error("mode", mode, MODES)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps is {describe(steps)}; accepted: an integer of at least 1")
-    for what, given in (("loss", loss), ("train_step", train_step)):
-        if given is not None and not callable(given):
-            raise InputError(f"{what} is {describe(given)}; accepted: None or a callable")
-    kind = None if autocast is None else as_dtype(autocast)
-    return Step(mode, optimizer, loss, kind, train_step, keep_output, steps)
-
-
 def _given(example: Example | None) -> Example:
     if example is None:
         raise InputError("there is no input; accepted: input_size or input_data")
     return example
-
-
-def _name(optimizer: Any) -> str:
-    """What an optimizer is called: its name as given, or that of its class or callable."""
-    return optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)

@@ -10,11 +10,12 @@ from torch import nn
 
 from .errors import choice_error
 from .memory.footprint import module_memory
-from .memory_api import MODES, estimate_memory
+from .memory_api import estimate_memory
 from .memory_estimate import MemoryEstimate
 from .memory_records import RowMemory
 from .records import Trace
 from .report import Row, row_memory
+from .step_options import MODES
 
 
 def memory_of(

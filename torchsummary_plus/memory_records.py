@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, compress
 
 KINDS = (
     "parameters",
@@ -16,6 +17,10 @@ KINDS = (
     "workspace",
 )
 """What bytes are for; at any moment those of all kinds add up to the live ones."""
+
+
+SUMMED = 'no loss was given: the sum of the output stands in for it; loss="cross_entropy", say, takes more'
+"""What is assumed of a training step without a loss, whose output has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,25 @@ class MemoryLog:
     in_blocks: bool = False
 
 
+def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
+    """A log in which some storages that are never freed are there before the first step, whenever they were made."""
+    if not given:
+        return log
+    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in given)
+    kept = [storage not in given for _, storage, _ in log.events]
+    before = list(accumulate(kept, initial=len(moved)))
+    calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
+    events = list(compress(log.events, kept))
+    first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
+    return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls)
+
+
 @dataclass(frozen=True, slots=True)
 class StepInfo:
     """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
 
-    ``measured`` is True of one that was run for real.
+    ``gpu`` is the card that was named, ``dtype`` that of the parameters, ``loss`` what was minimised, ``train_step``
+    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for real.
     """
 
     device: str
@@ -108,6 +127,26 @@ class StepInfo:
     autocast: str = ""
     gpu: str = ""
     measured: bool = False
+    dtype: str = ""
+    loss: str = ""
+    train_step: str = ""
+
+    @property
+    def settings(self) -> str:
+        """What the figures depend on beside the batch: the card or other device, optimizer, numbers, loss."""
+        trains = self.mode == "train" and not self.train_step
+        parts = [
+            self.gpu or self.device,
+            (self.optimizer or "no optimizer") if trains else self.train_step,
+            f"autocast to {self.autocast}" if self.autocast else self.dtype,
+            f"loss: {self.loss}" if self.loss else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        step = "Training step" if self.mode == "train" else "Inference step"
+        measured = ", measured" if self.measured else ""
+        return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from ..memory_records import MemoryLog
+from ..memory_records import MemoryLog, StepInfo
 from ..units import mebibytes
 from .scaling import at_batch, scales
 
@@ -21,6 +21,9 @@ MOST_TRACES = 6
 class BatchSizeLimit:
     """The largest batch that fits, with its peak and the next one's, in bytes, and the module that holds most of it.
 
+    ``memory_bytes`` is what it is to fit in, and ``memory`` the text that it was asked for by ("" for bytes),
+    such as "RTX 4090"; ``info`` is the step at that batch: its mode, numbers, device, card, optimizer and loss.
+
     Both peaks are without the scratch memory that kernels can spare where there is little left.
     ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH``
     where that fits, and more may. ``traced`` are the batches whose step was traced.
@@ -32,6 +35,9 @@ class BatchSizeLimit:
     held_by: str
     missing_bytes: int
     traced: tuple[int, ...]
+    memory: str
+    memory_bytes: int
+    info: StepInfo
 
     @property
     def is_proved(self) -> bool:
@@ -39,6 +45,10 @@ class BatchSizeLimit:
         return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
+        return f"{self._found}; {self._asked}"
+
+    @property
+    def _found(self) -> str:
         if not self.batch_size:
             return f"Not even a batch of 1 fits: {mebibytes(self.missing_bytes)} MB are missing"
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
@@ -47,6 +57,13 @@ class BatchSizeLimit:
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
             f"most is held by {self.held_by or 'the root'}"
         )
+
+    @property
+    def _asked(self) -> str:
+        """The step and its limit, in words."""
+        step = "a training" if self.info.mode == "train" else "an inference"
+        limit = f"{mebibytes(self.memory_bytes)} MB" + (f" ({self.memory})" if self.memory else "")
+        return f"{step} step in {limit}, {self.info.settings}"
 
 
 class Search:

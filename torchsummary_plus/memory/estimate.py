@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
+from ..errors import InputError
 from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
+from ..units import describe
 from .allocator_options import AllocatorOptions
 from .attribution import (
     TimelinePoint,
@@ -19,7 +21,7 @@ from .attribution import (
     timeline,
 )
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
-from .gpus import context_range, parse_memory
+from .gpus import context_range, named_gpu, parse_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Estimate:
 
         The log is replayed under the limit, so that the allocator may give cached segments back before it fails, and
         a kernel does without the scratch memory that it can spare. Raises :class:`InputError` for a text that is
-        neither.
+        neither, and for a card where the step is not on CUDA.
         """
         return log_fits(self.log, self.backend, self.options, memory)
 
@@ -158,7 +160,16 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
 
 
 def room_for_tensors(memory: int | str, backend: str) -> int:
-    """What the allocator gets of so much memory: all but the most that a CUDA context may take."""
+    """What the allocator gets of so much memory: all but the most that a CUDA context may take.
+
+    Raises :class:`InputError` for a card where the step is not on CUDA.
+    """
+    card = named_gpu(memory)
+    if card is not None and backend != "cuda":
+        raise InputError(
+            f"memory is {describe(memory)}, a card, and the step is one on the {backend.upper()}; accepted: bytes, or "
+            f"an estimate with gpu={describe(card.name)}"
+        )
     return parse_memory(memory) - (context_range(memory)[1] if backend == "cuda" else 0)
 
 

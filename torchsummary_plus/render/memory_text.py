@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..memory.estimate import Estimate
 from ..units import in_unit, mebibytes
+
+ASSUMPTIONS = 3
+"""How many assumptions are told in full."""
 
 HOLDERS = 3
 """How many of the modules that hold most of the peak are named."""
@@ -31,6 +34,7 @@ def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None)
     lines.append(f"Held at the peak by: {holders(estimate, units)}")
     if estimate.unknown:
         lines.append(not_confirmed(estimate))
+    lines += assumed(estimate.assumptions)
     return "\n".join([*lines, "-" * width])
 
 
@@ -52,15 +56,8 @@ def kind_label(kind: str) -> str:
 
 
 def title(estimate: Estimate) -> str:
-    """The step in words: its mode, batch, device, optimizer."""
-    info = estimate.info
-    step = "Training step" if info.mode == "train" else "Inference step"
-    parts = [step, f"batch of {info.batch_size:,}", info.gpu or info.device, info.optimizer]
-    if info.autocast:
-        parts.append(f"autocast to {info.autocast}")
-    if info.measured:
-        parts.append("measured")
-    return ", ".join(part for part in parts if part)
+    """The step in words: its mode, batch, numbers, device and card, optimizer, loss."""
+    return str(estimate.info)
 
 
 def place(estimate: Estimate) -> str:
@@ -73,6 +70,13 @@ def place(estimate: Estimate) -> str:
 def not_confirmed(estimate: Estimate) -> str:
     """The operators whose scratch memory no rule models, in a sentence."""
     return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
+
+
+def assumed(assumptions: Sequence[str]) -> list[str]:
+    """What was assumed, a line for each of the first few."""
+    left = len(assumptions) - ASSUMPTIONS
+    lines = [f"Assumed: {one}" for one in assumptions[:ASSUMPTIONS]]
+    return [*lines, f"Assumed: {left:,} more, in assumptions"] if left > 0 else lines
 
 
 def holders(estimate: Estimate, units: str | None = None) -> str:

@@ -36,6 +36,7 @@ class Books(Steps):
             example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, kernels.stand_in
         )
         embeddings.watch(made)
+        self._give_targets(example, kernels.input_of, kernels.stand_in)
         self._hold_what_is_there(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
@@ -51,7 +52,7 @@ class Books(Steps):
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
             output = self._all(args, kwargs)
-            log = self.ledger.log(tuple(self.tree.paths), kernels.answers.assumptions(self.tree.paths))
+            log = self.ledger.log(tuple(self.tree.paths), self._assumed(kernels.answers.assumptions(self.tree.paths)))
             del output
         return log
 

@@ -105,6 +105,11 @@ def _is_picture(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
 
 
+def as_sized(value: Any) -> Sized | None:
+    """A size without the batch axis; None for a value of another kind."""
+    return _one_sized(value, None) if _is_size(value) else None
+
+
 def _is_size(value: Any) -> bool:
     return _is_whole(value) or (
         isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(_is_whole, value))
@@ -185,22 +190,28 @@ def with_batch(example: Example, batch: int) -> Example:
     Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, those
     whose values no fake pass reads (the others, and those of more than ``MASK`` elements) on the meta device.
     """
-    if not example.is_data or batch == example.batch_size:
+    before = example.batch_size
+    if not example.is_data or before is None or batch == before:
         return dataclasses.replace(example, batch_size=batch)
 
-    def grown(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != example.batch_size:
-            return tensor
-        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
-        if is_whole and tensor.numel() // max(1, tensor.shape[0]) * batch <= MASK:
-            return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
-        layout = torch._prims_common.suggest_memory_format(tensor)
-        empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
-        return empty.requires_grad_(tensor.requires_grad)
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return grown(tensor, before, batch)
 
-    args = tuple(replace_tensors(value, grown) for value in example.args)
-    kwargs = {name: replace_tensors(value, grown) for name, value in example.kwargs.items()}
+    args = tuple(replace_tensors(value, change) for value in example.args)
+    kwargs = {name: replace_tensors(value, change) for name, value in example.kwargs.items()}
     return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
+
+
+def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
+    """A tensor for another batch, if its first axis is that of the one ``before``; else as it is."""
+    if batch == before or not tensor.dim() or tensor.shape[0] != before:
+        return tensor
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if is_whole and tensor.numel() // max(1, tensor.shape[0]) * batch <= MASK:
+        return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
+    layout = torch._prims_common.suggest_memory_format(tensor)
+    empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
+    return empty.requires_grad_(tensor.requires_grad)
 
 
 def realise(

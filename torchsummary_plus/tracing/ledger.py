@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
+from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
 from .questions import OUTSIDE
@@ -40,6 +40,7 @@ class Ledger(Listener):
         self.owners: list[int] = []
         self.bands: list[float] = []
         self.spared: set[int] = set()
+        self.given: set[int] = set()
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -60,6 +61,8 @@ class Ledger(Listener):
             known = self._live.get(storage._cdata)
             number = self._book(storage, owner) if known is None else known[0]
             self.kinds[number] = kind
+            if kind == "inputs" and self.phase != "setup":
+                self.given.add(number)
             if owner != OUTSIDE:
                 self.owners[number] = owner
 
@@ -194,7 +197,8 @@ class Ledger(Listener):
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         moments, events, calls = tuple(self.moments), tuple(in_order(self.events)), returned(self.calls)
-        return MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
+        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
+        return there_from_the_start(log, self.given)
 
 
 def in_order(events: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -21,7 +21,7 @@ from .modules import ModuleTree
 from .passes import Pass, failed_frame, run_really
 from .profiled import ProfileReader, changes, with_requests
 from .questions import OUTSIDE
-from .steps import Step, Steps
+from .steps import Step, Steps, tensors_in, with_loss
 from .structures import all_tensors
 from .trace import Options, eager, materialised, trace, unwrapped
 from .world import LOCK, restored, swap_tensors
@@ -39,12 +39,13 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
         if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
         _check_places(tree, device)
-        stack.enter_context(restored(tree.modules))
+        modules = with_loss(tree, step)
+        stack.enter_context(restored(modules))
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(step.mode == "train"))
         tree.modules[0].train(step.mode == "train")
         before = _reserved(device, afresh=True)
-        swap_tensors(tree.modules, _twin, lambda tensor: tensor.detach().clone())
+        swap_tensors(modules, _twin, lambda tensor: tensor.detach().clone())
         log = _profiled(tree, example, step, device)
         after = _reserved(device)
         return log, None if before is None or after is None else after - before
@@ -74,17 +75,21 @@ def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.devi
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
-    args, kwargs, _ = realise(
-        example,
-        example.batch_size or 1,
-        tree.dtype(),
-        lambda shape, dtype: real_input(shape, dtype, device),
-        lambda tensor: tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad),
-    )
-    held = [tensor for tensor in [*tree.tensors(), *all_tensors((args, kwargs))] if tensor.device.type == device.type]
+    steps = RealSteps(watch, device, marks, step)
+
+    def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return real_input(shape, dtype, device)
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        copied = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
+        return copied.requires_grad_(tensor.requires_grad)
+
+    args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
+    steps._give_targets(example, make, convert)
+    own = [*tree.tensors(), *tensors_in(steps.loss_modules), *all_tensors((args, kwargs, steps.targets))]
+    held = [tensor for tensor in own if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
-    steps = RealSteps(watch, device, marks, step)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
@@ -97,7 +102,7 @@ def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.devi
     before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
     reader = ProfileReader(device.type, before)
     reader.read(with_requests(changes(done, device.type), history.requests))
-    return reader.log(tuple(tree.paths), _missed(reader, before, history))
+    return reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
 
 
 def _missed(

@@ -12,7 +12,7 @@ import torch
 from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import profile
 
-from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned
+from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from .history import Requests
 from .marks import STOP, read
 from .questions import OUTSIDE
@@ -115,6 +115,7 @@ class ProfileReader:
         self.events: list[tuple[int, int, int]] = []
         self.storages: list[StorageSpec] = []
         self.calls: list[ModuleCall] = []
+        self.given: set[int] = set()
         self._open: list[_Open] = []
         self._live: dict[int, int] = {}
         self._maker: dict[int, int] = {}
@@ -141,7 +142,8 @@ class ProfileReader:
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """What was read, as plain data."""
         calls, events = returned(self.calls), tuple(self.events)
-        return MemoryLog(tuple(self.moments), events, tuple(self.storages), module_paths, calls, (), assumptions, True)
+        log = MemoryLog(tuple(self.moments), events, tuple(self.storages), module_paths, calls, (), assumptions, True)
+        return there_from_the_start(log, self.given)
 
     def peak_bytes(self) -> int:
         """The most that the events come to, in bytes of blocks."""
@@ -199,6 +201,8 @@ class ProfileReader:
 
     def _hold(self, kind: str, owner: int, addresses: list[int]) -> None:
         for number in self._numbers(addresses):
+            if kind == "inputs" and self.phase != "setup":
+                self.given.add(number)
             spec = replace(self.storages[number], kind=kind)
             self.storages[number] = spec if owner == OUTSIDE else replace(spec, owner=owner)
 

@@ -25,7 +25,7 @@ from .passes import Listener, Pass, deep_stack
 from .questions import Answers
 from .rehearsal import Rehearsal, rehearse
 from .semantics import StepKernels
-from .steps import Step
+from .steps import Step, with_loss
 from .trace import GrewError, eager, materialised, unwrapped
 from .workspace import AMPERE, Capability
 from .world import LOCK, restored, swap_tensors
@@ -92,7 +92,8 @@ def _record(task: _Task) -> MemoryLog:
     others, dicts = (stepping(), keyed(tree.tensors())) if steps_itself else ([], [])
     answers = Answers(None if task.rehearsal is None else task.rehearsal.answers)
     with ExitStack() as stack:
-        stack.enter_context(restored(tree.modules, others, dicts))
+        modules = with_loss(tree, task.step)
+        stack.enter_context(restored(modules, others, dicts))
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(training))
@@ -106,7 +107,7 @@ def _record(task: _Task) -> MemoryLog:
         if mode_key is not None:
             watch.hold(mode_key)
         try:
-            twins = swap_tensors(tree.modules, kernels.parameter, kernels.buffer)
+            twins = swap_tensors(modules, kernels.parameter, kernels.buffer)
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
         follow(others, dicts, twins, kernels.buffer)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from ..errors import InputError
+from ..memory_records import SUMMED
+from .inputs import Example
+from .losses import Convert, Loss, Make
+from .modules import ModuleTree
 from .optimizers import optimizer_maker
 from .passes import Pass
 from .questions import OUTSIDE
@@ -22,14 +26,14 @@ from .structures import all_tensors
 class Step:
     """The step to keep books of.
 
-    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` a callable
-    on the output; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``; ``keep_output`` for a loop
-    that keeps the output until the next one; ``steps`` how many times it runs.
+    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` None for the
+    output's own, else its sum; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``;
+    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` how many times it runs.
     """
 
     mode: str = "train"
     optimizer: Any = None
-    loss: Callable[[Any], Tensor] | None = None
+    loss: Loss | None = None
     autocast: torch.dtype | None = None
     train_step: Callable[..., Any] | None = None
     keep_output: bool = False
@@ -66,8 +70,14 @@ class Steps:
         self.optimizer: torch.optim.Optimizer | None = None
         """The one of these steps: it is there, with its state, for as long as they are."""
         self.held: dict[int, tuple[Tensor, int]] = {}
-        """Each parameter by its id, with the first module that holds it."""
-        for index, module in enumerate(tree.modules):
+        """Each parameter by its id, with the first module that holds it; those of the loss are no module's."""
+        self.targets: Any = None
+        """What the loss is given beside the output; where they are made of it, from the first one on."""
+        self.notes: dict[str, None] = {}
+        """What was assumed of the loss, each once."""
+        self.loss_modules = [] if step.loss is None else step.loss.modules
+        owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in self.loss_modules)]
+        for index, module in owned:
             for parameter in module._parameters.values():
                 if parameter is not None:
                     self.held.setdefault(id(parameter), (parameter, index))
@@ -75,9 +85,18 @@ class Steps:
     def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
         for parameter, owner in self.held.values():
             self.account.hold([parameter], "parameters", owner)
-        for index, module in enumerate(self.tree.modules):
+        for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
-        self.account.hold(all_tensors((args, kwargs)), "inputs")
+        self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
+
+    def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
+        """Make the targets that the loss was asked for with, for the batch of an example."""
+        if self.step.loss is not None and self.step.mode == "train":
+            self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
+
+    def _assumed(self, others: Sequence[str]) -> tuple[str, ...]:
+        """What was assumed: of the loss, and otherwise."""
+        return (*self.notes, *others)
 
     def _all(self, args: Any, kwargs: Any) -> Any:
         """All steps; what is kept of the last one."""
@@ -100,7 +119,7 @@ class Steps:
                 self.account.enter("end", self.account.step)
                 return output if self.step.keep_output else None
             self.doing = "loss"
-            loss = (self.step.loss or default_loss)(output)
+            loss = self._loss(output, (args, kwargs))
         kept = output if self.step.keep_output else None
         del output
         self.doing = "backward"
@@ -112,8 +131,23 @@ class Steps:
             optimizer.step()
             optimizer.zero_grad()
         else:
-            self.model.zero_grad()
+            for module in (self.model, *self.loss_modules[:1]):
+                module.zero_grad()
         return kept
+
+    def _loss(self, output: Any, given: Any) -> Tensor:
+        """The loss of an output, as it was asked for; targets that are made of it stay."""
+        if self.step.loss is None:
+            own = own_loss(output)
+            if own is None:
+                self.notes[SUMMED] = None
+            return default_loss(output) if own is None else own
+        loss, targets, said = self.step.loss(output, self.targets, given)
+        if said:
+            self.notes[said] = None
+            self.account.hold(all_tensors(targets), "inputs")
+        self.targets = targets
+        return loss
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.step.autocast is None:
@@ -121,38 +155,44 @@ class Steps:
         return torch.autocast(self.device.type, self.step.autocast)
 
     @contextmanager
-    def _phase(self, phase: str, closing: bool = True) -> Iterator[None]:
-        """A phase inside another one, which goes on after it: but a ``closing`` one leaves only the end of a step."""
+    def _phase(self, phase: str, after: str = "") -> Iterator[None]:
+        """A phase inside another one, which then goes on unless another comes ``after``."""
         outer = self.account.phase
         self.account.enter(phase, self.account.step)
         try:
             yield
         finally:
-            self.account.enter("end" if closing and outer == "forward" else outer, self.account.step)
+            self.account.enter(after or outer, self.account.step)
 
     @contextmanager
     def _backwards_named(self) -> Iterator[None]:
-        """The phase is the backward's while one runs; gradients that a forward asks for do not end it."""
+        """The phase is the backward's from where the autograd engine starts until ``backward`` returns.
+
+        A forward is then over; one that asks for gradients (``torch.autograd.grad``, a call inside a module) goes on.
+        """
         engine: Any = torch.autograd
         run, backward = engine._engine_run_backward, engine.backward
+        under_way: list[bool] = []
 
         def run_named(*args: Any, **kwargs: Any) -> Any:
-            with self._phase("backward", self._closing(kwargs.get("accumulate_grad", False))):
+            with self._phase("backward", "backward" if under_way else ""):
                 return run(*args, **kwargs)
 
         def backward_named(*args: Any, **kwargs: Any) -> None:
-            with self._phase("backward", self._closing(True)):
+            outer = self.account.phase
+            under_way.append(True)
+            try:
                 backward(*args, **kwargs)
+            finally:
+                under_way.pop()
+                ends = outer == "forward" and self.watch.frame is None
+                self.account.enter("end" if ends else outer, self.account.step)
 
         engine._engine_run_backward, engine.backward = run_named, backward_named
         try:
             yield
         finally:
             engine._engine_run_backward, engine.backward = run, backward
-
-    def _closing(self, accumulates: bool) -> bool:
-        """Whether a backward ends the forward that it follows: one inside a module's call is part of the forward."""
-        return accumulates and self.watch.frame is None
 
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
@@ -187,7 +227,7 @@ class Steps:
         phases = ExitStack()
 
         def before(*_: Any) -> None:
-            phases.enter_context(self._phase("optimizer"))
+            phases.enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             phases.close()
@@ -207,10 +247,16 @@ class Steps:
                 handle.remove()
 
 
+def own_loss(output: Any) -> Tensor | None:
+    """The ``loss`` that an output has by itself, if it has one."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return own if isinstance(own, Tensor) else None
+
+
 def default_loss(output: Any) -> Tensor:
     """The output's own ``loss`` if it has one, else the sum of its floating tensors that require gradients."""
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor):
+    own = own_loss(output)
+    if own is not None:
         return own
     found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not found:
@@ -219,3 +265,15 @@ def default_loss(output: Any) -> Tensor:
     for tensor in found[1:]:
         total = total + tensor.sum()
     return total
+
+
+def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
+    """The modules whose tensors a step takes: the model's, and those of a loss that is none of them."""
+    known = set(map(id, tree.modules))
+    return [*tree.modules, *(one for one in (step.loss.modules if step.loss else []) if id(one) not in known)]
+
+
+def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters and buffers that modules hold themselves."""
+    held = (tensor for one in modules for tensor in (*one._parameters.values(), *one._buffers.values()))
+    return [tensor for tensor in held if tensor is not None]

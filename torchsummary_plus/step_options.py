@@ -1,0 +1,111 @@
+"""What a step is, as the calls that predict memory are told: one object in place of their many arguments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .errors import InputError, choice_error
+from .memory.allocator_options import AllocatorOptions
+from .memory.gpus import GPU, find_gpu
+from .memory_records import SUMMED, MemoryLog, StepInfo
+from .tracing.inputs import as_device, as_dtype
+from .tracing.losses import as_loss
+from .tracing.modules import ModuleTree
+from .tracing.step import placed
+from .tracing.steps import Step
+from .units import describe
+
+MODES = ("train", "eval")
+BACKENDS = ("cpu", "cuda")
+AUTOCAST = (torch.bfloat16, torch.float16)
+"""What torch's autocast takes on every device (torch/amp/autocast_mode.py)."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The options of :func:`estimate_memory` that say what a step is, and where it runs; there each is documented."""
+
+    mode: str = "train"
+    optimizer: Any = None
+    loss: Any = None
+    targets: Any = None
+    autocast: Any = None
+    train_step: Callable[..., Any] | None = None
+    keep_output: bool = False
+    steps: int = 2
+    device: Any = None
+    gpu: str | None = None
+    allocator: str | None = None
+
+    def step(self) -> Step:
+        """The step, checked. Raises :class:`InputError`."""
+        if self.mode not in MODES:
+            raise choice_error("mode", self.mode, MODES)
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
+        if self.train_step is not None and not callable(self.train_step):
+            raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
+        if self.train_step is not None and (self.loss is not None or self.targets is not None):
+            raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
+        kind = None if self.autocast is None else as_dtype(self.autocast)
+        if kind not in (None, *AUTOCAST):
+            raise choice_error("autocast", kind, [None, *AUTOCAST])
+        loss = as_loss(self.loss, self.targets)
+        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
+
+    def card(self) -> GPU | None:
+        """The card that was named. Raises :class:`InputError` where it is unknown."""
+        return None if self.gpu is None else find_gpu(self.gpu)
+
+    def place(self, tree: ModuleTree) -> torch.device:
+        """The device that the step runs on: CUDA where a card is named, else the model's own unless it is given.
+
+        Raises :class:`InputError`, also for a card that is to be another device.
+        """
+        given = as_device(self.device)
+        device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
+        if self.gpu is not None and device.type != "cuda":
+            raise InputError(
+                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a card: device='cuda', "
+                "or none"
+            )
+        if device.type not in BACKENDS:
+            raise choice_error("device", device.type, BACKENDS)
+        return device
+
+    def allocation(self) -> AllocatorOptions:
+        """The options of the allocator. Raises :class:`InputError`."""
+        if self.allocator is None:
+            return AllocatorOptions.from_environment()
+        return AllocatorOptions.parse(self.allocator)
+
+
+def step_info(
+    step: Step, device: torch.device, card: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
+) -> StepInfo:
+    """The step that a log is of, in words."""
+    trains, own = step.mode == "train", step.train_step
+    parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
+    dtypes = Counter(str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point)
+    loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
+    return StepInfo(
+        device=str(device),
+        batch_size=batch,
+        mode=step.mode,
+        optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
+        autocast="" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+        gpu="" if card is None else card.name,
+        dtype=" and ".join(name for name, _ in dtypes.most_common()),
+        loss=loss if trains and own is None else "",
+        train_step="" if own is None or not trains else called(own),
+    )
+
+
+def called(given: Any) -> str:
+    """What an optimizer or a function is called: its name as given, or that of its class or callable."""
+    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
