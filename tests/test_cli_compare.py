@@ -46,7 +46,7 @@ def test_every_option_reaches_it(places: list[str], capsys: pytest.CaptureFixtur
     assert main(["compare", *places, *words.split(), *memory.split(), "4", "--names", "one, two"]) == 0
     shown = capsys.readouterr().out
     assert "two / one" in shown and "1 (ReLU / GELU)     ~" in shown and "Alike in all, and left out: 3" in shown
-    assert "Steps of one: batch of 3, 1GiB" in shown and "Largest batch" in shown
+    assert "; largest batch in 1GiB" in shown and "Largest batch" in shown
     assert "one: Mult-Adds" in shown and "one: Param #" not in shown
     assert main(["compare", *places, "4"]) == 0
     assert "mlp / gelu" in capsys.readouterr().out

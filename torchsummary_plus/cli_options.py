@@ -61,6 +61,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group = parser.add_argument_group("the memory of a step")
     group.add_argument("--memory", metavar="STEP", help=f"{one_of(MEMORY_MODES)}: adds the estimate; train by default")
     group.add_argument("--optimizer", metavar="NAME", help="sgd, adam, adamw, ... of torch.optim")
+    group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; the output's sum by default")
     group.add_argument("--autocast", metavar="DTYPE", help="autocast the forward: bfloat16, float16")
     group.add_argument(
         "--gpu", metavar="MEMORY", help='what it is to fit in: "RTX 4090", 24GiB; the device is then cuda'
@@ -74,7 +75,7 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The options of a step that were given, its mode at least; None where nothing of the kind was asked for."""
-    asked = {name: getattr(arguments, name) for name in ("optimizer", "autocast", "gpu")}
+    asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu")}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None

@@ -208,7 +208,7 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
         return None
     info, peak = result.memory.info, result.memory.peak_bytes
     train = info.mode == "train"
-    return StepPeaks(info.batch_size, peak if train else None, None if train else peak, info.gpu)
+    return StepPeaks(info, peak if train else None, None if train else peak, info.gpu)
 
 
 def _peaks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .memory_records import StepInfo
 from .report import Report
 
 
@@ -11,14 +12,20 @@ from .report import Report
 class StepPeaks:
     """What steps of a model take: their peaks in bytes, and the largest batch whose training step fits in ``gpu``.
 
-    None where nothing was asked or could be told; ``gpu`` is a card's name, an amount of memory, or "".
+    ``info`` is the step that was asked for: its batch, mode, numbers, device, card, optimizer and loss. None where
+    nothing was asked or could be told; ``gpu`` is a card's name, an amount of memory, or "".
     """
 
-    batch_size: int
+    info: StepInfo
     training_peak_bytes: int | None = None
     inference_peak_bytes: int | None = None
     gpu: str = ""
     max_batch_size: int | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """The batch of the steps."""
+        return self.info.batch_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
     for entry in steps:
         peaks = entry.peaks
         assert peaks is not None
-        yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}" + (f", {peaks.gpu}" if peaks.gpu else "")
+        limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
+        yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ..memory.estimate import Estimate
 from ..units import in_unit, one_line
 from .figure import STACK, in_units
 from .html import markup
-from .memory_text import kind_label, place
+from .memory_text import kind_label, place, title
 from .timeline import chosen_points, spans, thinned
 from .treemap import Box, Tile, treemap
 
@@ -78,6 +78,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
         "peak": Peak(x(at), y(highest), " ".join(in_unit(highest, "auto")), place(estimate), at > len(points) / 2),
         "data": _data(points, kept, x),
+        "step": title(estimate),
     }
 
 

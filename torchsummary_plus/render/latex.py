@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from unicodedata import normalize
 
 from ..units import one_line
@@ -83,13 +84,15 @@ def _letter(c: str) -> str:
 def latex_text(tables: Sequence[Table], caption: str | None = None, label: str | None = None) -> str:
     """The tables, each in a ``table`` environment, or in a ``longtable`` where it is longer than a page.
 
-    ``caption`` is that of the first one, its title by default, and plain text; ``label`` is by default ``tab:`` and the
-    first title. The labels of further tables end in a number.
+    ``caption`` is that of the first one, plain text, and its title by default, which is else a note under it; ``label``
+    is by default ``tab:`` and the first title. The labels of further tables end in a number.
     """
     label = label or f"tab:{_slug(tables[0].title)}"
     parts = []
     for number, table in enumerate(tables, 1):
-        above = escape(caption if caption is not None and number == 1 else table.title)
+        above = escape(table.title)
+        if caption is not None and number == 1:
+            above, table = escape(caption), replace(table, notes=(table.title, *table.notes))
         parts.append("\n".join(_table(table, above, label if number == 1 else f"{label}-{number}")) + "\n")
     long = any(map(_is_long, tables))
     packages = ["% \\usepackage{booktabs}\n", *(["% \\usepackage{longtable}\n"] if long else [])]
