@@ -67,8 +67,8 @@ def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], bat
     for change in CHANGES:
         with torch.device("meta"):
             model = build()
-        options = {"optimizer": "adamw", **change(model)}
-        step = estimate_memory(model, size, batch, "cuda", gpu=CARDS[-1], **options)
+        options = {"optimizer": "adamw", "loss": "cross_entropy", **change(model)}
+        step = estimate_memory(model, size, batch, gpu=CARDS[-1], **options)
         if change is as_it_is:
             print(f"{name}\n{step}\n")
         largest = [max_batch_size(model, size, card, **options).batch_size for card in CARDS]

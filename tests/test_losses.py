@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,16 @@ from memory_truth import measure_run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchsummary_plus import InputError, MemoryEstimate, compare, estimate_memory, max_batch_size, measure_memory
+from torchsummary_plus import (
+    InputError,
+    MemoryEstimate,
+    compare,
+    estimate_memory,
+    max_batch_size,
+    measure_memory,
+    summary,
+)
+from torchsummary_plus.cli import main
 from torchsummary_plus.memory_records import SUMMED
 from torchsummary_plus.tracing.losses import LOSSES
 
@@ -253,3 +263,91 @@ def test_models_are_compared_under_a_loss() -> None:
     peaks = found.entries[0].peaks
     assert peaks is not None and peaks.training_peak_bytes
     assert peaks.training_peak_bytes == estimate_memory(net(), (16,), loss="mse", optimizer="sgd").peak_bytes
+
+
+SETTINGS = ("RTX 3060 12GB", "adamw", "autocast to bfloat16", "loss: mse")
+
+
+def test_every_result_says_what_its_step_is() -> None:
+    asked: dict[str, Any] = {"gpu": "RTX 3060", "optimizer": "adamw", "loss": "mse", "autocast": "bfloat16"}
+    step = estimate_memory(net(), (16,), 32, **asked)
+    table = summary(net(), (16,), 32, memory=asked, verbose=0)
+    models = compare(net(), net(), input_size=(16,), memory=asked, names=["a", "b"])
+    steps = compare(step, step, names=["one", "two"])
+    for result in (step, table, models, steps):
+        shown = (str(result), result.to_markdown(), result.to_html(), result.to_latex(caption="Ours"))
+        for text in shown:
+            assert [word for word in SETTINGS if word not in text] == []
+        info = {"gpu": "RTX 3060 12GB", "device": "cuda:0", "optimizer": "adamw", "loss": "mse", "dtype": "float32"}
+        for name, value in {**info, "autocast": "bfloat16"}.items():
+            assert f'"{name}":"{value}"' in result.to_json()
+    peaks = models.entries[0].peaks
+    assert peaks is not None and (peaks.gpu, peaks.info.loss, peaks.batch_size) == ("RTX 3060", "mse", 1)
+    assert [word for word in ("float32", "cpu", "no optimizer") if word not in str(estimate_memory(net(), (16,)))] == []
+
+
+def test_reports_say_what_their_step_is(tmp_path: Path) -> None:
+    step = estimate_memory(net(), (16,), 32, loss="mse", gpu="RTX 3060")
+    table = summary(net(), (16,), 32, memory={"loss": "huber", "optimizer": "sgd"}, verbose=0)
+    page = table.to_html_report(tmp_path / "page.html", compare=step).read_text(encoding="utf-8")
+    assert str(step.info) in page and "sgd, float32, loss: huber" in page
+
+
+def test_a_limit_says_what_was_asked() -> None:
+    asked: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
+    limit = max_batch_size(net(), (16,), "RTX 3060", **asked)
+    assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
+    assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)
+    assert "; a training step in 11910.00 MB, RTX 3060 12GB, sgd, float32, loss: mse" in str(limit)
+    plain = max_batch_size(net(), (16,), 1 << 20, device="cpu", mode="eval")
+    assert (plain.memory, plain.memory_bytes) == ("", 1 << 20)
+    assert str(plain).endswith("; an inference step in 1.00 MB, cpu, float32")
+    assert "in 1.00 MB (1MiB), cpu" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
+
+
+# A card means CUDA
+
+
+def test_a_card_means_cuda_in_every_call() -> None:
+    on_cuda = estimate_memory(net(), (16,), device="cuda", gpu="T4")
+    named = estimate_memory(net(), (16,), gpu="T4")
+    assert named == on_cuda and named.backend == "cuda"
+    table = summary(net(), (16,), 1, memory={"gpu": "T4"}, verbose=0)
+    assert table.memory is not None and table.memory.peak_bytes == named.peak_bytes
+    models = compare(net(), net(), input_size=(16,), memory={"gpu": "T4"})
+    peaks = models.entries[0].peaks
+    assert peaks is not None and peaks.training_peak_bytes == named.peak_bytes
+    assert max_batch_size(net(), (16,), "T4").info.device == "cuda:0"
+
+
+CONFLICTS: dict[str, Callable[[], object]] = {
+    "estimate_memory": lambda: estimate_memory(net(), (16,), device="cpu", gpu="RTX 3060"),
+    "max_batch_size": lambda: max_batch_size(net(), (16,), "RTX 4090", device="cpu"),
+    "summary": lambda: summary(net(), (16,), memory={"gpu": "T4", "device": "cpu"}, verbose=0),
+    "summary on the CPU": lambda: summary(net(), (16,), device="cpu", memory={"gpu": "T4"}, verbose=0),
+    "compare": lambda: compare(net(), net(), input_size=(16,), memory={"gpu": "T4", "device": "cpu"}),
+    "fits": lambda: estimate_memory(net(), (16,)).fits("RTX 3060"),
+    "plot_timeline": lambda: estimate_memory(net(), (16,)).plot_timeline(memory="RTX 3060"),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_a_card_on_the_cpu_is_an_error_with_its_cure(name: str) -> None:
+    with pytest.raises(InputError, match=r"accepted with a card: device='cuda'|an estimate with gpu='RTX 3060 12GB'"):
+        CONFLICTS[name]()
+
+
+def test_an_amount_of_memory_may_be_the_cpu_s() -> None:
+    assert estimate_memory(net(), (16,)).fits("24GiB")
+    assert max_batch_size(net(), (16,), "1MiB", device="cpu").batch_size
+
+
+@pytest.mark.parametrize("command", [[], ["compare"]])
+def test_the_shell_takes_a_loss_and_a_card(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    models = ["examples/simple_cnn.py:PooledCNN"] * (2 if command else 1)
+    words = [*command, *models, "1,28,28", "--batch-size", "2", "--loss", "cross_entropy"]
+    assert main([*words, "--gpu", "T4"]) == 0
+    assert "batch of 2, T4, no optimizer, float32, loss: cross_entropy" in capsys.readouterr().out
+    assert main([*words, "--gpu", "T4", "--device", "cpu"]) == 2
+    assert "accepted with a card: device='cuda'" in capsys.readouterr().err
+    assert main([*words[:-1], "cross"]) == 2

@@ -62,7 +62,8 @@ class BatchSizeLimit:
     def _asked(self) -> str:
         """The step and its limit, in words."""
         step = "a training" if self.info.mode == "train" else "an inference"
-        limit = f"{mebibytes(self.memory_bytes)} MB" + (f" ({self.memory})" if self.memory else "")
+        name = f" ({self.memory})" if self.memory and not self.info.gpu else ""
+        limit = f"{mebibytes(self.memory_bytes)} MB{name}"
         return f"{step} step in {limit}, {self.info.settings}"
 
 

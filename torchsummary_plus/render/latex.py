@@ -84,15 +84,15 @@ def _letter(c: str) -> str:
 def latex_text(tables: Sequence[Table], caption: str | None = None, label: str | None = None) -> str:
     """The tables, each in a ``table`` environment, or in a ``longtable`` where it is longer than a page.
 
-    ``caption`` is that of the first one, plain text, and its title by default, which is else a note under it; ``label``
-    is by default ``tab:`` and the first title. The labels of further tables end in a number.
+    ``caption`` is that of the first one, its title by default, and plain text; settings that the title tells are then a
+    note. ``label`` is by default ``tab:`` and the first title. The labels of further tables end in a number.
     """
     label = label or f"tab:{_slug(tables[0].title)}"
     parts = []
     for number, table in enumerate(tables, 1):
         above = escape(table.title)
         if caption is not None and number == 1:
-            above, table = escape(caption), replace(table, notes=(table.title, *table.notes))
+            above, table = escape(caption), replace(table, notes=(*table.settings, *table.notes))
         parts.append("\n".join(_table(table, above, label if number == 1 else f"{label}-{number}")) + "\n")
     long = any(map(_is_long, tables))
     packages = ["% \\usepackage{booktabs}\n", *(["% \\usepackage{longtable}\n"] if long else [])]

@@ -70,7 +70,8 @@ def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tup
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
         notes.append(not_confirmed(estimate))
-    return Table(title(estimate), labels, fields, rows, tuple(_totals(estimate)), (*notes, *estimate.assumptions))
+    told, step = (*notes, *estimate.assumptions), title(estimate)
+    return Table(step, labels, fields, rows, tuple(_totals(estimate)), told, (step,))
 
 
 _KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}

@@ -60,7 +60,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under fields, and the totals. ``labels`` heads the column of the rows' labels."""
+    """Rows under fields, and the totals. ``labels`` heads the column of the rows' labels.
+
+    ``settings`` are what the figures depend on, as far as the title alone tells it.
+    """
 
     title: str
     labels: str
@@ -68,6 +71,7 @@ class Table:
     rows: tuple[TableRow, ...]
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 def with_units(table: Table, units: str) -> Table:
