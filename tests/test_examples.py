@@ -179,7 +179,7 @@ def test_will_it_fit_shows_what_each_change_saves(
     monkeypatch.setattr(will_it_fit, "CARDS", ("H200",))
     will_it_fit.report("A small ResNet", lambda: ResNet(Bottleneck, (1, 1, 1, 1), 10), (3, 64, 64), 64)
     printed = capsys.readouterr().out
-    assert printed.startswith("A small ResNet\nTraining step, batch of 64, H200, adamw\n")
+    assert printed.startswith("A small ResNet\nTraining step, batch of 64, H200, adamw, float32, loss: cross_entropy\n")
     names = [change.__name__.replace("_", " ") for change in will_it_fit.CHANGES]
     found = {name: re.search(rf"^{name} +([\d.]+) ", printed, flags=re.MULTILINE) for name in names}
     peaks = {name: float(match[1]) for name, match in found.items() if match is not None}

@@ -208,7 +208,7 @@ def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device:
 
 def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "LONGEST", 1000)
-    estimate = estimate_memory(Experts(), (WIDTH,), 8)
+    estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
     assert all(assumption.endswith("taken to give as much as it can") for assumption in estimate.assumptions)
     with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):
         estimate_memory(Inner(), (WIDTH,), 8)
@@ -265,7 +265,7 @@ def test_values_go_when_what_is_not_known_is_written() -> None:
             return x.repeat(2 if view.sum() > 1e9 else 1, 1) + self.linear(x)
 
     for device in DEVICES:
-        estimate = estimate_memory(Writes(), (WIDTH,), 4, device)
+        estimate = estimate_memory(Writes(), (WIDTH,), 4, device, loss=torch.sum)
         assert ["real forward" in assumption for assumption in estimate.assumptions] == [True]
 
 
