@@ -196,18 +196,23 @@ class Ledger(Listener):
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        moments, events, calls = tuple(self.moments), tuple(in_order(self.events)), returned(self.calls)
+        moments, events, calls = tuple(self.moments), tuple(in_order(self.events, self.calls)), returned(self.calls)
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
         return there_from_the_start(log, self.given)
 
 
-def in_order(events: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Sort what is freed together by the storage's number.
+def in_order(events: list[tuple[int, int, int]], calls: Iterable[ModuleCall]) -> list[tuple[int, int, int]]:
+    """Sort what is freed together by the storage's number; what a call freed stays before what came after it.
 
     Autocast's cache lets its tensors go in the order of a hash of their addresses, which no two runs have in common.
     """
-    runs = groupby(events, key=lambda event: (event[0], bool(event[2])))
-    return [event for (_, is_made), run in runs for event in (run if is_made else sorted(run))]
+    edges = sorted({edge for call in calls for edge in (call.start, call.stop)})
+    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(edges, one[0])))
+    found: list[tuple[int, int, int]] = []
+    for (_, is_made, _), run in runs:
+        together = [event for _, event in run]
+        found += together if is_made else sorted(together)
+    return found
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:
