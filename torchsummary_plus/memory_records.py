@@ -79,14 +79,27 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     return tuple(kept)
 
 
+LEAST_DOUBT = 4096
+"""Bytes by which a step with an operator that no rule models is uncertain at least: its work on small operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An operator that may hold up to ``nbytes`` more than the log says, just before ``events[event]``."""
+
+    event: int
+    moment: int
+    nbytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLog:
     """All allocations and frees of a step in their order.
 
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
-    ``unknown`` are operators whose scratch memory no rule models, ``assumptions`` what was taken for values that only
-    data tell. ``in_blocks``: an allocator has rounded the events' bytes already.
+    ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
+    what was taken for values that only data tell. ``in_blocks``: an allocator has rounded the events' bytes already.
     """
 
     moments: tuple[Moment, ...]
@@ -96,6 +109,7 @@ class MemoryLog:
     calls: tuple[ModuleCall, ...] = ()
     unknown: tuple[tuple[str, int], ...] = ()
     assumptions: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     in_blocks: bool = False
 
 
@@ -107,9 +121,10 @@ def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
     kept = [storage not in given for _, storage, _ in log.events]
     before = list(accumulate(kept, initial=len(moved)))
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
+    doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
     events = list(compress(log.events, kept))
     first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
-    return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls)
+    return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls, doubts=doubts)
 
 
 @dataclass(frozen=True, slots=True)

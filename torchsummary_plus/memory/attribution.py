@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..memory_records import KINDS, MemoryLog
+from ..memory_records import KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -90,11 +90,27 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
 
 
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
-    """A log with all sizes at the upper edge (1) or the lower one (-1) of the error bands of the rules they are by."""
+    """A log with all sizes at the upper edge (1) or the lower one (-1) of the error bands of the rules they are by.
+
+    At the upper one operators without a rule hold the most that they may.
+    """
+    log = doubted(log) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
     there = [not storage.nbytes or storage.nbytes + delta > 0 for storage, delta in zip(log.storages, change)]
     events = ((moment, n, nbytes and nbytes + change[n]) for moment, n, nbytes in log.events if there[n])
     return replace(log, events=tuple(events))
+
+
+def doubted(log: MemoryLog) -> MemoryLog:
+    """A log in which each doubt is scratch memory; for its events alone, since calls are where they were."""
+    events: list[tuple[int, int, int]] = []
+    start = 0
+    for number, doubt in enumerate(log.doubts, len(log.storages)):
+        events += log.events[start : doubt.event]
+        events += (doubt.moment, number, doubt.nbytes), (doubt.moment, number, 0)
+        start = doubt.event
+    storages = (StorageSpec(doubt.nbytes, "workspace", log.moments[doubt.moment].module) for doubt in log.doubts)
+    return replace(log, events=(*events, *log.events[start:]), storages=(*log.storages, *storages), doubts=())
 
 
 def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
 from ..errors import InputError
-from ..memory_records import KINDS, MemoryLog, RowMemory, StepInfo
+from ..memory_records import KINDS, LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
 from ..units import describe
 from .allocator_options import AllocatorOptions
 from .attribution import (
@@ -86,12 +86,13 @@ class Estimate:
     def peak_range(self) -> tuple[int, int]:
         """The least and the most that ``peak_bytes`` may be, by the error bands of the rules for scratch memory.
 
-        Both are ``peak_bytes`` where every rule is exact. What ``unknown`` names without a rule is in neither.
+        Both are ``peak_bytes`` where every rule is exact. What ``unknown`` names opens the range upwards: by the most
+        that each such operator may hold while it runs, and by a page at least.
         """
-        if not any(storage.band for storage in self.log.storages):
+        if not self.unknown and not any(storage.band for storage in self.log.storages):
             return self.peak_bytes, self.peak_bytes
         low, high = (run_log(at_edge(self.log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        return min(low, self.peak_bytes), max(high, self.peak_bytes)
+        return min(low, self.peak_bytes), max(high, self.peak_bytes + (LEAST_DOUBT if self.unknown else 0))
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
@@ -178,7 +179,8 @@ def least(log: MemoryLog) -> MemoryLog:
     kept = [not log.storages[storage].spared for _, storage, _ in log.events]
     before = [0, *accumulate(kept)]
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
-    return replace(log, events=tuple(compress(log.events, kept)), calls=calls)
+    doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
+    return replace(log, events=tuple(compress(log.events, kept)), calls=calls, doubts=doubts)
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:

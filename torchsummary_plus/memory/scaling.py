@@ -14,6 +14,7 @@ def scales(low: MemoryLog, high: MemoryLog) -> bool:
     return (
         len(low.events) == len(high.events)
         and len(low.storages) == len(high.storages)
+        and len(low.doubts) == len(high.doubts)
         and all(a[0] == b[0] and a[1] == b[1] and bool(a[2]) == bool(b[2]) for a, b in zip(low.events, high.events))
     )
 
@@ -32,7 +33,9 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     events = tuple((row[0][0], row[0][1], through(tuple(event[2] for event in row))) for row in rows)
     specs = zip(*(log.storages for log in logs.values()))
     storages = tuple(replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row))) for row in specs)
-    return replace(first, events=events, storages=storages)
+    doubted = zip(*(log.doubts for log in logs.values()))
+    doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
+    return replace(first, events=events, storages=storages, doubts=doubts)
 
 
 def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:

@@ -2,8 +2,8 @@
 
 ``type`` is the name of the class, ``version`` that of the schema, and every other name a field of the class, documented
 there; ``derived`` has, for readers, some of what the fields tell. Shapes are those of a batch of 1 where the batch is
-open, and ``batch_axes`` are those that grow with it. Bytes are bytes. Moments, storages and calls of a memory log
-are written by column.
+open, and ``batch_axes`` are those that grow with it. Bytes are bytes. Moments, storages, calls and doubts of a memory
+log are written by column.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from ..codec import Codec, Schema
 from ..errors import InputError
-from ..memory_records import ModuleCall, Moment, StorageSpec
+from ..memory_records import Doubt, ModuleCall, Moment, StorageSpec
 from ..units import describe
 
 VERSION = 1
 """Of the schema: another one wherever a field is added, changed or taken away."""
 
-BY_COLUMN = (Moment, StorageSpec, ModuleCall)
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt)
 
 Result = TypeVar("Result")
 

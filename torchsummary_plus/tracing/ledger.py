@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
 
 import torch
 
-from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
 from .questions import OUTSIDE
@@ -41,6 +41,7 @@ class Ledger(Listener):
         self.bands: list[float] = []
         self.spared: set[int] = set()
         self.given: set[int] = set()
+        self.doubts: list[Doubt] = []
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -143,6 +144,9 @@ class Ledger(Listener):
                     self.spared.add(number)
                 self._event(number, scratch)
                 self._event(number, 0)
+        doubt = self.workspaces.take_doubt()
+        if doubt:
+            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
         if self.backend == "cpu":
             self._numbers.give(func, args, out)
 
@@ -196,18 +200,20 @@ class Ledger(Listener):
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
-        moments, events, calls = tuple(self.moments), tuple(in_order(self.events, self.calls)), returned(self.calls)
-        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions)
+        edges = [edge for call in self.calls for edge in (call.start, call.stop)]
+        events = tuple(in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)]))
+        moments, calls, doubts = tuple(self.moments), returned(self.calls), tuple(self.doubts)
+        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts)
         return there_from_the_start(log, self.given)
 
 
-def in_order(events: list[tuple[int, int, int]], calls: Iterable[ModuleCall]) -> list[tuple[int, int, int]]:
-    """Sort what is freed together by the storage's number; what a call freed stays before what came after it.
+def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
+    """Sort what is freed together by the storage's number; nothing is moved across the edges of calls and doubts.
 
     Autocast's cache lets its tensors go in the order of a hash of their addresses, which no two runs have in common.
     """
-    edges = sorted({edge for call in calls for edge in (call.start, call.stop)})
-    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(edges, one[0])))
+    stops = sorted(set(edges))
+    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(stops, one[0])))
     found: list[tuple[int, int, int]] = []
     for (_, is_made, _), run in runs:
         together = [event for _, event in run]

@@ -142,7 +142,8 @@ class ProfileReader:
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """What was read, as plain data."""
         calls, events = returned(self.calls), tuple(self.events)
-        log = MemoryLog(tuple(self.moments), events, tuple(self.storages), module_paths, calls, (), assumptions, True)
+        moments, storages = tuple(self.moments), tuple(self.storages)
+        log = MemoryLog(moments, events, storages, module_paths, calls, assumptions=assumptions, in_blocks=True)
         return there_from_the_start(log, self.given)
 
     def peak_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..memory_records import LEAST_DOUBT
 from . import (  # noqa: F401 - their rules register themselves
     workspace_attention,
     workspace_bags,
@@ -22,7 +23,18 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_rnn,
     workspace_selecting,
 )
-from .workspace_registry import ALL_RESULTS, LASTING, RESERVES, SCRATCH, UNMODELLED, Phase, Rule
+from .structures import all_tensors
+from .workspace_registry import (
+    ALL_RESULTS,
+    DOUBT,
+    LASTING,
+    RESERVES,
+    SCRATCH,
+    UNMODELLED,
+    AtMost,
+    Phase,
+    Rule,
+)
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 
@@ -41,18 +53,24 @@ class Workspaces:
         self.capability = capability
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
+        self._doubt = 0
         self._taken: set[tuple[bool, str]] = set()
+
+    def take_doubt(self) -> int:
+        """How many bytes more the last operator may hold than its rules say; 0 where ``unknown`` does not name it."""
+        doubt, self._doubt = self._doubt, 0
+        return doubt
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
         """What the kernel holds while it runs, phase by phase; in the last one all results are there."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             if name in UNMODELLED[self.backend]:
-                self._note(name)
+                self._note(name, _reach(args, kwargs, out))
             return (AT_LAST,)
         phases = self._ask(rule, name, args, kwargs, out)
-        if phases is None:
-            self._note(name)
+        if phases is None or isinstance(phases, AtMost):
+            self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
             return (AT_LAST,)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
@@ -95,5 +113,12 @@ class Workspaces:
             return rule.formula(self.capability, out, *args, **kwargs)
         return rule.formula(out, *args, **kwargs)
 
-    def _note(self, name: str) -> None:
+    def _note(self, name: str, doubt: int = 0) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + 1
+        self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
+
+
+def _reach(*values: Any) -> int:
+    """The most that an operator without a rule is held to take, by the bytes of its arguments and results."""
+    storages = {id(tensor): tensor.numel() * tensor.element_size() for tensor in all_tensors(values)}
+    return DOUBT * sum(storages.values()) + LEAST_DOUBT

@@ -41,13 +41,26 @@ class Phase(NamedTuple):
 ALL_RESULTS = 1 << 30
 """More tensors than any result has."""
 
+
+class AtMost(NamedTuple):
+    """Scratch of which only an upper bound is known: an estimate names the operator and opens its range that far."""
+
+    nbytes: int
+
+
+DOUBT = 8
+"""How many times the bytes of its arguments and results an operator without a rule may take, and ``LEAST_DOUBT`` more.
+
+Of the CPU's operators in ``UNMODELLED`` the matrix exponential takes most: 6 times them.
+"""
+
 Register = Callable[[Formula], Formula]
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
 """-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
 
 A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
-finds the maximum. None where it takes some, how much is not known: an estimate names the operator.
+finds the maximum. :class:`AtMost` where only a bound is known, None where it takes some and not even that.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
