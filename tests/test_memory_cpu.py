@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.onednn import has_avx512
+from torchsummary_plus.tracing.processor import has_avx512
 
 pytestmark = pytest.mark.usefixtures("threads")
 

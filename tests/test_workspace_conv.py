@@ -15,7 +15,7 @@ import pytest
 import torch
 from memory_truth import cpu_deltas, highest, threads_set_to
 
-from torchsummary_plus.tracing.onednn import has_avx512
+from torchsummary_plus.tracing.processor import has_avx512
 from torchsummary_plus.tracing.workspace import Workspaces
 
 ROOT = Path(__file__).parents[1]

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 
 import torch
 
+from .processor import has_avx512
+
 PAGE = 4096
 CACHE_LINES = 128
 """What oneDNN aligns a piece of scratch to where nothing else is said (``memory_tracking.hpp``)."""
-
-_NARROW = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
-_WITHOUT_TILES = (*_NARROW, "AVX512_CORE", "AVX512_CORE_VNNI", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512")
-
-
-def _limit() -> str:
-    """The instruction set that the user keeps oneDNN to; "" where there is no limit."""
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
-        if name in os.environ:
-            return os.environ[name].upper()
-    return ""
-
-
-@cache
-def has_avx512() -> bool:
-    """Whether oneDNN may use AVX-512; torch's own kernels are limited by another variable, ``ATEN_CPU_CAPABILITY``."""
-    return torch.cpu._is_avx512_supported() and _limit() not in _NARROW
-
-
-@cache
-def has_tiles() -> bool:
-    """Whether oneDNN may use the matrix tiles (AMX), which take bfloat16."""
-    return has_avx512() and torch.cpu._is_amx_tile_supported() and _limit() not in _WITHOUT_TILES
 
 
 def lanes() -> tuple[int, ...]:

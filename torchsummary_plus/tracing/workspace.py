@@ -16,6 +16,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_cuda_attention,
     workspace_cuda_conv,
     workspace_fft,
+    workspace_half,
     workspace_images,
     workspace_linalg,
     workspace_pointwise,

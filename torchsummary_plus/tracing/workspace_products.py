@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from .onednn import has_avx512
+from . import workspace_half as half
 from .workspace_copies import elements, nbytes
-from .workspace_registry import scratch
+from .workspace_registry import AtMost, scratch
 
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 
@@ -33,22 +31,14 @@ def _cloned(matrix: Any) -> int:
     return 0 if _is_readable(matrix) else nbytes(matrix)
 
 
-def _is_blocked(a: Any) -> bool:
-    """Whether oneDNN multiplies, as it does in half precision with AVX-512: it copies blocks, how large is not known.
-
-    Source: aten/src/ATen/native/mkldnn/Matmul.cpp, ``mkldnn_bf16_device_check`` and ``mkldnn_fp16_device_check``.
-    """
-    return a.dtype in (torch.bfloat16, torch.float16) and has_avx512()
-
-
 @scratch("cpu", "aten::mm", source=BLAS, band=0.0)
-def _mm(out: Any, a: Any, b: Any) -> int | None:
-    return None if _is_blocked(a) else _cloned(a) + _cloned(b)
+def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
+    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
 
 
 @scratch("cpu", "aten::addmm", source=BLAS, band=0.0)
-def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | None:
-    return None if _is_blocked(a) else _cloned(a) + _cloned(b)
+def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
+    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
 
 
 def _is_batch_readable(batch: Any) -> bool:
@@ -58,20 +48,20 @@ def _is_batch_readable(batch: Any) -> bool:
     return (across == 1 and (rows == 1 or down >= columns)) or (down == 1 and (columns == 1 or across >= rows))
 
 
-def _one_by_one(a: Any, b: Any) -> int | None:
+def _one_by_one(a: Any, b: Any) -> int | AtMost:
     """Nothing where BLAS takes the whole batch; else the copies for one product, as they are done one after another."""
-    if _is_blocked(a):
-        return None
+    if half.takes_batch(a, b):
+        return half.of_batch(a, b)
     if elements(a) // len(a) * int(b.shape[2]) < SMALL or (_is_batch_readable(a) and _is_batch_readable(b)):
         return 0
     return (_cloned(a) + _cloned(b)) // len(a)
 
 
 @scratch("cpu", "aten::bmm", source=BLAS, band=0.0)
-def _bmm(out: Any, a: Any, b: Any) -> int | None:
+def _bmm(out: Any, a: Any, b: Any) -> int | AtMost:
     return _one_by_one(a, b)
 
 
 @scratch("cpu", "aten::baddbmm", source=BLAS, band=0.0)
-def _baddbmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | None:
+def _baddbmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
     return _one_by_one(a, b)
