@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from torchsummary_plus import MemoryEstimate
 from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.processor import has_avx512
+from torchsummary_plus.tracing.processor import has_tiles
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -257,47 +258,49 @@ MODES: dict[str, tuple[str, OptimizerMaker | None]] = {
 FINDINGS: dict[tuple[str, str], str] = {}
 """What the engine does not get right yet: the signed error that was measured, and its cause where known."""
 
-BLOCKS = "with AVX-512 oneDNN multiplies in half precision and copies blocks by no rule: -3.8 % of the eval with AMX"
-
 
 def params() -> Iterator[object]:
     for name in CASES:
         for mode in MODES:
             why = FINDINGS.get((name, mode))
             marks = [] if why is None else [pytest.mark.xfail(strict=True, reason=why)]
-            if CASES[name].autocast is not None:
-                marks.append(pytest.mark.skipif(has_avx512(), reason=BLOCKS))
             yield pytest.param(name, mode, id=f"{name}-{mode}", marks=marks)
 
 
-def error_of(name: str, mode_name: str, steps: int = 2) -> tuple[int, int]:
-    """Predicted and measured peak of a case, in bytes."""
+def estimate_of(name: str, mode_name: str, steps: int = 2) -> tuple[MemoryEstimate, int]:
+    """The estimate of a case, and the measured peak in bytes."""
     case, (mode, optimizer) = CASES[name], MODES[mode_name]
     torch.manual_seed(0)
     model, x = case.build(), case.example()
     predicted = estimate_memory(
         model, input_data=x, mode=mode, optimizer=optimizer, autocast=case.autocast, steps=steps
-    ).peak_bytes
+    )
     return predicted, measure(model, (x,), mode, optimizer, case.autocast, steps).peak_bytes
 
 
 @pytest.mark.parametrize(("name", "mode"), list(params()))
 def test_the_peak_of_two_steps(name: str, mode: str) -> None:
-    predicted, measured = error_of(name, mode)
-    bound = CASES[name].bound
-    assert abs(predicted - measured) <= bound * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"
+    """Within the bound, or in the range where an operator is named; which only tiles do here, in half precision."""
+    estimate, measured = estimate_of(name, mode)
+    predicted, bound = estimate.peak_bytes, CASES[name].bound
+    if estimate.unknown:
+        assert has_tiles() and CASES[name].autocast is not None
+        assert estimate.peak_range[0] <= measured <= estimate.peak_range[1]
+    else:
+        assert abs(predicted - measured) <= bound * measured, f"{predicted / measured - 1:+.3%} of {measured:,}"
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])
 def test_the_peak_of_the_first_step(name: str) -> None:
-    predicted, measured = error_of(name, "adamw", steps=1)
+    estimate, measured = estimate_of(name, "adamw", steps=1)
+    predicted = estimate.peak_bytes
     assert abs(predicted - measured) <= EXACT * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"
 
 
-@pytest.mark.skipif(not has_avx512(), reason="oneDNN multiplies in half precision with AVX-512 only")
-def test_products_in_half_precision_are_named_as_not_modelled() -> None:
+def test_products_in_half_precision_are_named_where_tiles_multiply() -> None:
     estimate = estimate_memory(mlp(), (64,), 32, autocast=torch.bfloat16, mode="eval")
-    assert dict(estimate.unknown)["aten::addmm"] == 6
+    assert dict(estimate.unknown) == ({"aten::addmm": 6} if has_tiles() else {})
+    assert (estimate.peak_range[0] < estimate.peak_range[1]) == has_tiles()
 
 
 def test_the_oracle_sees_every_allocation_and_free() -> None:

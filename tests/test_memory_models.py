@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from torchsummary_plus.errors import ForwardError
 from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.tracing.processor import has_tiles
 
 CPU = torch.device("cpu")
 
@@ -201,7 +202,11 @@ def test_a_model_of_any_kind(name: str) -> None:
             optimizer.zero_grad()
 
     measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs])
-    assert predicted.peak_bytes == measured
+    if predicted.unknown:
+        assert name == "bfloat16" and has_tiles()
+        assert predicted.peak_range[0] <= measured <= predicted.peak_range[1]
+    else:
+        assert predicted.peak_bytes == measured
 
 
 @pytest.mark.parametrize("wrap", [scripted, traced])

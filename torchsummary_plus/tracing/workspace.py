@@ -72,7 +72,7 @@ class Workspaces:
         phases = self._ask(rule, name, args, kwargs, out)
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
-            return (AT_LAST,)
+            return (*(() if phases is None else phases.phases), AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
         return (*phases, AT_LAST)

@@ -9,7 +9,9 @@ import torch
 
 from . import aten_conv, onednn_conv, onednn_last
 from .onednn import Conv, Plan
-from .workspace_registry import Phase, scratch
+from .onednn_half import bias_sum, uncertain
+from .processor import is_half, multiplies
+from .workspace_registry import AtMost, Phase, scratch
 
 SOURCE = (
     "oneDNN 3.12, init_conf of each kernel; ideep's conv.hpp and deconv.hpp; ATen's Convolution.cpp, mkldnn/Conv.cpp"
@@ -29,7 +31,7 @@ PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
 @scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
 def _convolution(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
-) -> Phases:
+) -> Phases | AtMost:
     if not out.numel():
         return ()
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
@@ -37,14 +39,15 @@ def _convolution(
     copies = _copied(x, last) + _copied(weight, last)
     if not _takes_onednn(x, conv, transposed, rest[0]):
         return aten_conv.forward(conv, transposed, copies)
-    return _with(copies, _written(PLANS[last, transposed][0](conv), conv.written))
+    phases = _with(copies, _written(PLANS[last, transposed][0](conv), conv.written))
+    return uncertain(conv, phases) if is_half(x.dtype) else phases
 
 
 @scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
 def _convolution_backward(
     out: Any, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     *rest: Any
-) -> Phases:  # fmt: skip
+) -> Phases | AtMost:  # fmt: skip
     if not grad.numel():
         return ()
     output_padding, groups, wanted = rest
@@ -52,12 +55,13 @@ def _convolution_backward(
     last = is_channels_last(x) or is_channels_last(weight)
     copies = _copied(grad, last) + _copied(x, last)
     if not _takes_onednn(x, conv, transposed, output_padding):
-        return aten_conv.backward(conv, transposed, wanted, copies)
+        return bias_sum(conv, transposed, grad, wanted) + aten_conv.backward(conv, transposed, wanted, copies)
     _, for_data, for_weights = PLANS[last, transposed]
     phases = _written(for_data(conv), conv.read) if wanted[0] else ()
     if wanted[1] or wanted[2]:
         phases += _summed(for_weights(conv), conv, int(wanted[0]), wanted)
-    return _with(copies + _copied(weight, last), phases)
+    phases = _with(copies + _copied(weight, last), phases)
+    return uncertain(conv, phases) if is_half(x.dtype) else phases
 
 
 def _written(plan: Plan, plain: int) -> Phases:
@@ -127,6 +131,8 @@ def _takes_onednn(x: Any, conv: Conv, transposed: bool, output_padding: Sequence
         return False
     if transposed and any(pad >= step for pad, step in zip(output_padding, conv.stride[-len(output_padding) :])):
         return False
+    if is_half(x.dtype):
+        return multiplies(x.dtype)
     if x.dtype is not torch.float32:
         return False
     large = conv.batch > 1 or conv.groups > 1 or x.numel() > 20480 or min(conv.kernel[-2:]) > 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import torch
 
+from .processor import is_half
 from .workspace_copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
@@ -100,10 +102,28 @@ def _logsumexp(out: Any, x: Any, *_: Any) -> int:
     return nbytes(x) + nbytes(out)
 
 
-@scratch("cpu", "aten::sum", "aten::sum.dim_IntList", "aten::prod", "aten::prod.dim_int",
+@scratch("cpu", "aten::prod", "aten::prod.dim_int",
          source=f"{NATIVE}ReduceOpsUtils.h, make_reduction_from_out_ty", band=0.0)  # fmt: skip
-def _sum(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+def _product(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
     return _converted(out, x)
+
+
+@scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
+         source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
+def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+    return _converted(out, x) + (in_float(x, out) if is_half(out.dtype) and sums_apart(x, dims) else 0)
+
+
+def in_float(x: Any, out: Any) -> int:
+    """Bytes of an operand and of a result in float32, which half precision is summed in."""
+    return 4 * (elements(x) + elements(out))
+
+
+def sums_apart(x: Any, dims: Any = None) -> bool:
+    """Whether the axes that are summed cannot be run through as one."""
+    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
+    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
+    return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
 
 
 def _converted(out: Any, x: Any) -> int:
@@ -113,7 +133,8 @@ def _converted(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
 def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    return _converted(out, x) + scalar(out)
+    """The sum, and the number that it is divided by; in half precision all is done in float32."""
+    return in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
 
 
 LOSS = f"{NATIVE}Loss.cpp"

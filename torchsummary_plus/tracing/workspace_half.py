@@ -60,7 +60,7 @@ def of_batch(a: Any, b: Any) -> int | AtMost:
 def _is_taken(a: Any, b: Any) -> bool:
     """Whether oneDNN multiplies in a dtype (``mkldnn_bf16_device_check``, ``mkldnn_fp16_device_check``)."""
     enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    return is_half(a.dtype) and enabled and multiplies(a.dtype) and a.dtype is b.dtype
+    return bool(is_half(a.dtype) and enabled and multiplies(a.dtype) and a.dtype is b.dtype)
 
 
 def _is_turned(matrix: Any) -> bool:

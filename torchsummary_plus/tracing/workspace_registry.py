@@ -32,10 +32,14 @@ class Rule:
 
 
 class Phase(NamedTuple):
-    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them."""
+    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
+
+    ``band`` is the relative error of the bytes where it is larger than that of the rule.
+    """
 
     results: int
     nbytes: int
+    band: float = 0.0
 
 
 ALL_RESULTS = 1 << 30
@@ -43,9 +47,13 @@ ALL_RESULTS = 1 << 30
 
 
 class AtMost(NamedTuple):
-    """Scratch of which only an upper bound is known: an estimate names the operator and opens its range that far."""
+    """Scratch of which only an upper bound is known: an estimate names the operator and opens its range that far.
+
+    The bound is of what may come on top of the kernel's ``phases``, as far as these are known.
+    """
 
     nbytes: int
+    phases: tuple[Phase, ...] = ()
 
 
 DOUBT = 8

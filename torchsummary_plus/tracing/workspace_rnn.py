@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .processor import has_avx512
 from .workspace_copies import copied, itemsize
 from .workspace_registry import reserve, scratch
 
@@ -97,8 +98,7 @@ class _Layer:
 
     def blocked(self) -> int:
         """Both weights in blocks of output features."""
-        is_wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
-        lanes = 32 if self.size < FLOAT or is_wide or self.batch == 1 else 16
+        lanes = 32 if self.size < FLOAT or has_avx512() or self.batch == 1 else 16
         return (self.inputs + self.width) * GATES * _up(self.width, lanes) * self.size
 
     def rows(self) -> int:
