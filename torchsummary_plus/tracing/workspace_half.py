@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .onednn import threads, up
-from .onednn_products import BATCH_ELEMENT, FLOAT, Product, by_blocks, by_gemm
+from .onednn import threads
+from .onednn_products import BATCH_ELEMENT, FLOAT, Product, about_by_tiles, by_blocks, by_gemm
 from .processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_fp16_tiles, has_tiles, is_half, multiplies
 from .workspace_copies import copied, elements, nbytes
-from .workspace_registry import AtMost, scratch
+from .workspace_registry import ALL_RESULTS, AtMost, Phase, scratch
 
 SMALL = 16 * 16 * 16
 """Multiply-adds up to which torch multiplies itself."""
@@ -21,7 +21,10 @@ SMALL = 16 * 16 * 16
 
 def beside(nbytes: int, scratchpad: int | AtMost) -> int | AtMost:
     """A scratchpad and so many bytes more."""
-    return AtMost(nbytes + scratchpad.nbytes) if isinstance(scratchpad, AtMost) else nbytes + scratchpad
+    if isinstance(scratchpad, int):
+        return nbytes + scratchpad
+    phases = tuple(phase._replace(nbytes=phase.nbytes + nbytes) for phase in scratchpad.phases)
+    return AtMost(nbytes + scratchpad.nbytes, phases)
 
 
 def of_matrices(a: Any, b: Any) -> int | AtMost:
@@ -79,7 +82,10 @@ def _is_by_columns(batch: Any) -> bool:
 def _scratchpad(dtype: torch.dtype, batch: int, m: int, n: int, k: int, turned: tuple[bool, bool]) -> int | AtMost:
     """What the first kernel of oneDNN's list takes that this processor can run."""
     turned = (turned[0] and m > 1, turned[1])
-    if dtype is torch.bfloat16 and has_avx512() and not has_tiles():
+    if dtype is torch.bfloat16 and has_tiles():
+        estimate = about_by_tiles(Product(batch, m, n, k, turned, 2), threads())
+        return at_most(m, n, k)._replace(phases=(Phase(ALL_RESULTS, estimate, band=1.0),))
+    if dtype is torch.bfloat16 and has_avx512():
         product = Product(batch, m, n, k, turned, 2)
         return by_blocks(product, threads(), False) if has_avx512_bf16() else by_gemm(product, threads())
     if dtype is torch.float16 and has_avx512_fp16() and not has_fp16_tiles():
@@ -89,7 +95,7 @@ def _scratchpad(dtype: torch.dtype, batch: int, m: int, n: int, k: int, turned: 
 
 def at_most(m: int, n: int, k: int) -> AtMost:
     """For each thread whole copies of the matrices, with the result in float32, in blocks of 64."""
-    m, n, k = (up(size, 64) for size in (m, n, k))
+    m, n, k = m + 64, n + 64, k + 64
     return AtMost(threads() * (FLOAT * (m * k + k * n + m * n) + BATCH_ELEMENT * k + 16 * 1024))
 
 
