@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from . import workspace_half as half
 from .workspace_copies import NATIVE, elements, itemsize, nbytes, scalar
-from .workspace_registry import scratch
+from .workspace_registry import AtMost, scratch
 
 FLASH = f"{NATIVE}cpu/FlashAttentionKernel.cpp, cpu_flash_attention and cpu_flash_attention_backward"
 KEYS = 512
@@ -78,9 +79,15 @@ def _attention_peak(x: Any, heads: int, mask: Any, weights: bool, averaged: bool
 def _attention(
     out: Any, query: Any, key: Any, value: Any, embed_dim: int, heads: int, w: Any, b: Any, w_out: Any, b_out: Any,
     mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True, *_: Any, **kwargs: Any,
-) -> int:  # fmt: skip
+) -> int | AtMost:  # fmt: skip
     kept = sum(nbytes(t) for t in out if t is not None)
-    return _attention_peak(query, heads, mask, need_weights, average_attn_weights) - kept
+    peak = _attention_peak(query, heads, mask, need_weights, average_attn_weights)
+    return half.within(query.dtype, peak - kept, peak + _products(query, embed_dim, 3 * embed_dim), 0.0)
+
+
+def _products(x: Any, width: int, widest: int) -> int:
+    """The most that one of the products inside takes as its scratchpad."""
+    return half.at_most(elements(x) // width, max(widest, int(x.shape[1])), widest).nbytes
 
 
 @scratch("cpu", "aten::_transformer_encoder_layer_fwd", source=f"{NATIVE}transformers/transformer.cpp", band=0.0)
@@ -88,12 +95,11 @@ def _encoder_layer(
     out: Any, x: Any, embed_dim: int, heads: int, w: Any, b: Any, w_out: Any, b_out: Any, use_gelu: bool,
     norm_first: bool, eps: float, nw1: Any, nb1: Any, nw2: Any, nb2: Any, w1: Any, b1: Any, w2: Any, b2: Any,
     mask: Any = None, mask_type: Any = None,
-) -> int:  # fmt: skip
+) -> int | AtMost:  # fmt: skip
     """Attention, with the normalised input where that comes first; then the hidden features, their input and output."""
     own = nbytes(x)
     inside = _attention_peak(x, heads, mask, False, False)
     hidden = own // embed_dim * len(w1)
     statistics = 2 * own // embed_dim
-    if norm_first:
-        return max(own + inside, 3 * own + hidden) - own
-    return max(inside, 2 * own + hidden, 3 * own + statistics) - own
+    peak = max(own + inside, 3 * own + hidden) if norm_first else max(inside, 2 * own + hidden, 3 * own + statistics)
+    return half.within(x.dtype, peak - own, peak + _products(x, embed_dim, max(3 * embed_dim, len(w1))), 0.0)

@@ -27,6 +27,13 @@ def beside(nbytes: int, scratchpad: int | AtMost) -> int | AtMost:
     return AtMost(nbytes + scratchpad.nbytes, phases)
 
 
+def within(dtype: torch.dtype, nbytes: int, more: int, band: float) -> int | AtMost:
+    """An estimate of a kernel with products inside; exact where oneDNN does not multiply, else within a bound."""
+    if not is_half(dtype) or not torch.backends.mkldnn.enabled or not multiplies(dtype):
+        return nbytes
+    return AtMost(more, (Phase(ALL_RESULTS, max(0, nbytes), band),))
+
+
 def of_matrices(a: Any, b: Any) -> int | AtMost:
     """The scratchpad of a product of matrices, which BLAS's interface hands over as columns; 0 where torch multiplies.
 
