@@ -147,7 +147,7 @@ _IN_PLACE = {
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
 
-if since("2.15"):  # Equals share the gradient, and what is left of it is masked; before, clamp combined its masks so.
+if since("2.14"):  # Equals share the gradient, and what is left of it is masked; before, clamp combined its masks so.
     _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
         aten.masked_fill_.Scalar, {aten.where.self}, {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
     )
