@@ -122,12 +122,11 @@ def run(space: dict[str, Any]) -> None:
             continue
         with torch.set_grad_enabled(training), torch.autocast("cpu", dtype) if dtype else nullcontext():
             output = model(*inputs)
+            kept = output if keeps else None
             if not training:
-                kept = output if keeps else None
                 del output
                 continue
             loss = options.get("loss", default_loss)(output)
-        kept = output if keeps else None
         del output
         loss.backward()
         del loss

@@ -71,8 +71,8 @@ class StepText:
 class Program:
     """A model and its step.
 
-    ``layers`` are the lines of the constructor by the attribute they make, ``helpers`` the texts of functions by name;
-    only those that the forward names are written.
+    ``layers`` are the lines of the constructor by the attribute they make, ``helpers`` the texts of functions by name
+    and, by a name in capitals, of tensors; only those that the forward names are written.
     """
 
     inputs: str
@@ -89,6 +89,8 @@ class Program:
         made = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
         helpers = [text for name, text in self.helpers.items() if re.search(rf"\b{name}\b", body)]
         options = ", ".join(f"{name}={value}" for name, value in self.step.options.items())
+        tables = (name for name in self.helpers if name.isupper() and re.search(rf"\b{name}\b", body))
+        outside = ", ".join((*self.step.outside, *tables))
         return "\n".join(
             [
                 HEADER,
@@ -106,7 +108,7 @@ class Program:
                 "model = Model()",
                 f"inputs = ({self.inputs},)",
                 *self.step.lines,
-                f"outside = [{', '.join(self.step.outside)}]",
+                f"outside = [{outside}]",
                 f"options = dict({options})",
                 "",
             ]
