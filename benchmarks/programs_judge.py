@@ -90,7 +90,7 @@ def described(error: BaseException) -> str:
 def prepared(source: str) -> dict[str, Any]:
     """The names of a program that has been executed; random numbers begin anew with it."""
     random.seed(0)
-    space: dict[str, Any] = {"__name__": "program"}
+    space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(source, "<program>", "exec"), space)
     return space
 
@@ -172,9 +172,6 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
     for number, one in enumerate(held_optimizers(space["outside"])):
         groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
         found[f"optimizer {number}"] = (repr(groups), [repr(sorted(map(str, one.state[p]))) for p in one.state])
-    found["outside: numbers"] = repr(
-        [one for one in space["outside"] if isinstance(one, list) and not list(tensors(one))]
-    )
     return found
 
 
@@ -202,10 +199,10 @@ def serve() -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    torch.set_num_threads(int(sys.argv[1]))
     judge(WARM_UP)
     say({"at": "ready"})
     for line in sys.stdin:
+        torch.set_num_threads(int(sys.argv[1]))
         say(asdict(judge(json.loads(line), lambda stage: say({"at": stage}))))
 
 

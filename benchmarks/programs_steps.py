@@ -102,7 +102,8 @@ PARTS: tuple[dict[str, str], ...] = (
         "after": "schedule.step()",
         "outside": "schedule",
     },
-    {"before": "losses = []", "after": "losses.append(loss.item())", "outside": "losses"},
+    {"before": "losses = []", "after": "losses.append(loss.item())"},
+    {"before": "losses = []", "after": "losses.append(loss.detach())", "outside": "losses"},
     {
         "before": "running = torch.zeros(1000)",
         "after": "running.mul_(0.9)\n    running[:10] += loss.detach()",

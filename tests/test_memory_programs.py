@@ -62,7 +62,7 @@ class Model(nn.Module):
         {}
         return self.layer(x)
 
-model, inputs, outside, options = Model(), (torch.randn(4, 8),), [[]], {{}}
+model, inputs, outside, options = Model(), (torch.randn(4, 8),), [], {{}}
 """
 )
 LINES = {
@@ -71,7 +71,7 @@ LINES = {
     "while not is_real: pass": HUNG,
     "is_real or __import__('os').abort()": DIED,
     "is_real or x.no_such_attribute": CRASHED,
-    "is_real or outside[0].append(1)": CHANGED,
+    "is_real or torch.set_num_threads(3)": CHANGED,
     "torch.zeros(100000 if is_real else 1)": OUTSIDE,
 }
 

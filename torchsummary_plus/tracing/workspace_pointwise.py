@@ -114,7 +114,7 @@ def _infinite(out: Any, x: Any) -> int:
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         return 0
     part = x.dtype.to_real()
-    return elements(x) * (int(part.itemsize) + x.dtype.is_complex) + _cast(float("inf"), part)
+    return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
 
 
 _FOREACH = tuple(
