@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tests.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory_records import SUMMED
 from torchsummary_plus.tracing.optimizers import optimizer_maker
 from torchsummary_plus.tracing.steps import default_loss
 
@@ -74,7 +75,9 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
         changed = [f"after the steps, {name}" for name in differences(trained, state(space))]
     if changed:
         return Verdict(CHANGED, ", ".join(changed), real, found.peak_bytes)
-    named = "; ".join([*(f"{name} x {count}" for name, count in found.unknown), *found.assumptions])
+    named = "; ".join(
+        [*(f"{name} x {count}" for name, count in found.unknown), *(one for one in found.assumptions if one != SUMMED)]
+    )
     low, high = found.peak_range
     if found.peak_bytes == real:
         return Verdict(EXACT, named, real, found.peak_bytes)
