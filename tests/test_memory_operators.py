@@ -44,6 +44,7 @@ TWICE: dict[str, Callable[..., Tensor]] = {
     "where": lambda x: torch.where(x > 0, x, x),
     "atan2": lambda x: torch.atan2(x, x),
     "maximum": lambda x: torch.maximum(x, x),
+    "fmin": lambda x: torch.fmin(x, x * 2),
     "logaddexp": lambda x: torch.logaddexp(x, x),
     "addcmul": lambda x: torch.addcmul(x, x, x),
     "addmm": lambda x: torch.addmm(x, x, x),
@@ -74,6 +75,9 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "scatter_add": lambda x, i: x.scatter_add(0, i.expand(SIDE, SIDE), x),
     "masked_select": lambda x, _, w: x.masked_select(w.expand(SIDE, SIDE) > 0),
     "clamp": lambda x, _, w: x.clamp(-w, w * x.detach().abs()),
+    "clamp between learned": lambda x: x.clamp(-x.abs(), 2 * x),
+    "clamp_min": lambda x, _, w: torch.clamp_min(x, w),
+    "clamp of one side": lambda x: x.clamp(max=1.0),
     "scatter_reduce": lambda x, i: x.scatter_reduce(0, i.expand(SIDE, SIDE), x, "amax"),
     "index_reduce": lambda x, i: x.index_reduce(0, i, x, "amax"),
 }

@@ -282,3 +282,37 @@ print(torch.cuda.memory_stats().get("allocation.all.allocated", 0), torch.cuda.m
 def test_no_memory_of_a_card_is_taken() -> None:
     done = subprocess.run([sys.executable, "-c", ON_A_CARD], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_kept_output_is_there_until_the_next_one_is_made(mode: str) -> None:
+    model, x = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 512)), torch.randn(8, 16)
+    predicted = estimate_memory(model, input_data=x, mode=mode, keep_output=True, steps=3)
+
+    def loop() -> None:
+        for _ in range(3):
+            with torch.set_grad_enabled(mode == "train"):
+                output = model(x)
+            if mode == "train":
+                output.sum().backward()
+                model.zero_grad()
+
+    assert predicted.peak_bytes == measure_run(loop, [*model.parameters(), x])
+
+
+@pytest.mark.parametrize("asks", [torch.isnan, torch.isinf, Tensor.isnan])
+def test_a_check_for_numbers_holds_one_mask(asks: Callable[[Tensor], Tensor]) -> None:
+    class Checked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if asks(x).any():
+                raise ValueError
+            return x
+
+    x = torch.randn(16, 64)
+    predicted = estimate_memory(Checked(), input_data=x, mode="eval")
+
+    def run() -> None:
+        for _ in range(2):
+            Checked()(x)
+
+    assert predicted.peak_bytes == measure_run(run, [x])

@@ -26,7 +26,7 @@ def shown(notebook: Any) -> list[list[tuple[str, str]]]:
 
 def _form(output: Any) -> tuple[str, str]:
     if output.output_type == "stream":
-        return output.name, output.text
+        return output.name, output.text.replace("addmm: mat1", "mat1")  # The prefix is there from torch 2.15 on.
     return " ".join(sorted(output.data)), output.data.get("text/plain", "")
 
 

@@ -151,6 +151,8 @@ def in_words(out: Any, tensors: Sequence[Tensor]) -> Any:
     """The result of an operator as a rule would put it."""
     if isinstance(out, tuple):
         return [in_words(item, tensors) for item in out]
+    if out is None:
+        return None
     for place, tensor in enumerate(tensors):
         if tensor is out:
             return place
@@ -188,7 +190,7 @@ def told(answer: Any, exact: bool) -> Any:
     """
     if isinstance(answer, list):
         return [told(item, exact) for item in answer]
-    if isinstance(answer, int):
+    if answer is None or isinstance(answer, int):
         return answer
     shape, stride, dtype = answer
     if 0 in shape:

@@ -313,6 +313,8 @@ def arithmetic() -> Iterable[Call]:
     yield aten.sqrt.default, INTEGERS
     yield aten.cumsum.default, FLAGS, 1
     yield aten.abs.default, torch.complex(TABLE, TABLE)
+    for x in (TABLE, TABLE.double(), TABLE.to(HALF), INTEGERS, torch.complex(TABLE, TABLE)):
+        yield aten.isinf.default, x
     yield aten.pow.Scalar, 2.0, TABLE
     yield aten._foreach_add.Scalar, [TABLE, R(3)], 1.0
     yield aten._foreach_mul_.ScalarList, [TABLE.clone(), R(3)], [1.0, 2.0]

@@ -61,7 +61,7 @@ def estimate_memory(
             or a list or dict of such. They are booked as inputs, and grow with the batch.
         autocast: torch.bfloat16 or torch.float16, to autocast the forward and the loss to.
         train_step: the user's own step, called with the model and its inputs.
-        keep_output: whether the loop keeps the output until the next step.
+        keep_output: whether the loop keeps the output until the next forward has made another.
         steps: how many steps to run; the second one has the optimizer's state from its start.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is

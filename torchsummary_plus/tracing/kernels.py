@@ -273,7 +273,7 @@ def _placed(rule: Any, device: torch.device) -> Any:
     """What a rule says as a recipe: with the device."""
     if isinstance(rule, list):
         return [tuple, [_placed(item, device) for item in rule]]
-    return rule if isinstance(rule, int) else (*rule, device)
+    return rule if rule is None or isinstance(rule, int) else (*rule, device)
 
 
 def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
@@ -364,6 +364,8 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
         return found[recipe]
     if type(recipe) is View:
         return _viewing(recipe, found[0])
+    if recipe is None:
+        return None
     return recipe[0]([_cook(item, found) for item in recipe[1]])
 
 

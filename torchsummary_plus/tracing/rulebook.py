@@ -16,7 +16,8 @@ Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
 Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
 """Shape, stride and dtype of a fresh tensor."""
-Outs: TypeAlias = "list[Out | int]"
+Outs: TypeAlias = "list[Out | int | None]"
+"""Several outputs, None for one that is not defined."""
 Answer: TypeAlias = "Out | int | Outs"
 """A fresh tensor; the position of an argument that comes back; or a list of these, for a tuple of outputs."""
 Rule: TypeAlias = Callable[..., Answer]

@@ -18,7 +18,8 @@ def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """What an operator gives, without running it; None where no rule is sure, so that the meta kernel runs and raises.
 
     A tuple (shape, stride, dtype) is a fresh tensor. An int is the position, among all tensor arguments in order, of
-    the one that comes back. A list of these stands for several outputs, of which torch makes a tuple.
+    the one that comes back. A list of these stands for several outputs, of which torch makes a tuple;
+    None among them is one that is not defined.
     """
     rule = RULES.get(func.name())
     if rule is None:

@@ -356,6 +356,7 @@ def fused_gru_cell(given: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | 
 def fused_gru_cell_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> Outs:
     """The gradients of both kinds of gates, of the state, and of the biases where there are any."""
     sure(grad.dim() == 2)
-    gates, bias = 3 * grad.shape[1], 3 * grad.shape[1] if has_bias else 0
-    of_gates, of_bias = fresh((grad.shape[0], gates), grad.dtype), fresh((bias,), grad.dtype)
+    gates = 3 * grad.shape[1]
+    of_gates = fresh((grad.shape[0], gates), grad.dtype)
+    of_bias = fresh((gates,), grad.dtype) if has_bias else None
     return [of_gates, of_gates, fresh(grad.shape, grad.dtype), of_bias, of_bias]

@@ -16,6 +16,7 @@ from .passes import Pass
 from .questions import OUTSIDE, ZEROS, Answers, module_of
 from .semantics_functions import StepFunctions, note_node
 from .values import ValuedKernels
+from .versions import since
 
 aten = torch.ops.aten
 
@@ -123,6 +124,7 @@ class InPlace(NamedTuple):
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
+_EXTREMES = ("Maximum", "Minimum", "Fmax", "Fmin", "Clamp", "ClampMin", "ClampMax")
 
 _IN_PLACE = {
     aten.scatter.src: InPlace(aten.scatter_.src, _ZEROS),
@@ -133,8 +135,6 @@ _IN_PLACE = {
     aten.index_fill.int_Scalar: InPlace(aten.index_fill_.int_Scalar, _ZEROS),
     aten.put.default: InPlace(aten.put_.default, _ZEROS),
     aten.masked_scatter.default: InPlace(aten.masked_scatter_.default, _ZEROS),
-    aten.logical_and.default: InPlace(aten.logical_and_.default, _COMPARED),
-    aten.logical_or.default: InPlace(aten.logical_or_.default, _COMPARED),
     aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
     aten.mul.Tensor: InPlace(
         aten.mul_.Tensor,
@@ -146,6 +146,14 @@ _IN_PLACE = {
 
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
+
+if since("2.14"):  # Equals share the gradient, and what is left of it is masked; before, clamp combined its masks so.
+    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
+        aten.masked_fill_.Scalar, {aten.where.self}, {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
+    )
+else:
+    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED)
+    _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED)
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:

@@ -196,7 +196,9 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
     out: torch.Tensor = func(input)
     if out.numel() > MASK:
         return out
-    return torch.full(out.shape, _FINITE[func], dtype=torch.bool, device=out.device)
+    shape, device = out.shape, out.device
+    del out
+    return torch.full(shape, _FINITE[func], dtype=torch.bool, device=device)
 
 
 @contextmanager

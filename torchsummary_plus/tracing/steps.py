@@ -69,6 +69,8 @@ class Steps:
         """What the step is about, to be blamed where it fails."""
         self.optimizer: torch.optim.Optimizer | None = None
         """The one of these steps: it is there, with its state, for as long as they are."""
+        self.kept: Any = None
+        """The output that the loop keeps, until that of the next forward is bound to its name."""
         self.held: dict[int, tuple[Tensor, int]] = {}
         """Each parameter by its id, with the first module that holds it; those of the loss are no module's."""
         self.targets: Any = None
@@ -101,26 +103,26 @@ class Steps:
     def _all(self, args: Any, kwargs: Any) -> Any:
         """All steps; what is kept of the last one."""
         self.optimizer = self._optimizer()
-        output = None
         for number in range(self.step.steps):
             self.account.enter("forward", number)
-            output = self._once(args, kwargs, self.optimizer)
-        return output
+            self._once(args, kwargs, self.optimizer)
+        kept, self.kept = self.kept, None
+        return kept
 
-    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> Any:
+    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
         if self.step.train_step is not None:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
-            return None
+            return
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
+            self.kept = output if self.step.keep_output else None
             if self.step.mode == "eval":
                 self.account.enter("end", self.account.step)
-                return output if self.step.keep_output else None
+                return
             self.doing = "loss"
             loss = self._loss(output, (args, kwargs))
-        kept = output if self.step.keep_output else None
         del output
         self.doing = "backward"
         loss.backward()
@@ -133,7 +135,6 @@ class Steps:
         else:
             for module in (self.model, *self.loss_modules[:1]):
                 module.zero_grad()
-        return kept
 
     def _loss(self, output: Any, given: Any) -> Tensor:
         """The loss of an output, as it was asked for; targets that are made of it stay."""

@@ -108,6 +108,15 @@ def _absolute(out: Any, x: Any) -> int:
     return elements(x) * itemsize(x) if x.dtype.is_complex else 0
 
 
+@scratch("cpu", "aten::isinf", source=f"{NATIVE}TensorCompare.cpp, isinf", band=0.0)
+def _infinite(out: Any, x: Any) -> int:
+    """The absolute values, compared with a number; of complex ones those of each part, beside the other's answer."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        return 0
+    part = x.dtype.to_real()
+    return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
+
+
 _FOREACH = tuple(
     f"aten::_foreach_{name}.{kind}"
     for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")

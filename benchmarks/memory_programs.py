@@ -1,0 +1,196 @@
+"""Is every step that a grammar writes predicted? ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
+
+Programs are drawn at random (``programs_grammar.py``): a small model of any layers and operators, and a step. Each runs
+for real under torch's profiler, is predicted, and runs once more, in a child process with a time limit. Those that do
+not run for real do not count. Printed are those whose estimate hangs, fails, misses the measured peak, or changes
+something, some of them also in the smallest form that still fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.programs_grammar import draw
+from benchmarks.programs_judge import DIED, EXACT, FAULTS, HUNG, INSIDE, INVALID, Verdict
+from benchmarks.programs_text import FOOTER, Program
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 20.0
+"""How long a program may take."""
+START = 120.0
+"""How long a child process may take to import torch."""
+
+
+class Child:
+    """A process that judges programs, and is started anew when it has to be killed."""
+
+    def __init__(self, seconds: float = SECONDS, threads: int = 1) -> None:
+        self.seconds = seconds
+        self.threads = threads
+        self.process: subprocess.Popen[str] | None = None
+        self.lines: queue.Queue[str] = queue.Queue()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "benchmarks.programs_judge", str(self.threads)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
+        pipe, silent = subprocess.PIPE, subprocess.DEVNULL
+        made = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=silent, text=True)
+        lines = self.lines = queue.Queue()
+
+        def read() -> None:
+            assert made.stdout is not None
+            for line in made.stdout:
+                lines.put(line)
+            lines.put("")
+
+        threading.Thread(target=read, daemon=True).start()
+        if not lines.get(timeout=START):
+            raise RuntimeError(f"{' '.join(command)} does not start")
+        return made
+
+    def judge(self, source: str) -> Verdict:
+        """What comes of a program, whatever it does to the process."""
+        if self.process is None:
+            self.process = self._start()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(source) + "\n")
+        self.process.stdin.flush()
+        deadline, stage = time.monotonic() + self.seconds, "real"
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return self._ended(HUNG, stage)
+            if not line:
+                return self._ended(DIED, stage)
+            message = json.loads(line)
+            if "at" not in message:
+                return Verdict(**message)
+            stage = message["at"]
+
+    def _ended(self, word: str, stage: str) -> Verdict:
+        self.close()
+        return Verdict(INVALID if stage == "real" else word, f"in its {stage} for {self.seconds:g} s")
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A program, by its number, and what came of it."""
+
+    number: int
+    program: Program
+    verdict: Verdict
+
+
+def judged(seed: int, count: int, workers: int, seconds: float = SECONDS, threads: int = 1) -> Iterator[Judged]:
+    """Programs of a seed until ``count`` of them have run for real, as they are judged, and those that did not."""
+    numbers, done = iter(range(10 * count)), queue.Queue[Judged | BaseException]()
+    turn = threading.Lock()
+    enough = threading.Event()
+
+    def work() -> None:
+        child = Child(seconds, threads)
+        try:
+            while not enough.is_set():
+                with turn:
+                    number = next(numbers)
+                program = draw(seed, number)
+                done.put(Judged(number, program, child.judge(program.source())))
+        except BaseException as error:
+            done.put(error)
+        finally:
+            child.close()
+
+    pool = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+    for thread in pool:
+        thread.start()
+    try:
+        while count:
+            one = done.get()
+            if isinstance(one, BaseException):
+                raise one
+            count -= one.verdict.word != INVALID
+            yield one
+    finally:
+        enough.set()
+        for thread in pool:
+            thread.join()
+
+
+def shrunk(program: Program, word: str, judge: Callable[[str], Verdict]) -> Program:
+    """The smallest program with the same fault that leaving out one thing after the other leads to."""
+    tried = {program.source()}
+    while True:
+        for smaller in program.smaller():
+            source = smaller.source()
+            if source not in tried:
+                tried.add(source)
+                if judge(source).word == word:
+                    program = smaller
+                    break
+        else:
+            return program
+
+
+def summary(done: Iterable[Judged]) -> str:
+    """How many programs came out how, and the worst error."""
+    ran = [one for one in done if one.verdict.word != INVALID]
+    words = Counter(one.verdict.word for one in ran)
+    lines = [
+        f"{words[word]:6,} {words[word] / len(ran):7.2%} {word}" for word in (EXACT, INSIDE, *FAULTS) if words[word]
+    ]
+    both = [one for one in ran if one.verdict.real_bytes and one.verdict.peak_bytes]
+    worst = max(both, key=lambda one: abs(one.verdict.peak_bytes / one.verdict.real_bytes - 1))
+    error = worst.verdict.peak_bytes / worst.verdict.real_bytes - 1
+    return "\n".join([f"{len(ran):6,} programs", *lines, f"worst: {error:+.3%}, program {worst.number}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2000, help="how many programs that run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--program", type=int, help="only this one, written out")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=int, default=1, help="of each program")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a program may take")
+    parser.add_argument("--shrink", type=int, default=10, help="write so many failing programs in their least form")
+    options = parser.parse_args()
+    child = Child(options.seconds, options.threads)
+    if options.program is not None:
+        source = draw(options.seed, options.program).source()
+        print(f"{source}{FOOTER}\n# {child.judge(source)}")
+        return child.close()
+    done, failed = [], []
+    for one in judged(options.seed, options.count, options.workers, options.seconds, options.threads):
+        done.append(one)
+        if one.verdict.word in FAULTS:
+            failed.append(one)
+            print(f"{options.seed}:{one.number} {one.verdict}", flush=True)
+    print(f"{summary(done)}\n{len(done) - options.count:6,} drawn that do not run for real")
+    for one in failed[: options.shrink]:
+        least = shrunk(one.program, one.verdict.word, child.judge).source()
+        print(f"\n# {options.seed}:{one.number} {child.judge(least)}\n{least}{FOOTER}", flush=True)
+    child.close()
+    raise SystemExit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""One program: run for real under torch's profiler, then predicted, then run once more; and what is to be said of it.
+
+A child process reads programs as lines of JSON and writes lines of JSON: where it is, and the verdict.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.memory_truth import cpu_deltas, highest, storage_bytes
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory_records import SUMMED
+from torchsummary_plus.tracing.optimizers import optimizer_maker
+from torchsummary_plus.tracing.steps import default_loss
+
+INVALID, EXACT, INSIDE = "not a program", "to the byte", "inside its range, which says why"
+UNSAID, OUTSIDE, CRASHED, CHANGED = "another, unsaid", "outside its range", "no estimate", "something is changed"
+HUNG, DIED = "hangs", "the process died"
+FAULTS = (HUNG, DIED, CRASHED, CHANGED, OUTSIDE, UNSAID)
+
+
+WARM_UP = """
+import torch
+model, inputs, outside, options = torch.nn.Linear(2, 2), (torch.ones(2, 2),), [], {"optimizer": "adamw"}
+"""
+"""A program that makes torch import what is imported at first use."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a program: one of the words above, the peaks in bytes, and what there is to say."""
+
+    word: str
+    note: str = ""
+    real_bytes: int = 0
+    peak_bytes: int = 0
+
+    def __str__(self) -> str:
+        error = f" {self.peak_bytes / self.real_bytes - 1:+.3%}" if self.real_bytes and self.peak_bytes else ""
+        return f"{self.word}{error}{': ' if self.note else ''}{self.note}"
+
+
+def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
+    """What comes of a program; ``at`` is told what is under way."""
+    at("real")
+    try:
+        space = prepared(source)
+        real = measured(space)
+    except Exception as error:
+        return Verdict(INVALID, described(error))
+    trained = state(space)
+    at("estimate")
+    space = prepared(source)
+    before = state(space)
+    try:
+        found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
+    except Exception as error:
+        return Verdict(CRASHED, described(error), real)
+    changed = differences(before, state(space))
+    at("real again")
+    if not changed:
+        run(space)
+        changed = [f"after the steps, {name}" for name in differences(trained, state(space))]
+    if changed:
+        return Verdict(CHANGED, ", ".join(changed), real, found.peak_bytes)
+    named = "; ".join(
+        [*(f"{name} x {count}" for name, count in found.unknown), *(one for one in found.assumptions if one != SUMMED)]
+    )
+    low, high = found.peak_range
+    if found.peak_bytes == real:
+        return Verdict(EXACT, named, real, found.peak_bytes)
+    if not low <= real <= high:
+        return Verdict(OUTSIDE, f"{real:,} not in {low:,} to {high:,}. {named}", real, found.peak_bytes)
+    return Verdict(INSIDE if named else UNSAID, named, real, found.peak_bytes)
+
+
+def described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+
+
+def prepared(source: str) -> dict[str, Any]:
+    """The names of a program that has been executed; random numbers begin anew with it."""
+    random.seed(0)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "<program>", "exec"), space)
+    return space
+
+
+def measured(space: dict[str, Any]) -> int:
+    """The peak of a program's real steps: what is there before, and the highest level of what is allocated above."""
+    there = storage_bytes(tensors([space["model"], space["inputs"], space["outside"]]))
+    collects = gc.isenabled()
+    try:
+        deltas = cpu_deltas(lambda: (gc.disable(), run(space)))
+    finally:
+        if collects:
+            gc.enable()
+    return there + highest(deltas)[0]
+
+
+def run(space: dict[str, Any]) -> None:
+    """The steps for real, as ``estimate_memory`` describes them."""
+    model, inputs, options = space["model"], space["inputs"], space["options"]
+    training, steps = options.get("mode", "train") == "train", options.get("steps", 2)
+    dtype, keeps = options.get("autocast"), options.get("keep_output", False)
+    maker = optimizer_maker(options.get("optimizer")) if training else None
+    model.train(training)
+    optimizer = maker([p for p in model.parameters() if p.requires_grad]) if maker else None
+    kept = None
+    for _ in range(steps):
+        if "train_step" in options:
+            options["train_step"](model, *inputs)
+            continue
+        with torch.set_grad_enabled(training), torch.autocast("cpu", dtype) if dtype else nullcontext():
+            output = model(*inputs)
+            kept = output if keeps else None
+            if not training:
+                del output
+                continue
+            loss = options.get("loss", default_loss)(output)
+        del output
+        loss.backward()
+        del loss
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            model.zero_grad()
+    del kept, optimizer
+
+
+def tensors(value: Any) -> Iterable[Tensor]:
+    """All tensors that something holds: modules, optimizers, and lists, tuples and dicts of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from (*value.parameters(), *value.buffers())
+    elif isinstance(value, torch.optim.Optimizer):
+        yield from (p for group in value.param_groups for p in group["params"])
+        yield from tensors(list(value.state.values()))
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors(item)
+
+
+def state(space: dict[str, Any]) -> dict[str, Any]:
+    """Everything that an estimate must leave as it is, by name."""
+    found: dict[str, Any] = {
+        "random numbers": (torch.get_rng_state().numpy().tobytes(), random.getstate()),
+        "switches": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
+    }
+    for name, held in (("model", space["model"]), ("input", space["inputs"]), ("outside", space["outside"])):
+        found[f"{name}: number of tensors"] = len(list(tensors(held)))
+        for number, tensor in enumerate(tensors(held)):
+            values = tensor.detach()
+            found[f"{name}: tensor {number}"] = (type(tensor).__name__, values.numpy().tobytes(), tensor.requires_grad)
+            grad = tensor.grad if tensor.is_leaf else None
+            found[f"{name}: gradient {number}"] = None if grad is None else grad.numpy().tobytes()
+    modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
+    for number, module in enumerate(inner for one in modules for inner in one.modules()):
+        hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+        found[f"module {number}"] = (type(module).__name__, sorted(vars(module)), hooks)
+    for number, one in enumerate(held_optimizers(space["outside"])):
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
+        found[f"optimizer {number}"] = (repr(groups), [repr(sorted(map(str, one.state[p]))) for p in one.state])
+    return found
+
+
+def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:
+    for one in outside:
+        for optimizer in one if isinstance(one, list) else [one]:
+            if isinstance(optimizer, torch.optim.Optimizer):
+                yield optimizer
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names of what is not the same."""
+    return [
+        name for name in [*before, *(after.keys() - before.keys())] if before.get(name, ...) != after.get(name, ...)
+    ]
+
+
+def serve() -> None:
+    """Judge each line of the standard input; programs' own prints go nowhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (it is the process's own for good)
+    warnings.simplefilter("ignore")
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    judge(WARM_UP)
+    say({"at": "ready"})
+    for line in sys.stdin:
+        torch.set_num_threads(int(sys.argv[1]))
+        say(asdict(judge(json.loads(line), lambda stage: say({"at": stage}))))
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,215 @@
+"""Steps of the generator's programs: optimizers, losses, and what a step holds beside the model."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.programs_text import StepText
+
+OPTIMIZERS = (
+    "None",
+    "'sgd'",
+    "'adam'",
+    "'adamw'",
+    "'rmsprop'",
+    "'adagrad'",
+    "'adadelta'",
+    "'adamax'",
+    "'nadam'",
+    "'radam'",
+    "'asgd'",
+    "'rprop'",
+    "torch.optim.AdamW",
+    "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9)",
+    "lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1)",
+    "lambda ps: torch.optim.Adam(ps, amsgrad=True)",
+    "lambda ps: torch.optim.AdamW(ps, foreach=False)",
+    "lambda ps: torch.optim.AdamW(ps, fused=True)",
+    "lambda ps: torch.optim.RMSprop(ps, centered=True, momentum=0.9)",
+)
+LOSSES = (
+    "lambda out: out.square().mean()",
+    "lambda out: out.abs().sum()",
+    "lambda out: F.mse_loss(out, torch.zeros_like(out))",
+    "lambda out: F.cross_entropy(out.flatten(1), torch.zeros(len(out), dtype=torch.long))",
+    "lambda out: F.smooth_l1_loss(out, torch.ones_like(out))",
+    "lambda out: F.huber_loss(out, torch.ones_like(out))",
+    "lambda out: F.binary_cross_entropy_with_logits(out, torch.ones_like(out))",
+    "lambda out: F.kl_div(F.log_softmax(out, -1), F.softmax(torch.ones_like(out), -1), reduction='batchmean')",
+    "lambda out: F.gaussian_nll_loss(out, torch.zeros_like(out), torch.ones_like(out))",
+    "lambda out: out.logsumexp(-1).mean()",
+    "lambda out: (out - out.mean()).pow(2).mean().sqrt()",
+    "lambda out: out.norm()",
+)
+MADE = (
+    "torch.optim.SGD(model.parameters(), 0.1)",
+    "torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)",
+    "torch.optim.Adam(model.parameters())",
+    "torch.optim.AdamW(model.parameters())",
+    "torch.optim.Adagrad(model.parameters())",
+    "torch.optim.RMSprop(model.parameters())",
+)
+
+STEP = """\
+optimizer = {optimizer}
+{before}
+def train_step(model, x):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = out.float().square().mean()
+    {loss}
+    loss.backward()
+    {between}
+    optimizer.step()
+    {after}
+"""
+
+PARTS: tuple[dict[str, str], ...] = (
+    {},
+    {"between": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+    {"between": "nn.utils.clip_grad_value_(model.parameters(), 0.1)"},
+    {"loss": "loss = loss + 0.1 * sum(p.square().sum() for p in model.parameters())"},
+    {
+        "before": "ema = [p.detach().clone() for p in model.parameters()]",
+        "after": "with torch.no_grad():\n        for e, p in zip(ema, model.parameters()):\n"
+        "            e.lerp_(p, 0.1)",
+        "outside": "ema",
+    },
+    {
+        "before": "ema = copy.deepcopy(model)",
+        "after": "for e, p in zip(ema.parameters(), model.parameters()):\n"
+        "        e.data.mul_(0.9).add_(p.data, alpha=0.1)",
+        "outside": "ema",
+    },
+    {
+        "before": "target = copy.deepcopy(model).requires_grad_(False)",
+        "loss": "loss = loss + F.mse_loss(out, target(x))",
+        "after": "for t, p in zip(target.parameters(), model.parameters()):\n        t.data.lerp_(p.data, 0.1)",
+        "outside": "target",
+    },
+    {
+        "before": "teacher = copy.deepcopy(model).eval()",
+        "loss": "with torch.no_grad():\n        hint = teacher(x)\n    loss = loss + F.mse_loss(out, hint)",
+        "outside": "teacher",
+    },
+    {
+        "before": "averaged = torch.optim.swa_utils.AveragedModel(model)",
+        "after": "averaged.update_parameters(model)",
+        "outside": "averaged",
+    },
+    {
+        "before": "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)",
+        "after": "schedule.step()",
+        "outside": "schedule",
+    },
+    {"before": "losses = []", "after": "losses.append(loss.item())"},
+    {"before": "losses = []", "after": "losses.append(loss.detach())", "outside": "losses"},
+    {
+        "before": "running = torch.zeros(1000)",
+        "after": "running.mul_(0.9)\n    running[:10] += loss.detach()",
+        "outside": "running",
+    },
+    {"before": "noise = torch.randn(300)", "loss": "loss = loss + 0.1 * (loss * noise).mean()", "outside": "noise"},
+    {
+        "loss": "found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True, allow_unused=True)\n"
+        "    loss = loss + sum(g.square().sum() for g in found if g is not None)"
+    },
+    {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
+)
+"""What a step may do besides, as texts to fill into :data:`STEP`, and what it holds outside the model."""
+
+WHOLE = (
+    """\
+optimizer = {optimizer}
+
+def train_step(model, x):
+    for part in x.chunk(2):
+        (model(part).float().square().mean() / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    """\
+optimizer = {optimizer}
+
+def train_step(model, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(x).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    """\
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+def train_step(model, x):
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).float().square().mean()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+""",
+    """\
+masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
+optimizer = torch.optim.Adam(masters)
+
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    for m, p in zip(masters, model.parameters()):
+        m.grad = None if p.grad is None else p.grad.clone()
+    optimizer.step()
+    with torch.no_grad():
+        for m, p in zip(masters, model.parameters()):
+            p.copy_(m)
+    model.zero_grad()
+""",
+    """\
+optimizer = {optimizer}
+
+def train_step(model, x):
+    first = model(x)
+    second = model(x.flip(0))
+    (F.mse_loss(first, second.detach()) + F.l1_loss(second, first.detach())).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    """\
+optimizers = [torch.optim.SGD([p], 0.1, momentum=0.9) for p in model.parameters()]
+
+def train_step(model, x):
+    model(x).float().square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+)
+
+
+def draw_step(rng: random.Random, autocast: bool) -> StepText:
+    """A step for a model: inference, the step of ``estimate_memory`` with its options, or one of its own."""
+    options: dict[str, str] = {"autocast": "torch.bfloat16"} if autocast else {}
+    if rng.random() < 0.15:
+        return StepText(options={"mode": "'eval'", **options} | ({"keep_output": "True"} if rng.random() < 0.3 else {}))
+    if rng.random() < 0.35 and not autocast:
+        return _own_step(rng)
+    options["optimizer"] = rng.choice(OPTIMIZERS)
+    if rng.random() < 0.5:
+        options["loss"] = rng.choice(LOSSES)
+    if rng.random() < 0.1:
+        options["keep_output"] = "True"
+    if rng.random() < 0.15:
+        options["steps"] = rng.choice(["1", "3"])
+    return StepText(options=options)
+
+
+def _own_step(rng: random.Random) -> StepText:
+    optimizer, options = rng.choice(MADE), {"train_step": "train_step"}
+    if rng.random() < 0.3:
+        text = rng.choice(WHOLE).format(optimizer=optimizer)
+        held = [name for name in ("masters", "optimizers", "optimizer") if f"\n{name} = " in f"\n{text}"]
+        return StepText(tuple(text.splitlines()), tuple(held), options)
+    parts = dict.fromkeys(("before", "loss", "between", "after", "outside"), "")
+    chosen = rng.choice(PARTS)
+    parts.update(chosen)
+    lines = [line for line in STEP.format(optimizer=optimizer, **parts).splitlines() if line.strip()]
+    return StepText(tuple(lines), tuple(filter(None, ("optimizer", parts["outside"]))), options)
