@@ -116,10 +116,17 @@ def seen(cases: Collection[Case]) -> list[tuple[Seen, Seen]]:
     stops = [place for place, nbytes in enumerate(deltas) if nbytes == SENTINEL]
     peaks = [highest(deltas[start:stop])[0] for start, stop in zip([0, *(stop + 2 for stop in stops)], stops)]
     found = [
-        Seen(f"aten::{operator.__name__}", args, result if isinstance(result, tuple) else (result,), peak)
+        Seen(f"aten::{operator.__name__}", args, _wanted(args, result), peak)
         for (operator, args), result, peak in zip(calls, results, peaks, strict=True)
     ]
     return list(zip(found[: len(forwards)], found[len(forwards) :]))
+
+
+def _wanted(args: tuple[Any, ...], result: Any) -> tuple[torch.Tensor | None, ...]:
+    """The results that were asked for: oneDNN gives the gradient of the weights along with that of the bias."""
+    if not isinstance(result, tuple):
+        return (result,)
+    return tuple(tensor if wanted else None for tensor, wanted in zip(result, args[-1]))
 
 
 CHANNELS = (1, 2, 3, 4, 6, 8, 11, 12, 16, 20, 24, 32, 40, 48, 64, 96)

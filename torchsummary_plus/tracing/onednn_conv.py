@@ -17,7 +17,7 @@ BATCH_ELEMENT = 40
 
 
 def forward(conv: Conv) -> Plan:
-    if conv.is_depthwise and len(conv.inp) == 3 and not conv.is_dilated:
+    if len(conv.inp) == 3 and fits_depthwise(conv):
         return _channels_last(conv, conv.depthwise_in(lanes()[0]))
     for wide in lanes():
         if _depthwise_forward(conv, wide):
@@ -29,7 +29,7 @@ def forward(conv: Conv) -> Plan:
         block = _direct_forward(conv, wide)
         if block:
             few = _takes_few(conv, wide)
-            scratch = _padded_bias(conv, conv.oc, wide)
+            scratch = _padded_bias(conv, conv.oc, block)
             return _blocked(conv, block, 1 if few else block, scratch)
     return Plan(0, 0, conv.written, shared.gemm_for_forward(conv, columns(conv)))
 
@@ -48,7 +48,7 @@ def backward_data(conv: Conv) -> Plan:
             return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide))
         if is_pointwise(conv):
             return _turned(_blocked(conv, wide, wide))
-        block = _direct_data(conv, wide)
+        block = direct_data(conv, wide)
         if block:
             return _turned(_blocked(conv, block, block))
     return Plan(0, 0, conv.read, shared.gemm_for_data(conv, columns(conv)))
@@ -128,6 +128,11 @@ def group_block(conv: Conv, wide: int) -> int:
     return next((size for size in sizes if conv.ic % size == 0 and conv.oc % size == 0), 0)
 
 
+def fits_depthwise(conv: Conv) -> bool:
+    """Whether the depthwise kernel of channels-last layout takes it."""
+    return conv.is_depthwise and (len(conv.inp) == 2 or not conv.is_dilated)
+
+
 def _depthwise_forward(conv: Conv, wide: int) -> bool:
     if not conv.is_depthwise or len(conv.inp) != 2 or _is_outside(conv):
         return False
@@ -189,10 +194,11 @@ def _direct_forward(conv: Conv, wide: int) -> int:
     return 8
 
 
-def _direct_data(conv: Conv, wide: int) -> int:
+def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
+    """As :func:`direct_weights`."""
     if _is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
         return 0
-    block = group_block(conv, wide)
+    block = wide if last else group_block(conv, wide)
     if wide == 8:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
@@ -305,9 +311,15 @@ def columns_at_once(conv: Conv, wide: int) -> int:
 def transposed_forward(conv: Conv) -> Plan:
     """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
-    if conv.bias and not plan.channels_last:
-        return replace(plan, scratch=plan.scratch + booked(plan.written))
-    return plan
+    if plan.channels_last:
+        return with_bias(conv, plan)
+    return replace(plan, scratch=plan.scratch + booked(plan.written)) if conv.bias else plan
+
+
+def with_bias(conv: Conv, plan: Plan) -> Plan:
+    """The kernel adds the bias itself, but for strides that do not divide the rows."""
+    is_uneven = conv.out[-1] % conv.stride[-1] != 0 and is_strided_product(conv.mirrored, lanes()[0])
+    return replace(plan, scratch=plan.scratch + booked(conv.written)) if conv.bias and is_uneven else plan
 
 
 def transposed_data(conv: Conv) -> Plan:

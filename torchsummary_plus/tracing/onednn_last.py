@@ -14,36 +14,57 @@ from .onednn_conv import (
     batch_elements,
     columns,
     columns_at_once,
+    direct_data,
     direct_weights,
+    fits_depthwise,
     fits_depthwise_weights,
     group_block,
     is_pointwise,
     is_strided_product,
     nested,
     strided_product,
+    with_bias,
 )
 
 
 def forward(conv: Conv) -> Plan:
     wide = lanes()[0]
-    if conv.is_depthwise:
+    if fits_depthwise(conv):
         return _plan(conv.depthwise_in(wide))
-    if _has_narrow_groups(conv.ic, conv.groups, wide):
-        block = group_block(conv, wide) or wide
-        return _plan(conv.weights_in(block, block))
+    if conv.is_depthwise or _has_narrow_groups(conv.ic, conv.groups, wide):
+        return _in_blocks(conv, wide)
     return _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
 
 
 def backward_data(conv: Conv) -> Plan:
     wide = lanes()[0]
-    if conv.is_depthwise and not conv.is_dilated:
+    if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return _plan(conv.depthwise_in(wide))
     if is_strided_product(conv, wide):
         plan = strided_product(conv, wide)
         return _plan(plan.weights, plan.scratch)
+    if conv.is_strided:
+        return _without_products(conv)
     if conv.is_depthwise or _has_narrow_groups(conv.oc, conv.groups, wide):
-        block = group_block(conv, wide) or wide
-        return _plan(conv.weights_in(block, block))
+        return _in_blocks(conv, wide)
+    return _products(conv, wide)
+
+
+def _without_products(conv: Conv) -> Plan:
+    """The gradient of a strided convolution's input where no kernel takes it as products of small matrices."""
+    for wide in lanes():
+        if direct_data(conv, wide, last=True):
+            return _in_blocks(conv, wide)
+    return _plan(conv.weights, shared.gemm_for_data_last(conv))
+
+
+def _in_blocks(conv: Conv, wide: int) -> Plan:
+    """The direct kernel, in blocks of all channels of a register, or of fewer where no group has more."""
+    block = group_block(conv, wide) if max(conv.ic, conv.oc) <= wide else wide
+    return _plan(conv.weights_in(block or wide, block or wide))
+
+
+def _products(conv: Conv, wide: int) -> Plan:
     return nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
 
 
@@ -64,8 +85,11 @@ def backward_weights(conv: Conv) -> Plan:
 
 
 def transposed_forward(conv: Conv) -> Plan:
-    plan = backward_data(conv.mirrored)
-    return nested(plan) if conv.is_strided or conv.groups > 1 else plan
+    """The backward of the convolution that it mirrors; without strides a forward, which narrow registers do as well."""
+    mirrored, wide = conv.mirrored, lanes()[0]
+    if conv.is_strided or (conv.is_depthwise and conv.groups > 1):
+        return with_bias(conv, nested(backward_data(mirrored)))
+    return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
 
 
 def transposed_data(conv: Conv) -> Plan:

@@ -243,6 +243,12 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
     return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
 
 
+def gemm_for_data_last(conv: Conv) -> int:
+    """In channels-last layout the columns of a whole image, and the image itself, for each thread."""
+    columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
+    return sum(booked(size * threads()) for size in (columns, prod(conv.inp) * conv.ic * conv.itemsize))
+
+
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
     """The same in channels-last layout, where an image is transposed first."""
     workers = threads()
