@@ -38,7 +38,8 @@ def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
 
 
 def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
-    in_block = conv.ic if conv.ic < wide and conv.groups == 1 else wide
+    reads_few = conv.groups == 1 and (conv.ic < wide if wide == 16 else conv.ic == 3)
+    in_block = conv.ic if reads_few else wide
     blocks = ceil_div(conv.ic, in_block), ceil_div(conv.oc, wide)
     if wide == 8:
         job = prod(conv.kernel) * in_block * wide

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
-
-import torch
 
 from . import aten_conv, onednn_conv, onednn_last
 from .aten_conv import Call, with_bytes
+from .conv_backend import takes_onednn
 from .onednn import Conv, Plan
 from .strided import Strided, copied, strided
 from .workspace_registry import Phase, reserve, scratch
@@ -37,9 +35,9 @@ def _convolution(
         return ()
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
     call, copy = called(conv, transposed, x, weight)
-    if not _takes_onednn(x, conv, transposed, rest[0]):
+    if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
         return with_bytes(copy, aten_conv.forward(call))
-    last = _goes_last(x, call)
+    last = _goes_last(call)
     copies = copy + _copied(call.x, last) + _copied(call.weight, last)
     return with_bytes(copies, _written(PLANS[last, transposed][0](conv), conv.written))
 
@@ -51,7 +49,7 @@ def _convolution_storage(
     if not out.numel() or not transposed or x.dim() != 5:
         return (None,)
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
-    if _takes_onednn(x, conv, transposed, rest[0]):
+    if takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
         return (None,)
     return (called(conv, transposed, x, weight)[0].storage,)
 
@@ -66,9 +64,9 @@ def _convolution_backward(
     output_padding, groups, wanted = rest
     conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
     call, copy = called(conv, transposed, x, weight)
-    if not _takes_onednn(x, conv, transposed, output_padding):
+    if not takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups):
         return with_bytes(copy, aten_conv.backward(call, strided(grad), tuple(wanted)))
-    last = _goes_last(x, call)
+    last = _goes_last(call)
     copies = copy + sum(_copied(tensor, last) for tensor in (call.x, call.weight, strided(grad)))
     _, for_data, for_weights = PLANS[last, transposed]
     phases = _written(for_data(conv), conv.read) if wanted[0] else ()
@@ -84,9 +82,9 @@ def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int
     return Call(conv, transposed, after, strided(weight)), copied(before, after)
 
 
-def _goes_last(x: Any, call: Call) -> bool:
+def _goes_last(call: Call) -> bool:
     """Whether oneDNN is given channels-last tensors (``mkldnn_conv_use_channels_last``)."""
-    return x.dtype is not torch.float64 and (call.x.suggests_last or call.weight.suggests_last)
+    return call.x.suggests_last or call.weight.suggests_last
 
 
 def _copied(tensor: Strided, last: bool) -> int:
@@ -126,20 +124,3 @@ def described(
         stride=axes(stride, 1), padding=axes(padding, 0), dilation=axes(dilation, 1),
         bias=bias, itemsize=x.element_size(),
     )  # fmt: skip
-
-
-def _takes_onednn(x: Any, conv: Conv, transposed: bool, output_padding: Sequence[int]) -> bool:
-    """``ConvParams::use_mkldnn``: always but for what is small, or 1x1 on a single thread.
-
-    Of an image with depth it is the size of a row of depth by height, whatever its width, that counts.
-    """
-    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
-        return False
-    if transposed and any(pad >= step for pad, step in zip(output_padding, conv.stride[-len(output_padding) :])):
-        return False
-    if x.dtype is not torch.float32:
-        return False
-    size = conv.batch * conv.groups * conv.ic * prod(conv.inp[:2])
-    large = conv.batch > 1 or conv.groups > 1 or size > 20480 or min(conv.kernel[-2:]) > 3
-    pointwise = conv.kernel[-2:] == (1, 1) and not conv.is_strided and not conv.is_dilated
-    return large and (not pointwise or conv.batch >= 16 or torch.get_num_threads() > 1)
