@@ -6,13 +6,14 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat
-from math import prod
+from math import ceil, floor, prod
 from typing import Any
 
 import torch
 
 from tests.memory_truth import cpu_deltas, highest
 from torchsummary_plus.tracing.workspace import Workspaces
+from torchsummary_plus.tracing.workspace_registry import SCRATCH
 
 aten = torch.ops.aten
 
@@ -65,6 +66,10 @@ class Case:
         return [sizes] * len(self.size) if isinstance(sizes, int) else list(sizes)
 
     @property
+    def is_last(self) -> bool:
+        return self.input_last or self.weight_last
+
+    @property
     def settings(self) -> tuple[Any, ...]:
         lists = [self.each(value) for value in (self.stride, self.padding, self.dilation)]
         return *lists, self.transposed, self.each(self.output_padding), self.groups
@@ -72,7 +77,8 @@ class Case:
     @property
     def output(self) -> list[int]:
         """The sizes of the output's axes."""
-        axes = zip(self.size, *map(self.each, (self.kernel, self.stride, self.padding, self.dilation, self.output_padding)))
+        settings = self.kernel, self.stride, self.padding, self.dilation, self.output_padding
+        axes = zip(self.size, *map(self.each, settings))
         if self.transposed:
             return [(i - 1) * s - 2 * p + d * (k - 1) + o + 1 for i, k, s, p, d, o in axes]
         return [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d, _ in axes]
@@ -89,10 +95,22 @@ class Seen:
 
     def predicted(self) -> int:
         """The highest of what its results that are there and its scratch add up to."""
+        return max(map(int, self._levels(0)))
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the most that it may be, by the rule's error bands."""
+        return floor(max(self._levels(-1))), ceil(max(self._levels(1)))
+
+    def _levels(self, sign: int) -> list[float]:
+        """The level of each phase, with its scratch at the upper edge (1) or the lower one (-1) of its band."""
         sizes = [tensor.untyped_storage().nbytes() for tensor in self.results if tensor is not None]
         out = self.results if len(self.results) > 1 else self.results[0]
-        phases = Workspaces("cpu").scratch(self.operator, self.args, {}, out)
-        return max(sum(sizes[: phase.results]) + phase.nbytes for phase in phases)
+        books = Workspaces("cpu")
+        band = books.band(SCRATCH, self.operator)
+        phases = books.scratch(self.operator, self.args, {}, out)
+        scratch = [phase.nbytes * (1 + sign * max(band, phase.band)) for phase in phases]
+        return [sum(sizes[: phase.results]) + max(0.0, nbytes) for phase, nbytes in zip(phases, scratch)]
 
 
 def seen(cases: Collection[Case]) -> list[tuple[Seen, Seen]]:
@@ -152,9 +170,10 @@ def _random_case(draw: random.Random, dtypes: Sequence[torch.dtype]) -> Case:
     stride = _each(draw, axes, (1, 1, 2, 3))
     wanted = draw.choice(((True, True), (True, True), (False, True), (True, False)))
     return Case(
-        size=tuple(_each(draw, axes, range(1, longest))), channels=channels, kernel=_each(draw, axes, (1, 2, 3, 3, 4, 5, 7)),
-        batch=draw.choice((1, 1, 1, 2, 3, 8, 16)), stride=stride, padding=_each(draw, axes, (0, 1, 1, 2, 3)),
-        dilation=_each(draw, axes, (1, 1, 1, 2, 3)), groups=groups, bias=draw.random() < 0.5, transposed=transposed,
+        size=tuple(_each(draw, axes, range(1, longest))), channels=channels,
+        kernel=_each(draw, axes, (1, 2, 3, 3, 4, 5, 7)), batch=draw.choice((1, 1, 1, 2, 3, 8, 16)),
+        stride=stride,
+        padding=_each(draw, axes, (0, 1, 1, 2, 3)), dilation=_each(draw, axes, (1, 1, 1, 2, 3)), groups=groups, bias=draw.random() < 0.5, transposed=transposed,
         output_padding=tuple(draw.randrange(s) for s in stride) if transposed else 0,
         dtype=draw.choice(dtypes), wanted=wanted, input_last=last and axes > 1, weight_last=weight_last and axes > 1,
         sliced=draw.random() < 0.1, expanded=draw.random() < 0.1,
@@ -188,7 +207,9 @@ def _is_valid(case: Case) -> bool:
     return max(elements) < LIMIT and patches < 16 * LIMIT and prod(case.channels) < 4096
 
 
-def error(pair: tuple[Seen, Seen]) -> tuple[int, int]:
-    """By how many bytes forward and backward are predicted too high."""
-    forward, backward = (one.predicted() - one.peak_bytes for one in pair)
-    return forward, backward
+def verdict(one: Seen) -> str:
+    """How near an operator is predicted: to the byte, within its range, or beyond it."""
+    if one.predicted() == one.peak_bytes:
+        return "exact"
+    least, most = one.range
+    return "within" if least <= one.peak_bytes <= most else "beyond"

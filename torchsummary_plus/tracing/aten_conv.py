@@ -144,7 +144,8 @@ def _backward_alone(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) 
         return (*phases, Phase(results, 0))
     if call.transposed:
         return (*phases, Phase(results, copies + columns))
-    last = len(conv.inp) == 2 and (call.x.suggests_last or laid_out(call.weight, call.weight.suggests_last).suggests_last)
+    new_weight = laid_out(call.weight, call.weight.suggests_last)
+    last = len(conv.inp) == 2 and (call.x.suggests_last or new_weight.suggests_last)
     grad_copy = copied(grad, grad.contiguous(last))
     return (*phases, Phase(results, grad_copy + conv.batch * columns))
 

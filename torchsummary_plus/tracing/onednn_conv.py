@@ -94,7 +94,7 @@ def columns(conv: Conv) -> int:
     return 0 if is_pointwise else conv.itemsize * conv.ic * prod(conv.kernel) * prod(conv.out[-2:])
 
 
-def _is_outside(conv: Conv) -> bool:
+def is_outside(conv: Conv) -> bool:
     """Whether some output sees padding alone."""
     return any(r <= p or r <= e for r, p, e in zip(conv.reach, conv.padding, conv.ends))
 
@@ -134,7 +134,7 @@ def fits_depthwise(conv: Conv) -> bool:
 
 
 def _depthwise_forward(conv: Conv, wide: int) -> bool:
-    if not conv.is_depthwise or len(conv.inp) != 2 or _is_outside(conv):
+    if not conv.is_depthwise or len(conv.inp) != 2 or is_outside(conv):
         return False
     width = min(6 if wide == 16 else 4, conv.out[1])
     tail = conv.out[1] % width
@@ -167,7 +167,7 @@ def fits_depthwise_weights(conv: Conv) -> bool:
 
 def _direct_forward(conv: Conv, wide: int) -> int:
     """The block of channels of the direct kernel, 0 where it cannot be used."""
-    if _is_outside(conv):
+    if is_outside(conv):
         return 0
     if wide == 16:
         unroll = min(conv.out[-1], 28)
@@ -196,7 +196,7 @@ def _direct_forward(conv: Conv, wide: int) -> int:
 
 def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
     """As :func:`direct_weights`."""
-    if _is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
+    if is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
         return 0
     block = wide if last else group_block(conv, wide)
     if wide == 8:
@@ -278,7 +278,10 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     if conv.inp[-1] % across:
         row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
         scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
-    return _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
+    plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
+    blocks = _turned(_blocked(conv, wide, wide)) if conv.ic * conv.groups < 3 else plan
+    apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
+    return replace(plan, guess=max(columns_guess(conv), apart))
 
 
 def batch_elements(conv: Conv) -> int:
@@ -308,6 +311,15 @@ def columns_at_once(conv: Conv, wide: int) -> int:
     return wide
 
 
+def columns_guess(conv: Conv) -> int:
+    """By how much the copy of the weights may be off, where some blocks of columns pad more than others."""
+    wide = lanes()[0]
+    if conv.ic <= wide:
+        return 0
+    copies = {conv.weights_in(1, count * wide) for count in range(1, min(4, ceil_div(conv.ic, wide)) + 1)}
+    return max(copies) - min(copies)
+
+
 def transposed_forward(conv: Conv) -> Plan:
     """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
@@ -317,9 +329,10 @@ def transposed_forward(conv: Conv) -> Plan:
 
 
 def with_bias(conv: Conv, plan: Plan) -> Plan:
-    """The kernel adds the bias itself, but for strides that do not divide the rows."""
-    is_uneven = conv.out[-1] % conv.stride[-1] != 0 and is_strided_product(conv.mirrored, lanes()[0])
-    return replace(plan, scratch=plan.scratch + booked(conv.written)) if conv.bias and is_uneven else plan
+    """The kernel adds the bias itself, but for strides that do not divide the output, and in depthwise ones."""
+    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(conv.mirrored, lanes()[0])
+    is_copied = conv.bias and (is_uneven or conv.is_depthwise)
+    return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
 
 
 def transposed_data(conv: Conv) -> Plan:

@@ -245,9 +245,10 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
 
 
 def gemm_for_data_last(conv: Conv) -> int:
-    """In channels-last layout the columns of a whole image, and the image itself, for each thread."""
+    """In channels-last layout the columns of a whole image for each thread, and of groups the image of each."""
     columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
-    return sum(booked(size * threads()) for size in (columns, prod(conv.inp) * conv.ic * conv.itemsize))
+    image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
+    return sum(booked(size * threads()) for size in (columns, image))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:

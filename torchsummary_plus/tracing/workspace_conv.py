@@ -39,7 +39,8 @@ def _convolution(
         return with_bytes(copy, aten_conv.forward(call))
     last = _goes_last(call)
     copies = copy + _copied(call.x, last) + _copied(call.weight, last)
-    return with_bytes(copies, _written(PLANS[last, transposed][0](conv), conv.written))
+    plan = _planned(call, last, 0)
+    return _guessed(with_bytes(copies, _written(plan, conv.written)), plan.guess)
 
 
 @reserve("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0)
@@ -68,11 +69,24 @@ def _convolution_backward(
         return with_bytes(copy, aten_conv.backward(call, strided(grad), tuple(wanted)))
     last = _goes_last(call)
     copies = copy + sum(_copied(tensor, last) for tensor in (call.x, call.weight, strided(grad)))
-    _, for_data, for_weights = PLANS[last, transposed]
-    phases = _written(for_data(conv), conv.read) if wanted[0] else ()
+    phases: Phases = ()
+    if wanted[0]:
+        plan = _planned(call, last, 1)
+        phases += _guessed(with_bytes(copies, _written(plan, conv.read)), plan.guess)
     if wanted[1] or wanted[2]:
-        phases += _summed(for_weights(conv), conv, int(wanted[0]), wanted)
-    return with_bytes(copies, phases)
+        plan = _planned(call, last, 2)
+        phases += _guessed(with_bytes(copies, _summed(plan, conv, int(wanted[0]), wanted)), plan.guess)
+    return phases
+
+
+def _planned(call: Call, last: bool, part: int) -> Plan:
+    plan = PLANS[last, call.transposed][part](call.conv)
+    return onednn_last.any_kernel(call.conv, plan) if last else plan
+
+
+def _guessed(phases: Phases, guess: int) -> Phases:
+    """The phases as a guess that may be off by so many bytes."""
+    return tuple(phase._replace(band=guess / max(1, phase.nbytes)) for phase in phases) if guess else phases
 
 
 def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int]:

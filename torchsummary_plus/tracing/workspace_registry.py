@@ -32,10 +32,14 @@ class Rule:
 
 
 class Phase(NamedTuple):
-    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them."""
+    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
+
+    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown.
+    """
 
     results: int
     nbytes: int
+    band: float = 0.0
 
 
 ALL_RESULTS = 1 << 30
