@@ -172,8 +172,8 @@ def _random_case(draw: random.Random, dtypes: Sequence[torch.dtype]) -> Case:
     return Case(
         size=tuple(_each(draw, axes, range(1, longest))), channels=channels,
         kernel=_each(draw, axes, (1, 2, 3, 3, 4, 5, 7)), batch=draw.choice((1, 1, 1, 2, 3, 8, 16)),
-        stride=stride,
-        padding=_each(draw, axes, (0, 1, 1, 2, 3)), dilation=_each(draw, axes, (1, 1, 1, 2, 3)), groups=groups, bias=draw.random() < 0.5, transposed=transposed,
+        stride=stride, padding=_each(draw, axes, (0, 1, 1, 2, 3)), dilation=_each(draw, axes, (1, 1, 1, 2, 3)),
+        groups=groups, bias=draw.random() < 0.5, transposed=transposed,
         output_padding=tuple(draw.randrange(s) for s in stride) if transposed else 0,
         dtype=draw.choice(dtypes), wanted=wanted, input_last=last and axes > 1, weight_last=weight_last and axes > 1,
         sliced=draw.random() < 0.1, expanded=draw.random() < 0.1,

@@ -17,7 +17,7 @@ ENOUGH = 20480
 
 def settings() -> tuple[int, bool]:
     """All that the choice depends on beside a call's arguments."""
-    return torch.get_num_threads(), torch.backends.mkldnn.enabled
+    return torch.get_num_threads(), bool(torch.backends.mkldnn.enabled)
 
 
 def takes_onednn(

@@ -281,7 +281,7 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
     blocks = _turned(_blocked(conv, wide, wide)) if conv.ic * conv.groups < 3 else plan
     apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
-    return replace(plan, guess=max(columns_guess(conv), apart))
+    return replace(plan, guess=max(columns_guess(conv), abs(apart)))
 
 
 def batch_elements(conv: Conv) -> int:
@@ -329,9 +329,10 @@ def transposed_forward(conv: Conv) -> Plan:
 
 
 def with_bias(conv: Conv, plan: Plan) -> Plan:
-    """The kernel adds the bias itself, but for strides that do not divide the output, and in depthwise ones."""
-    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(conv.mirrored, lanes()[0])
-    is_copied = conv.bias and (is_uneven or conv.is_depthwise)
+    """Small matrices' products take the bias with them, but for strides that do not divide the output."""
+    mirrored = conv.mirrored
+    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
+    is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
     return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
 
 

@@ -83,7 +83,8 @@ def _without_products(conv: Conv) -> Plan:
     for wide in lanes():
         if direct_data(conv, wide, last=True):
             return _in_blocks(conv, wide)
-    return _plan(conv.weights, shared.gemm_for_data_last(conv))
+    scratch = shared.gemm_for_data_last(conv)
+    return replace(_plan(conv.weights, scratch), guess=scratch if threads() > 1 else 0)
 
 
 def _in_blocks(conv: Conv, wide: int) -> Plan:
@@ -116,7 +117,7 @@ def backward_weights(conv: Conv) -> Plan:
 def transposed_forward(conv: Conv) -> Plan:
     """The backward of the convolution that it mirrors; without strides a forward, which narrow registers do as well."""
     mirrored, wide = conv.mirrored, lanes()[0]
-    if conv.is_strided or (conv.is_depthwise and conv.groups > 1):
+    if conv.is_strided or conv.is_depthwise or is_outside(mirrored):
         return with_bias(conv, nested(backward_data(mirrored)))
     return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
 
