@@ -279,9 +279,12 @@ def strided_product(conv: Conv, wide: int) -> Plan:
         row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
         scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
     plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
-    blocks = _turned(_blocked(conv, wide, wide)) if conv.ic * conv.groups < 3 else plan
-    apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
-    return replace(plan, guess=max(columns_guess(conv), abs(apart)))
+    guess = columns_guess(conv)
+    if conv.ic * conv.groups < 3:
+        blocks = _turned(_blocked(conv, wide, wide))
+        apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
+        guess = max(guess, abs(apart) + scratch)
+    return replace(plan, guess=guess)
 
 
 def batch_elements(conv: Conv) -> int:
