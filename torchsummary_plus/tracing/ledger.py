@@ -138,7 +138,8 @@ class Ledger(Listener):
                 lasting = 0
             scratch = phase.nbytes - saved
             if scratch > 0:
-                number = self._number(scratch, owner, "workspace", self.workspaces.band(SCRATCH, name))
+                margin = max(phase.band, self.workspaces.band(SCRATCH, name))
+                number = self._number(scratch, owner, "workspace", margin)
                 if self.workspaces.spares(name):
                     self.spared.add(number)
                 self._event(number, scratch)
