@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .conv_backend import settings
 from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
 from .inputs import MASK
 from .rules import ruled
@@ -204,6 +205,9 @@ def _check_dtypes(func: OpOverload, dtypes: list[torch.dtype]) -> None:
         raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")
 
 
+_CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
+"""Whose layout depends on the library that torch takes."""
+
 _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}
 """How ``torch.tensor(...)`` hands over what it made."""
 
@@ -237,7 +241,7 @@ def _is_memorable(func: OpOverload) -> bool:
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
     """The result of an operator on fakes: from memory, by a rule, or from its meta kernel."""
-    full = tuple(key)
+    full = (*key, *settings()) if func in _CONVOLUTIONS else tuple(key)
     try:
         recipe = _remembered.get(full)
     except TypeError:

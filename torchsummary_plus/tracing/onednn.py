@@ -126,3 +126,5 @@ class Plan:
     written: int
     scratch: int = 0
     channels_last: bool = False
+    guess: int = 0
+    """Bytes by which it may be off, where which kernel oneDNN takes depends on its model of the processor's caches."""

@@ -17,7 +17,7 @@ BATCH_ELEMENT = 40
 
 
 def forward(conv: Conv) -> Plan:
-    if conv.is_depthwise and len(conv.inp) == 3 and not conv.is_dilated:
+    if len(conv.inp) == 3 and fits_depthwise(conv):
         return _channels_last(conv, conv.depthwise_in(lanes()[0]))
     for wide in lanes():
         if _depthwise_forward(conv, wide):
@@ -29,7 +29,7 @@ def forward(conv: Conv) -> Plan:
         block = _direct_forward(conv, wide)
         if block:
             few = _takes_few(conv, wide)
-            scratch = _padded_bias(conv, conv.oc, wide)
+            scratch = _padded_bias(conv, conv.oc, block)
             return _blocked(conv, block, 1 if few else block, scratch)
     return Plan(0, 0, conv.written, shared.gemm_for_forward(conv, columns(conv)))
 
@@ -48,7 +48,7 @@ def backward_data(conv: Conv) -> Plan:
             return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide))
         if is_pointwise(conv):
             return _turned(_blocked(conv, wide, wide))
-        block = _direct_data(conv, wide)
+        block = direct_data(conv, wide)
         if block:
             return _turned(_blocked(conv, block, block))
     return Plan(0, 0, conv.read, shared.gemm_for_data(conv, columns(conv)))
@@ -94,7 +94,7 @@ def columns(conv: Conv) -> int:
     return 0 if is_pointwise else conv.itemsize * conv.ic * prod(conv.kernel) * prod(conv.out[-2:])
 
 
-def _is_outside(conv: Conv) -> bool:
+def is_outside(conv: Conv) -> bool:
     """Whether some output sees padding alone."""
     return any(r <= p or r <= e for r, p, e in zip(conv.reach, conv.padding, conv.ends))
 
@@ -128,8 +128,13 @@ def group_block(conv: Conv, wide: int) -> int:
     return next((size for size in sizes if conv.ic % size == 0 and conv.oc % size == 0), 0)
 
 
+def fits_depthwise(conv: Conv) -> bool:
+    """Whether the depthwise kernel of channels-last layout takes it."""
+    return conv.is_depthwise and (len(conv.inp) == 2 or not conv.is_dilated)
+
+
 def _depthwise_forward(conv: Conv, wide: int) -> bool:
-    if not conv.is_depthwise or len(conv.inp) != 2 or _is_outside(conv):
+    if not conv.is_depthwise or len(conv.inp) != 2 or is_outside(conv):
         return False
     width = min(6 if wide == 16 else 4, conv.out[1])
     tail = conv.out[1] % width
@@ -162,7 +167,7 @@ def fits_depthwise_weights(conv: Conv) -> bool:
 
 def _direct_forward(conv: Conv, wide: int) -> int:
     """The block of channels of the direct kernel, 0 where it cannot be used."""
-    if _is_outside(conv):
+    if is_outside(conv):
         return 0
     if wide == 16:
         unroll = min(conv.out[-1], 28)
@@ -189,10 +194,11 @@ def _direct_forward(conv: Conv, wide: int) -> int:
     return 8
 
 
-def _direct_data(conv: Conv, wide: int) -> int:
-    if _is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
+def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
+    """As :func:`direct_weights`."""
+    if is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
         return 0
-    block = group_block(conv, wide)
+    block = wide if last else group_block(conv, wide)
     if wide == 8:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
@@ -272,7 +278,13 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     if conv.inp[-1] % across:
         row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
         scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
-    return _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
+    plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
+    guess = columns_guess(conv)
+    if conv.ic * conv.groups < 3:
+        blocks = _turned(_blocked(conv, wide, wide))
+        apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
+        guess = max(guess, abs(apart) + scratch)
+    return replace(plan, guess=guess)
 
 
 def batch_elements(conv: Conv) -> int:
@@ -302,12 +314,29 @@ def columns_at_once(conv: Conv, wide: int) -> int:
     return wide
 
 
+def columns_guess(conv: Conv) -> int:
+    """By how much the copy of the weights may be off, where some blocks of columns pad more than others."""
+    wide = lanes()[0]
+    if conv.ic <= wide:
+        return 0
+    copies = {conv.weights_in(1, count * wide) for count in range(1, min(4, ceil_div(conv.ic, wide)) + 1)}
+    return max(copies) - min(copies)
+
+
 def transposed_forward(conv: Conv) -> Plan:
     """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
-    if conv.bias and not plan.channels_last:
-        return replace(plan, scratch=plan.scratch + booked(plan.written))
-    return plan
+    if plan.channels_last:
+        return with_bias(conv, plan)
+    return replace(plan, scratch=plan.scratch + booked(plan.written)) if conv.bias else plan
+
+
+def with_bias(conv: Conv, plan: Plan) -> Plan:
+    """Small matrices' products take the bias with them, but for strides that do not divide the output."""
+    mirrored = conv.mirrored
+    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
+    is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
+    return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
 
 
 def transposed_data(conv: Conv) -> Plan:

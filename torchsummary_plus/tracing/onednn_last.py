@@ -1,50 +1,101 @@
 """The same choice for a convolution of tensors in channels-last layout, which oneDNN reads and writes as they stand.
 
-Its weights are copied still. How many of their columns a product of small matrices works on at once is an estimate, so
-that the copy may be off by what that block pads.
+Its weights are copied still. How many of their columns a product of small matrices works on at once, and which kernel
+it takes for groups and dilations, oneDNN reckons from a model of the processor's caches: there a plan is a guess.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from . import onednn_threads as shared
-from .onednn import Conv, Plan, booked, lanes, threads, up
+from .onednn import PAGE, Conv, Plan, booked, lanes, threads, up
 from .onednn_conv import (
     batch_elements,
     columns,
     columns_at_once,
+    columns_guess,
+    direct_data,
     direct_weights,
+    fits_depthwise,
     fits_depthwise_weights,
     group_block,
+    is_outside,
     is_pointwise,
     is_strided_product,
     nested,
     strided_product,
+    with_bias,
 )
 
 
 def forward(conv: Conv) -> Plan:
     wide = lanes()[0]
-    if conv.is_depthwise:
+    if fits_depthwise(conv):
         return _plan(conv.depthwise_in(wide))
-    if _has_narrow_groups(conv.ic, conv.groups, wide):
-        block = group_block(conv, wide) or wide
-        return _plan(conv.weights_in(block, block))
-    return _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
+    if conv.is_depthwise or _has_narrow_groups(conv.ic, conv.groups, wide):
+        return _in_blocks(conv, wide)
+    plan = _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
+    return replace(plan, guess=columns_guess(conv.mirrored) + _lowered(conv, wide))
+
+
+def _lowered(conv: Conv, wide: int) -> int:
+    """What AVX-512 may take at most to lay the rows of a single channel out anew (``relo``)."""
+    if wide < 16 or conv.ic * conv.groups > 1 or prod(conv.kernel) == 1:
+        return 0
+    rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
+    copies = threads() * prod(conv.kernel) * rows + conv.oc * prod(conv.kernel)
+    return booked(copies * conv.itemsize, PAGE) + 16 * PAGE
+
+
+def gemm_columns_last(conv: Conv) -> int:
+    """The columns of a whole image and the image itself, as a kernel by one large product lays them out."""
+    return conv.itemsize * max(conv.ic, conv.oc) * (prod(conv.kernel) + 1) * max(prod(conv.inp), prod(conv.out))
+
+
+def any_kernel(conv: Conv, plan: Plan) -> Plan:
+    """The plan as a guess up to the greediest kernel where groups or dilations leave the choice open."""
+    if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
+        return plan
+    if conv.groups == 1 and not conv.is_dilated:
+        return plan
+    most = conv.weights_in(64, 64) + threads() * gemm_columns_last(conv) + conv.written + 16 * PAGE
+    return replace(plan, guess=max(plan.guess, most))
 
 
 def backward_data(conv: Conv) -> Plan:
     wide = lanes()[0]
-    if conv.is_depthwise and not conv.is_dilated:
+    if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return _plan(conv.depthwise_in(wide))
     if is_strided_product(conv, wide):
         plan = strided_product(conv, wide)
-        return _plan(plan.weights, plan.scratch)
+        return replace(_plan(plan.weights, plan.scratch), guess=plan.guess)
+    if conv.is_strided or is_outside(conv):
+        return _without_products(conv)
     if conv.is_depthwise or _has_narrow_groups(conv.oc, conv.groups, wide):
-        block = group_block(conv, wide) or wide
-        return _plan(conv.weights_in(block, block))
-    return nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
+        return _in_blocks(conv, wide)
+    return _products(conv, wide)
+
+
+def _without_products(conv: Conv) -> Plan:
+    """The gradient of the input where no kernel takes it as products of small matrices."""
+    for wide in lanes():
+        if direct_data(conv, wide, last=True):
+            return _in_blocks(conv, wide)
+    scratch = shared.gemm_for_data_last(conv)
+    return replace(_plan(conv.weights, scratch), guess=scratch if threads() > 1 else 0)
+
+
+def _in_blocks(conv: Conv, wide: int) -> Plan:
+    """The direct kernel, in blocks of all channels of a register, or of fewer where no group has more."""
+    block = group_block(conv, wide) if max(conv.ic, conv.oc) <= wide else wide
+    return _plan(conv.weights_in(block or wide, block or wide))
+
+
+def _products(conv: Conv, wide: int) -> Plan:
+    plan = nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
+    return replace(plan, guess=columns_guess(conv))
 
 
 def backward_weights(conv: Conv) -> Plan:
@@ -64,8 +115,11 @@ def backward_weights(conv: Conv) -> Plan:
 
 
 def transposed_forward(conv: Conv) -> Plan:
-    plan = backward_data(conv.mirrored)
-    return nested(plan) if conv.is_strided or conv.groups > 1 else plan
+    """The backward of the convolution that it mirrors; without strides a forward, which narrow registers do as well."""
+    mirrored, wide = conv.mirrored, lanes()[0]
+    if conv.is_strided or conv.is_depthwise or is_outside(mirrored):
+        return with_bias(conv, nested(backward_data(mirrored)))
+    return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
 
 
 def transposed_data(conv: Conv) -> Plan:

@@ -38,7 +38,8 @@ def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
 
 
 def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
-    in_block = conv.ic if conv.ic < wide and conv.groups == 1 else wide
+    reads_few = conv.groups == 1 and (conv.ic < wide if wide == 16 else conv.ic == 3)
+    in_block = conv.ic if reads_few else wide
     blocks = ceil_div(conv.ic, in_block), ceil_div(conv.oc, wide)
     if wide == 8:
         job = prod(conv.kernel) * in_block * wide
@@ -241,6 +242,13 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
         workers = 1
     sums = booked(4 * conv.weights * workers)
     return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
+
+
+def gemm_for_data_last(conv: Conv) -> int:
+    """In channels-last layout the columns of a whole image for each thread, and of groups the image of each."""
+    columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
+    image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
+    return sum(booked(size * threads()) for size in (columns, image))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:

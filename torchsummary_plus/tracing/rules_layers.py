@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .conv_backend import keeps_last
 from .rulebook import (
     FLOATS,
     INDICES,
     Out,
     Outs,
-    Shape,
     Sizes,
     axis_of,
     channels_last,
@@ -138,21 +138,26 @@ def convolution(
         else:
             sizes.append((size + 2 * pad - reach) // step + 1)
     sure(min(sizes) > 0)
-    return _convolved(x, weight, (x.shape[0], channels, *sizes), _floats(x, weight, bias))
-
-
-def _convolved(x: Tensor, weight: Tensor, shape: Shape, dtype: torch.dtype) -> Out:
-    """An image's channels come out innermost if those of the input or of the weight are, from oneDNN as from cuDNN.
-
-    Here alone the rule follows the kernels, not the meta kernel, which in late versions of torch leaves the layout out.
-    """
-    if len(shape) == 3:
+    shape, dtype = (x.shape[0], channels, *sizes), _floats(x, weight, bias)
+    if axes == 1:
         sure(weight.stride() == contiguous(weight.shape))
         return fresh(shape, dtype)
     if not (is_channels_last(x) or is_channels_last(weight)):
         return fresh(shape, dtype)
-    sure(len(shape) == 4 and dtype is not torch.float64)
-    return shape, channels_last(shape), dtype
+    stays = _stays_last(x, weight, settings, transposed, groups)
+    return (shape, channels_last(shape), dtype) if stays else fresh(shape, dtype)
+
+
+def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bool, groups: int) -> bool:
+    """An image's channels come out innermost if those of the input or of the weight are, from oneDNN as from cuDNN.
+
+    Here alone the rule follows the kernels, not the meta kernel, which in late versions of torch leaves the layout out.
+    """
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        stride, _, dilation, output_padding = settings
+        return keeps_last(x, weight, stride, dilation, transposed, output_padding, groups)
+    sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
+    return True
 
 
 # Normalisation

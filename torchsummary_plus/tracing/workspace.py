@@ -75,6 +75,8 @@ class Workspaces:
             return (*(() if phases is None else phases.phases), AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
+        if any(phase.band for phase in phases):
+            self._note(name)
         return (*phases, AT_LAST)
 
     def spares(self, name: str) -> bool:

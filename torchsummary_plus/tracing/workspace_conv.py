@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from . import aten_conv, onednn_conv, onednn_last
+from .aten_conv import Call, with_bytes
+from .conv_backend import takes_onednn
 from .onednn import Conv, Plan
 from .onednn_half import bias_sum, uncertain
-from .processor import is_half, multiplies
-from .workspace_registry import AtMost, Phase, scratch
+from .processor import is_half
+from .strided import Strided, copied, strided
+from .workspace_registry import AtMost, Phase, reserve, scratch
 
 SOURCE = (
     "oneDNN 3.12, init_conf of each kernel; ideep's conv.hpp and deconv.hpp; ATen's Convolution.cpp, mkldnn/Conv.cpp"
@@ -35,12 +36,26 @@ def _convolution(
     if not out.numel():
         return ()
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
-    last = is_channels_last(x) or is_channels_last(weight)
-    copies = _copied(x, last) + _copied(weight, last)
-    if not _takes_onednn(x, conv, transposed, rest[0]):
-        return aten_conv.forward(conv, transposed, copies)
-    phases = _with(copies, _written(PLANS[last, transposed][0](conv), conv.written))
+    call, copy = called(conv, transposed, x, weight)
+    if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
+        return with_bytes(copy, aten_conv.forward(call))
+    last = _goes_last(call)
+    copies = copy + _copied(call.x, last) + _copied(call.weight, last)
+    plan = _planned(call, last, 0)
+    phases = _guessed(with_bytes(copies, _written(plan, conv.written)), plan.guess)
     return uncertain(conv, phases) if is_half(x.dtype) else phases
+
+
+@reserve("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0)
+def _convolution_storage(
+    out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
+) -> tuple[int | None, ...]:
+    if not out.numel() or not transposed or x.dim() != 5:
+        return (None,)
+    conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
+    if takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
+        return (None,)
+    return (called(conv, transposed, x, weight)[0].storage,)
 
 
 @scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
@@ -52,16 +67,47 @@ def _convolution_backward(
         return ()
     output_padding, groups, wanted = rest
     conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
-    last = is_channels_last(x) or is_channels_last(weight)
-    copies = _copied(grad, last) + _copied(x, last)
-    if not _takes_onednn(x, conv, transposed, output_padding):
-        return bias_sum(conv, transposed, grad, wanted) + aten_conv.backward(conv, transposed, wanted, copies)
-    _, for_data, for_weights = PLANS[last, transposed]
-    phases = _written(for_data(conv), conv.read) if wanted[0] else ()
+    call, copy = called(conv, transposed, x, weight)
+    if not takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups):
+        return bias_sum(conv, transposed, grad, wanted) + with_bytes(
+            copy, aten_conv.backward(call, strided(grad), tuple(wanted))
+        )
+    last = _goes_last(call)
+    copies = copy + sum(_copied(tensor, last) for tensor in (call.x, call.weight, strided(grad)))
+    phases: Phases = ()
+    if wanted[0]:
+        plan = _planned(call, last, 1)
+        phases += _guessed(with_bytes(copies, _written(plan, conv.read)), plan.guess)
     if wanted[1] or wanted[2]:
-        phases += _summed(for_weights(conv), conv, int(wanted[0]), wanted)
-    phases = _with(copies + _copied(weight, last), phases)
+        plan = _planned(call, last, 2)
+        phases += _guessed(with_bytes(copies, _summed(plan, conv, int(wanted[0]), wanted)), plan.guess)
     return uncertain(conv, phases) if is_half(x.dtype) else phases
+
+
+def _planned(call: Call, last: bool, part: int) -> Plan:
+    plan = PLANS[last, call.transposed][part](call.conv)
+    return onednn_last.any_kernel(call.conv, plan) if last else plan
+
+
+def _guessed(phases: Phases, guess: int) -> Phases:
+    """The phases as a guess that may be off by so many bytes."""
+    return tuple(phase._replace(band=guess / max(1, phase.nbytes)) for phase in phases) if guess else phases
+
+
+def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int]:
+    """The tensors as the kernels get them, and the bytes of the copy that one axis is made contiguous by before."""
+    before = strided(x)
+    after = before.contiguous() if x.dim() == 3 else before
+    return Call(conv, transposed, after, strided(weight)), copied(before, after)
+
+
+def _goes_last(call: Call) -> bool:
+    """Whether oneDNN is given channels-last tensors (``mkldnn_conv_use_channels_last``)."""
+    return call.x.suggests_last or call.weight.suggests_last
+
+
+def _copied(tensor: Strided, last: bool) -> int:
+    return copied(tensor, tensor.contiguous(last))
 
 
 def _written(plan: Plan, plain: int) -> Phases:
@@ -78,32 +124,6 @@ def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phas
     both = plan.read + plan.written + sums + plan.scratch
     plain = conv.weights * (plan.channels_last + (not wanted[1]))
     return Phase(before, both), Phase(before + wanted[1] + wanted[2], sums + plain)
-
-
-def _with(nbytes: int, phases: Phases) -> Phases:
-    """The phases with so many bytes more in each."""
-    return tuple(Phase(phase.results, phase.nbytes + nbytes) for phase in phases)
-
-
-def _copied(tensor: Any, last: bool) -> int:
-    """The bytes of a copy in the layout that is asked for, where a tensor has another."""
-    layout = torch.contiguous_format
-    if last:
-        layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-    return 0 if tensor.is_contiguous(memory_format=layout) else tensor.numel() * tensor.element_size()
-
-
-def is_channels_last(tensor: Any) -> bool:
-    """Whether strides say so (c10's ``is_channels_last_strides``): the default layout where both would do."""
-    if tensor.dim() not in (4, 5) or tensor.stride(1) == 0 or tensor.dtype is torch.float64:
-        return False
-    least = 0
-    for axis in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        stride = tensor.stride(axis)
-        if stride < least or (axis == 0 and least == tensor.stride(1)):
-            return False
-        least = stride * max(1, tensor.shape[axis])
-    return True
 
 
 def described(
@@ -123,18 +143,3 @@ def described(
         stride=axes(stride, 1), padding=axes(padding, 0), dilation=axes(dilation, 1),
         bias=bias, itemsize=x.element_size(),
     )  # fmt: skip
-
-
-def _takes_onednn(x: Any, conv: Conv, transposed: bool, output_padding: Sequence[int]) -> bool:
-    """``ConvParams::use_mkldnn``: always but for what is small, or 1x1 on a single thread."""
-    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
-        return False
-    if transposed and any(pad >= step for pad, step in zip(output_padding, conv.stride[-len(output_padding) :])):
-        return False
-    if is_half(x.dtype):
-        return multiplies(x.dtype)
-    if x.dtype is not torch.float32:
-        return False
-    large = conv.batch > 1 or conv.groups > 1 or x.numel() > 20480 or min(conv.kernel[-2:]) > 3
-    pointwise = conv.kernel[-2:] == (1, 1) and not conv.is_strided and not conv.is_dilated
-    return large and (not pointwise or conv.batch >= 16 or torch.get_num_threads() > 1)

@@ -34,7 +34,7 @@ class Rule:
 class Phase(NamedTuple):
     """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
 
-    ``band`` is the relative error of the bytes where it is larger than that of the rule.
+    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown.
     """
 
     results: int
