@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import SummaryError
 from ..memory_records import MemoryLog
 from .cuda_engine import CudaEngine
 from .embeddings import Embeddings
+from .exchange import Exchange
 from .hints import forward_error, step_error
 from .inputs import Example, realise
 from .ledger import Ledger
@@ -17,14 +21,46 @@ from .passes import failed_frame
 from .questions import OUTSIDE
 from .semantics import StepKernels, engine_watched
 from .semantics_functions import StepFunctions, failed_node, functions_as_without_mode
-from .steps import Step, Steps
+from .steps import Held, Step, Steps
+
+
+def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
+    """Let a ledger know which storages stand for real ones, and book those that were there before the steps."""
+
+    def told(storage: torch.UntypedStorage, twin: torch.UntypedStorage, device: torch.device) -> None:
+        is_here = device.type == ledger.backend
+        ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
+
+    ledger.standing_for, kernels.twins.told = kernels.twins.of, told
+
+
+@contextmanager
+def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
+    """While it holds, a storage that is resized is booked anew: no operator does it that a mode would see."""
+    kind: Any = torch.UntypedStorage
+    resize = kind.resize_
+
+    def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
+        for one in {id(one): one for one in (storage, kernels.twins.of(storage))}.values():
+            resize(one, nbytes)
+        ledger.resized(storage)
+        return storage
+
+    kind.resize_ = watched
+    try:
+        yield
+    finally:
+        del kind.resize_
 
 
 class Books(Steps):
     """The steps of one model, run under a ledger. Call it when fakes stand for the model's tensors."""
 
-    def __init__(self, kernels: StepKernels, ledger: Ledger, step: Step) -> None:
-        super().__init__(kernels.watch, kernels.device, ledger, step)
+    def __init__(
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: Sequence[Held]
+    ) -> None:
+        super().__init__(kernels.watch, kernels.device, ledger, step, outside)
+        self.exchange = exchange
         self.kernels = kernels
         self.ledger = ledger
         self.capability = ledger.workspaces.capability
@@ -32,16 +68,16 @@ class Books(Steps):
     def keep(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; the books end between two of them, with all that a loop holds then."""
         kernels = self.kernels
-        args, kwargs, made = realise(
-            example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, kernels.stand_in
-        )
+        args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
         embeddings.watch(made)
-        self._give_targets(example, kernels.input_of, kernels.stand_in)
+        self._give_targets(example, kernels.input_of, self._input)
+        kernels.settle()
         self._hold_what_is_there(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
             stack.enter_context(self._optimizers_named())
-            kernels.hook_parameters()
+            stack.enter_context(resizing_watched(kernels, self.ledger))
+            self.exchange.give_hooks()
             engine = CudaEngine(self.watch)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             stack.enter_context(engine_watched(functions))
@@ -55,6 +91,9 @@ class Books(Steps):
             log = self.ledger.log(tuple(self.tree.paths), self._assumed(kernels.answers.assumptions(self.tree.paths)))
             del output
         return log
+
+    def _input(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor in self.exchange else self.kernels.stand_in(tensor)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """The error as the user should read it: which part of the step failed, where, and why.

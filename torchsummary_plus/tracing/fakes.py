@@ -140,14 +140,19 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
-    """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`.
+def check_fakeable(tensor: torch.Tensor) -> None:
+    """Raise :class:`UnfakeableError` for a tensor that has no fake.
 
     A flat parameter of FSDP has none: its module moves the data about by itself.
     """
     kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
     if not (is_plain(tensor) or type(tensor) is Fake) or kind == "FlatParameter":
         raise UnfakeableError(f"a {tensor.layout} tensor of class {kind} has no fake")
+
+
+def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
+    """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`."""
+    check_fakeable(tensor)
     guard = torch._C._DisableTorchDispatch()
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
     fake = wrap(meta, device, tensor.requires_grad)

@@ -13,13 +13,14 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch._ops import OpOverload
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .conv_backend import settings
-from .fakes import CPU, META, DataDependentError, Fake, fake_like, in_kernel, is_plain, wrap
+from .fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
 from .inputs import MASK
+from .mixed_dtypes import ATTENTION, check_dtypes
 from .rules import ruled
 from .rules_views import View, viewed
+from .twins import Twins
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -38,7 +39,7 @@ class FakeKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.fakes: MutableMapping[torch.Tensor, Fake] = WeakTensorKeyDictionary()
+        self.twins = Twins()
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
 
@@ -53,22 +54,26 @@ class FakeKernels:
             key.extend(kwargs)
         if not found:
             return self._factory(func, args, kwargs)
+        if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
+            args = (args[0], self.twins.storage(args[1], self.device), *args[2:])
         if any(type(tensor) is not Fake for tensor in found):
-            if id(func) in _LIFTS and found[0].numel() <= SMALL:
-                self.note_born(found[0])
+            if id(func) in _LIFTS and type(found[0]) is not Fake:
+                if found[0].untyped_storage().resizable():  # An array of numpy's is its owner's: it is not written to.
+                    self.note_born(found[0])
                 return found[0]
-            if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs):
+            is_bare = id(func) in _SETS and args[1].device.type == "meta"
+            if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs) and not is_bare:
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
+        if self.twins and func._schema.is_mutable:
+            for tensor in written(func, args, kwargs):
+                self._taint(tensor)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
-        """The one fake that stands for a real tensor in this pass."""
-        known = self.fakes.get(tensor)
-        if known is None:
-            device = self.device if tensor.device.type in ("meta", "cpu") and tensor.dim() else tensor.device
-            known = self.fakes[tensor] = fake_like(tensor, device)
-        return known
+        """A fake that stands for a real tensor in this pass, on the storage that stands for the tensor's."""
+        goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
+        return self.twins.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
 
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: of tensors on the CPU, and with a result that is small enough."""
@@ -90,6 +95,14 @@ class FakeKernels:
         storage = tensor.untyped_storage()._cdata
         return storage not in self.tainted and (storage in self.born or not written)
 
+    def _taint(self, tensor: torch.Tensor) -> None:
+        """Forget the values of a tensor, and of the real one that it stands for."""
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            real = storage if type(tensor) is not Fake else self.twins.real_of(storage)
+            if real is not None:
+                self.tainted[real._cdata] = real
+
     def note_born(self, tensor: torch.Tensor) -> None:
         """Remember that a tensor was made for this pass."""
         storage = tensor.untyped_storage()
@@ -100,9 +113,13 @@ class FakeKernels:
         return device is not None and torch.device(device).type != "cpu"
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = func(*args, **kwargs)
+        return self._noted(func(*args, **kwargs))
+
+    def _noted(self, out: Any) -> Any:
+        """What an operator gave, with the real tensors in it known as made for this pass."""
         for tensor in tensors_of(out):
-            self.note_born(tensor)
+            if type(tensor) is not Fake:
+                self.note_born(tensor)
         return out
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,19 +138,34 @@ class FakeKernels:
             return self._really(func, args, kwargs)
         return made
 
+    def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
+        """Put a real tensor where its fake lies after an operator that moved that; from then on it has no bytes."""
+        storage = self.twins.of(tensor.untyped_storage())
+        if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
+            guard = torch._C._DisableTorchDispatch()
+            with torch._C.DisableTorchFunction():
+                tensor.data = fake
+            del guard
+
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operator on fakes and real tensors: on fakes throughout. A real one written to has no values any more."""
+        fakes: dict[int, Fake] = {}
+        reals: dict[int, torch.Tensor] = {}
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor if type(tensor) is Fake else self.fake_of(tensor)
+            if type(tensor) is Fake:
+                return tensor
+            if id(tensor) not in fakes:
+                made = fakes[id(tensor)] = self.fake_of(tensor)
+                reals[id(made)] = tensor
+            return fakes[id(tensor)]
 
         out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
-            if type(tensor) is not Fake:
-                self.tainted[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-                if tensor.shape != self.fake_of(tensor).shape:
-                    _resize(tensor, self.fake_of(tensor).shape)
-        return out
+            self._taint(tensor)
+            if id(tensor) in fakes:
+                self._follow(tensor, fakes[id(tensor)])
+        return change_tensors(out, lambda tensor: reals.get(id(tensor), tensor))
 
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
@@ -143,11 +175,8 @@ def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tensors_of([named.get(name) for name in writes])
 
 
-def _resize(tensor: torch.Tensor, shape: torch.Size) -> None:
-    """Give a real tensor that was an ``out=`` the size of what was written to it."""
-    if shape.numel() > SMALL:
-        raise DataDependentError(f"a tensor of {list(tensor.shape)} grows to {list(shape)} as an out=")
-    tensor.resize_(shape)
+def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -183,27 +212,8 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
             key += (value.__class__, value)
 
 
-_ONE_DTYPE = {
-    getattr(torch.ops.aten, name).default
-    for name in (*("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),)
-}
-"""Operators that refuse mixed dtypes for real, and whose meta kernels do not."""
-
-_ATTENTION = torch.ops.aten._native_multi_head_attention.default
-_MASKED = {torch.ops.aten._transformer_encoder_layer_fwd.default, _ATTENTION}
-"""Likewise, but for a mask of booleans."""
-
-_NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("batch", "layer", "group")}
-"""Likewise, but for half-precision inputs with float32 parameters."""
-
-
-def _check_dtypes(func: OpOverload, dtypes: list[torch.dtype]) -> None:
-    first, others = dtypes[0], set(dtypes[1:])
-    mixed = func in _NORMS and first in (torch.float16, torch.bfloat16) and others == {torch.float32}
-    if others - {first} and not mixed:
-        got = " and ".join(map(str, dtypes))
-        raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")
-
+_SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
+"""How a tensor is given a storage."""
 
 _CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
 """Whose layout depends on the library that torch takes."""
@@ -248,8 +258,7 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
         return _compute(func, args, kwargs, found)
     if recipe is not None:
         return _cook(recipe, found)
-    if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
-        _check_dtypes(func, [fake.dtype for fake in found if func not in _MASKED or fake.dtype is not torch.bool])
+    check_dtypes(func, found)
     are_dense = all(fake.layout is torch.strided for fake in found)
     recipe = _ruled(func, args, kwargs, found) if are_dense else None
     if recipe is not None:
@@ -293,7 +302,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
         if func._schema.returns or not func._schema.is_mutable:
             raise
         return None
-    return (out[0], None) if func is _ATTENTION and not _wants_weights(args, kwargs) else out
+    return (out[0], None) if func is ATTENTION and not _wants_weights(args, kwargs) else out
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:

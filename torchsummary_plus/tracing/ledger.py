@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
@@ -46,6 +46,10 @@ class Ledger(Listener):
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._numbers = KeptNumbers(self._book_number)
+        self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
+        """Gives the storage that stands for a real one in the pass, so that both have one entry."""
+        self._raw_bytes: dict[int, int] = {}
+        self._before: list[int] = []
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
 
@@ -58,7 +62,7 @@ class Ledger(Listener):
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book tensors that are there already, or give those that are booked a kind."""
         for tensor in filter(self._is_here, tensors):
-            storage = tensor.untyped_storage()
+            storage = self._storage(tensor)
             known = self._live.get(storage._cdata)
             number = self._book(storage, owner) if known is None else known[0]
             self.kinds[number] = kind
@@ -67,12 +71,45 @@ class Ledger(Listener):
             if owner != OUTSIDE:
                 self.owners[number] = owner
 
+    def same(self, storage: torch.UntypedStorage, twin: torch.UntypedStorage, is_from_before: bool) -> None:
+        """From now on another storage stands for one, and has its entry: if it has none, of what was there before all.
+
+        What a step has its memory from elsewhere for, as of an array of numpy's, takes none of torch's. What stands
+        for others before the steps is booked when it is held.
+        """
+        number, _ = self._live.pop(storage._cdata, (-1, None))
+        if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
+            nbytes = storage.nbytes() if storage.resizable() else 0
+            number = self._number(nbytes, OUTSIDE, "buffers")
+            self._raw_bytes[number] = storage.nbytes()
+            self._before.append(number)
+        if number >= 0:
+            self._watch(twin, number)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Book the new block of a storage that has another size now, and then the end of its old one."""
+        storage = self.standing_for(storage)
+        number, _ = self._live.get(storage._cdata, (-1, None))
+        if number < 0 or self._raw_bytes[number] == storage.nbytes():
+            return
+        nbytes = storage.nbytes()
+        new = self._number(nbytes, self.owners[number], self.kinds[number])
+        self._raw_bytes[new] = nbytes
+        self._watch(storage, new)
+        if nbytes:
+            self._event(new, nbytes)
+        if self.nbytes[number]:
+            self._event(number, 0)
+
+    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        return self.standing_for(tensor.untyped_storage())
+
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
         """Book a tensor that no operator has made, under the name of what has."""
         if self._is_here(tensor):
             owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
-            self._book(tensor.untyped_storage(), owner)
+            self._book(self._storage(tensor), owner)
 
     def begin(self, frame: Frame) -> None:
         self._numbers.settle()
@@ -91,7 +128,7 @@ class Ledger(Listener):
         number = self._call_of.pop(frame.index, None)
         if number is not None:
             here = filter(self._is_here, all_tensors(output))
-            booked = (self._live.get(tensor.untyped_storage()._cdata) for tensor in here)
+            booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
             outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
@@ -162,13 +199,18 @@ class Ledger(Listener):
         for tensor in results:
             nbytes = next(sizes, None)
             if self._is_here(tensor):
-                storage = tensor.untyped_storage()
+                storage = self._storage(tensor)
                 if storage._cdata not in self._live:
-                    self._book(storage, owner, nbytes, band)
+                    self._book(storage, owner, nbytes if storage.resizable() else 0, band)
+                else:
+                    self.resized(storage)
 
     def _is_here(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor takes memory of the device that the books are of, in a storage of its own."""
-        return tensor.layout is torch.strided and tensor.device.type == self.backend
+        """Whether a tensor takes memory of the device that the books are of, in a storage of its own.
+
+        A tensor on meta that is no fake was a real one and is on the storage of a fake by now.
+        """
+        return tensor.layout is torch.strided and tensor.device.type in (self.backend, "meta")
 
     def _event(self, storage: int, nbytes: int) -> None:
         self.events.append((len(self.moments) - 1, storage, nbytes))
@@ -183,11 +225,16 @@ class Ledger(Listener):
     def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0) -> int:
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
-        key = storage._cdata
-        self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
+        self._raw_bytes[number] = storage.nbytes()
+        self._watch(storage, number)
         if nbytes:
             self._event(number, nbytes)
         return number
+
+    def _watch(self, storage: torch.UntypedStorage, number: int) -> None:
+        """Free an entry when torch frees its storage."""
+        key = storage._cdata
+        self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
 
     def _free(self, key: int) -> None:
         self._numbers.settle()
@@ -201,9 +248,12 @@ class Ledger(Listener):
         spared = map(self.spared.__contains__, range(len(self.nbytes)))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
+        there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
-        events = tuple(in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)]))
-        moments, calls, doubts = tuple(self.moments), returned(self.calls), tuple(self.doubts)
+        ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
+        calls = returned([_later(call, len(there)) for call in self.calls])
+        doubts = tuple(replace(doubt, event=doubt.event + len(there)) for doubt in self.doubts)
+        events, moments = (*there, *ordered), tuple(self.moments)
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts)
         return there_from_the_start(log, self.given)
 
@@ -220,6 +270,11 @@ def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> l
         together = [event for _, event in run]
         found += together if is_made else sorted(together)
     return found
+
+
+def _later(call: ModuleCall, by: int) -> ModuleCall:
+    """A call with so many more events before it; one that did not return has no end to move."""
+    return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
 
 
 def _results(out: Any) -> Iterable[torch.Tensor]:

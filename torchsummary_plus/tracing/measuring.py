@@ -7,24 +7,26 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from ..errors import InputError
 from ..memory_records import MemoryLog
 from ..records import tensors
+from .exchange import Copies, Exchange, exchanging
 from .hints import forward_error, step_error
 from .history import AllocatorHistory
 from .inputs import Example, real_input, realise
 from .marks import Marks
 from .modules import ModuleTree
+from .outside import Outside
 from .passes import Pass, failed_frame, run_really
 from .profiled import ProfileReader, changes, with_requests
 from .questions import OUTSIDE
-from .steps import Step, Steps, tensors_in, with_loss
+from .steps import Held, Step, Steps, tensors_in, with_loss
 from .structures import all_tensors
 from .trace import Options, eager, materialised, trace, unwrapped
-from .world import LOCK, restored, swap_tensors
+from .world import LOCK, swap_tensors
 
 
 def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
@@ -39,14 +41,22 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
         if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
         _check_places(tree, device)
-        modules = with_loss(tree, step)
-        stack.enter_context(restored(modules))
+        outside = Outside(tree, step)
+        stack.enter_context(outside.kept())
+        exchange = stack.enter_context(exchanging())
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(step.mode == "train"))
         tree.modules[0].train(step.mode == "train")
         before = _reserved(device, afresh=True)
-        swap_tensors(modules, _twin, lambda tensor: tensor.detach().clone())
-        log = _profiled(tree, example, step, device)
+        copies = Copies(device)
+
+        def put(tensor: Tensor) -> Tensor:
+            return exchange.put(tensor, copies.alike)
+
+        swap_tensors(with_loss(tree, step), put, put)
+        outside.put(exchange, copies.alike)
+        copies.settle()
+        log = _profiled(tree, example, step, device, exchange, list(outside.holdings()))
         after = _reserved(device)
         return log, None if before is None or after is None else after - before
 
@@ -71,23 +81,28 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
         raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
 
 
-def _profiled(tree: ModuleTree, example: Example, step: Step, device: torch.device) -> MemoryLog:
+def _profiled(
+    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: Sequence[Held]
+) -> MemoryLog:
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
-    steps = RealSteps(watch, device, marks, step)
+    steps = RealSteps(watch, device, marks, step, exchange, outside)
 
     def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return real_input(shape, dtype, device)
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor in exchange:
+            return tensor
         copied = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copied.requires_grad_(tensor.requires_grad)
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps._give_targets(example, make, convert)
-    own = [*tree.tensors(), *tensors_in(steps.loss_modules), *all_tensors((args, kwargs, steps.targets))]
-    held = [tensor for tensor in own if tensor.device.type == device.type]
+    own = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    known = [*own, *all_tensors((args, kwargs, steps.targets))]
+    held = [tensor for tensor in known if tensor.device.type == device.type and tensor.layout is torch.strided]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
@@ -119,21 +134,25 @@ def _missed(
 class RealSteps(Steps):
     """Steps that are run for real; what they tell is written between the profiler's events."""
 
-    def __init__(self, watch: Pass, device: torch.device, marks: Marks, step: Step) -> None:
-        super().__init__(watch, device, marks, step)
+    def __init__(
+        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: Sequence[Held]
+    ) -> None:
+        super().__init__(watch, device, marks, step, outside)
         self.marks = marks
+        self.exchange = exchange
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two of them is there at the end."""
         self._hold_what_is_there(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
+            self.exchange.give_hooks()
             output = self._all(args, kwargs)
             self.marks.stop()
             del output
 
 
-def _twin(parameter: torch.Tensor) -> torch.Tensor:
-    return nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
 
 
 def _settled(model: nn.Module, example: Example, step: Step) -> Example:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
 
@@ -48,38 +47,3 @@ _STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScale
 def stepping() -> list[Any]:
     """Every optimizer, scheduler and gradient scaler that there is: a step of the user's own may turn any of them."""
     return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]
-
-
-def keyed(parameters: Iterable[Tensor]) -> list[dict[Any, Any]]:
-    """Every dict whose keys are parameters: hooks that step in the backward look their optimizers up in one.
-
-    No method of a class of their own is called: transformers' lazy mappings import hundreds of modules when they are
-    asked whether they are empty.
-    """
-    known = set(map(id, parameters))
-    dicts = [one for one in gc.get_objects() if issubclass(type(one), dict)]
-    return [one for one in dicts if id(next(dict.__iter__(one), None)) in known]
-
-
-def follow(
-    found: Iterable[Any], dicts: Iterable[dict[Any, Any]], twins: Mapping[int, Tensor], twin: Callable[[Tensor], Tensor]
-) -> None:
-    """Make optimizers step the stand-ins of their parameters, with stand-ins for their state; dicts have these as keys.
-
-    ``twins`` are those of parameters by the id of the real one, ``twin`` makes one of any other tensor. Call it inside
-    :func:`world.restored`, which undoes it.
-    """
-    for optimizer in found:
-        if not isinstance(optimizer, optimizers.Optimizer):
-            continue
-        for group in optimizer.param_groups:
-            group["params"][:] = [twins.get(id(p), p) for p in group["params"]]
-        for parameter in [p for p in optimizer.state if id(p) in twins]:
-            state = optimizer.state.pop(parameter)
-            optimizer.state[twins[id(parameter)]] = {
-                name: twin(value) if isinstance(value, Tensor) else value for name, value in state.items()
-            }
-    for one in dicts:
-        items = [(twins.get(id(key), key), value) for key, value in one.items()]
-        one.clear()
-        one.update(items)

@@ -57,7 +57,7 @@ class StepKernels(ValuedKernels):
         finally:
             watch.in_engine = True
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
-            self.made[out.untyped_storage()._cdata] = number, func
+            self.made[self.twins.of(out.untyped_storage())._cdata] = number, func
         return out
 
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,7 +81,7 @@ class StepKernels(ValuedKernels):
             return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
         if in_place is not None:
-            made_in, maker = self.made.get(args[0].untyped_storage()._cdata, (None, None))
+            made_in, maker = self.made.get(self.twins.of(args[0].untyped_storage())._cdata, (None, None))
             if made_in == number and in_place.applies("" if node is None else node.name(), maker):
                 return in_place.func, kwargs
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
@@ -95,7 +95,7 @@ class StepKernels(ValuedKernels):
             return False
         storage = held.untyped_storage()
         counts = held._use_count(), torch._C._storage_Use_Count(storage._cdata)
-        made_in, _ = self.made.get(storage._cdata, (None, None))
+        made_in, _ = self.made.get(self.twins.of(storage)._cdata, (None, None))
         return (
             counts == (4, 2)
             and (made_in != number or _gives_twice(node))

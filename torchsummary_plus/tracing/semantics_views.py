@@ -57,7 +57,10 @@ class RenewedViews:
 def _nodes(view: Tensor, first: int) -> Iterator[Any]:
     """The nodes between a view and its base, from number ``first`` on."""
     base: Any = view._base
-    node, end = view.grad_fn, base.grad_fn
+    try:
+        node, end = view.grad_fn, base.grad_fn
+    except RuntimeError:  # It was made without a gradient: torch refuses its node, and what needs that meets the error.
+        return
     while node is not None and node is not end and node.name() != _LEAF and node._sequence_nr() >= first:
         yield node
         node = node.next_functions[0][0] if node.next_functions else None

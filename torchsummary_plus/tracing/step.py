@@ -12,15 +12,16 @@ from torch import nn
 
 from ..errors import SummaryError
 from ..memory_records import MemoryLog
-from .books import Books
+from .books import Books, tell_of_twins
 from .cuda_guard import capability_of
 from .embeddings import Embeddings, NeedsIntegerError
-from .fakes import standing_in_for, taken_for_tensors
+from .exchange import Copies, exchanging
+from .fakes import CPU, standing_in_for, taken_for_tensors
 from .hints import forward_error
 from .inputs import Example
 from .ledger import Ledger
 from .modules import ModuleTree
-from .optimizers import follow, keyed, stepping
+from .outside import Outside
 from .passes import Listener, Pass, deep_stack
 from .questions import Answers
 from .rehearsal import Rehearsal, rehearse
@@ -28,7 +29,7 @@ from .semantics import StepKernels
 from .steps import Step, with_loss
 from .trace import GrewError, eager, materialised, unwrapped
 from .workspace import AMPERE, Capability
-from .world import LOCK, restored, swap_tensors
+from .world import LOCK, swap_tensors
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,24 @@ def record_step(
             except GrewError:
                 task = replace(task, tree=materialised(task.tree, task.example))
             except _NeedsValuesError:
-                found = rehearse(task.tree, task.example, step.mode == "train", step.autocast)
-                task = replace(task, rehearsal=found)
+                task = replace(task, rehearsal=_rehearsed(task))
+
+
+def _rehearsed(task: _Task) -> Rehearsal:
+    """A real forward, on copies of what the model's code reaches beside the model."""
+    outside, copies = Outside(task.tree, task.step), Copies(CPU)
+    with outside.kept(), exchanging() as exchange:
+        outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
+        return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
 
 
 def _record(task: _Task) -> MemoryLog:
     tree, device, training = task.tree, task.device, task.step.mode == "train"
-    steps_itself = task.step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
-    others, dicts = (stepping(), keyed(tree.tensors())) if steps_itself else ([], [])
+    outside = Outside(tree, task.step)
     answers = Answers(None if task.rehearsal is None else task.rehearsal.answers)
     with ExitStack() as stack:
-        modules = with_loss(tree, task.step)
-        stack.enter_context(restored(modules, others, dicts))
+        stack.enter_context(outside.kept())
+        exchange = stack.enter_context(exchanging())
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(torch.set_grad_enabled(training))
@@ -104,16 +111,21 @@ def _record(task: _Task) -> MemoryLog:
         ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability)
         embeddings = Embeddings(task.example)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *task.listeners])
+        tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
         try:
-            twins = swap_tensors(modules, kernels.parameter, kernels.buffer)
+            swap_tensors(
+                with_loss(tree, task.step),
+                lambda tensor: exchange.put(tensor, kernels.parameter),
+                lambda tensor: exchange.put(tensor, kernels.buffer),
+            )
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
-        follow(others, dicts, twins, kernels.buffer)
+        outside.put(exchange, kernels.other)
         watch.install()
         size = tree.size()
-        books = Books(kernels, ledger, task.step)
+        books = Books(kernels, ledger, task.step, exchange, list(outside.holdings()))
         try:
             log = books.keep(task.example, embeddings)
         except (NeedsIntegerError, SummaryError):

@@ -40,6 +40,10 @@ class Step:
     steps: int = 2
 
 
+Held = tuple[Tensor, str, int]
+"""A tensor that is there before the steps, with its kind and the number of the module that it is for."""
+
+
 class Account(Protocol):
     """Whoever is told what tensors are for, and which phase of which step begins.
 
@@ -58,13 +62,16 @@ class Account(Protocol):
 class Steps:
     """The steps of one model, run as they are, and told to an account."""
 
-    def __init__(self, watch: Pass, device: torch.device, account: Account, step: Step) -> None:
+    def __init__(
+        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: Sequence[Held] = ()
+    ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
         self.model = tree.modules[0]
         self.device = device
         self.account = account
         self.step = step
+        self.outside = outside
         self.doing = "forward"
         """What the step is about, to be blamed where it fails."""
         self.optimizer: torch.optim.Optimizer | None = None
@@ -85,6 +92,8 @@ class Steps:
                     self.held.setdefault(id(parameter), (parameter, index))
 
     def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
+        for tensor, kind, owner in self.outside:
+            self.account.hold([tensor], kind, owner)
         for parameter, owner in self.held.values():
             self.account.hold([parameter], "parameters", owner)
         for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:

@@ -9,7 +9,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.nn import Parameter
 
+from .exchange import Copies
 from .fakes import CPU, META, Fake, fake_like, is_plain
 from .inputs import MASK, real_input
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
@@ -28,39 +30,60 @@ class ValuedKernels(FakeKernels):
         super().__init__(device)
         self.answers = answers
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
-        self.hooked: list[tuple[Tensor, Fake]] = []
+        self._copies = Copies(CPU)
 
     def parameter(self, tensor: Tensor) -> Tensor:
         """What stands for a parameter."""
-        fake = fake_like(tensor, self.device)
-        if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
-            self.hooked.append((tensor, fake))
+        fake = self._without_values(tensor, self.device)
+        fake._is_param = True
         return fake
-
-    def hook_parameters(self) -> None:
-        """Give the stand-ins of parameters the hooks of these."""
-        for tensor, fake in self.hooked:
-            for hook in (tensor._backward_hooks or {}).values():
-                fake.register_hook(hook)  # type: ignore[no-untyped-call]
-            for hook in (tensor._post_accumulate_grad_hooks or {}).values():
-                fake.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def buffer(self, tensor: Tensor) -> Tensor:
         """What stands for any other tensor of a model."""
         return self.stand_in(tensor, SMALL)
 
+    def other(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor that the steps hold beside the model: with its values, if it has few elements.
+
+        It goes along with the model to the device, but for a single number, which operators take from the CPU.
+        """
+        if isinstance(tensor, Parameter):
+            return self.parameter(tensor)
+        stays = tensor.device.type == "cpu" and not tensor.dim()
+        return self._stand_in(tensor, CPU if stays else self.device, 0 if tensor.requires_grad else SMALL)
+
     def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
         """What stands for a tensor on the device: with its values, if it has few elements and they are no floats."""
-        decides = not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= most
-        if not decides or not is_plain(tensor) or tensor.device.type == "meta":
-            return fake_like(tensor, self.device)
-        values = tensor.detach().to(CPU, copy=True)
-        if self.device.type == "cpu":
+        return self._stand_in(tensor, self.device, 0 if _is_measure(tensor) else most)
+
+    def _stand_in(self, tensor: Tensor, device: torch.device, most: int) -> Tensor:
+        """A fake, or a real copy of at most so many elements; on a card a fake that knows its values.
+
+        A view of what is a fake already is one as well, and one of what is copied is on the copy.
+        """
+        if not is_plain(tensor) or tensor.device.type == "meta" or tensor.numel() > most:
+            return self._without_values(tensor, device)
+        storage = tensor.untyped_storage()
+        is_large = storage.nbytes() > (SMALL if _is_measure(tensor) else MASK) * tensor.element_size()
+        if is_large or (tensor not in self._copies and self.twins.of(storage) is not storage):
+            return self._without_values(tensor, device)
+        values = self._copies.of(tensor.detach())
+        if device.type == "cpu":
             self.note_born(values)
             return values
-        fake = fake_like(tensor, self.device)
+        fake = self.twins.fake(tensor, device)
         fake.known = values
         return fake
+
+    def _without_values(self, tensor: Tensor, device: torch.device) -> Fake:
+        is_copied = device.type == "cpu" and is_plain(tensor) and tensor in self._copies
+        shared = self._copies.of(tensor.detach()) if is_copied else tensor
+        return self.twins.fake(shared, device, tensor.requires_grad)
+
+    def settle(self) -> None:
+        """All that is there before the steps has its stand-in, which from now on lives as the program says."""
+        self.twins.let_go(self.born)
+        self._copies.settle()
 
     def input_of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """What stands for an input that is known by its size alone."""
@@ -79,7 +102,7 @@ class ValuedKernels(FakeKernels):
             return None
         reads = reading(func)
         if reads is not None:
-            return reads(self._read, *args, **kwargs)
+            return self._noted(reads(self._read, *args, **kwargs))
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
             return super().__call__(func, args, kwargs)
@@ -161,10 +184,7 @@ class ValuedKernels(FakeKernels):
             held = self._value_of(tensor, False)
             return tensor if held is None else held
 
-        out = func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value)))
-        for tensor in tensors_of(out):
-            self.note_born(tensor)
-        return out
+        return self._noted(func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value))))
 
     def _spoil(self, func: OpOverload, args: Any, kwargs: Any) -> None:
         """What an operator has written to without values has none any more."""
@@ -173,6 +193,11 @@ class ValuedKernels(FakeKernels):
                 if type(tensor) is Fake:
                     storage = tensor.untyped_storage()
                     self.spoilt[storage._cdata] = storage
+
+
+def _is_measure(tensor: Tensor) -> bool:
+    """Whether a tensor is of numbers that measure something, which seldom steer a program, and not of such as count."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 _FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default

@@ -28,10 +28,10 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def restored(
-    modules: Sequence[nn.Module], others: Sequence[Any] = (), dicts: Sequence[dict[Any, Any]] = ()
-) -> Iterator[None]:
-    """Whatever happens inside, attributes of modules and of others, dicts and RNGs are afterwards what they were.
+def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
+    """Whatever happens inside, attributes of modules and of others and RNGs are afterwards what they were.
+
+    So are containers and objects that are listed ``alone``, without what is inside them.
 
     Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
     buffers, a user's own caches) get their old contents back and stay the same objects.
@@ -41,8 +41,8 @@ def restored(
         memory.keep(vars(module))
     for other in others:
         memory.keep(vars(other))
-    for one in dicts:
-        memory.keep(one)
+    for one in alone:
+        memory.keep_alone(one)
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted]
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
@@ -84,6 +84,10 @@ class _Memory:
                 elif kind not in _INERT:
                     self._keep_inside(value, depth + 1)
 
+    def keep_alone(self, value: Any) -> None:
+        """Note a container or an object without what is inside those in it."""
+        self._keep_inside(value, _DEEPEST + 1)
+
     def _keep_inside(self, value: Any, depth: int) -> None:
         if isinstance(value, _MUTABLE):
             if id(value) not in self.seen:
@@ -115,7 +119,7 @@ class _Memory:
             if container:
                 container.clear()
         for container, content in self.full:
-            _refill(container, content)
+            refill(container, content)
         for turn_back in self.generators:
             turn_back()
         for holder, slots in self.slots:
@@ -151,7 +155,8 @@ def _turning_back(value: Any) -> Callable[[], object] | None:
     return lambda: setattr(bits, "state", state)
 
 
-def _refill(container: Any, content: list[Any]) -> None:
+def refill(container: Any, content: list[Any]) -> None:
+    """Give a container its old content back, of a dict its items; nothing is written where it has it."""
     if isinstance(container, dict):
         if len(container) == len(content):
             for (key, value), now in zip(content, container.items()):

@@ -1,0 +1,142 @@
+"""Tensors that become others for a while and stay the same objects, so that whoever holds one has the other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .fakes import is_plain
+
+Make = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Copies:
+    """Real copies of tensors on a device, each on the copy of its whole storage, so that views share one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The copy of a plain tensor."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._copied:
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
+        _, copied = self._copied[storage._cdata]
+        made = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        return made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        """Whether the storage of a tensor is copied."""
+        return tensor.untyped_storage()._cdata in self._copied
+
+    def alike(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The copy of any tensor, as a parameter if it is one; only one on this device shares what it shares."""
+        shares = is_plain(tensor) and tensor.device == self.device
+        copy = self.of(tensor.detach()) if shares else tensor.detach().clone()
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(copy, tensor.requires_grad)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    def settle(self) -> None:
+        """Hold the copies no longer."""
+        self._copied.clear()
+
+
+class Exchange:
+    """The tensors that are exchanged, each once: with another one's data, class, gradient and hooks.
+
+    Nothing is written to a tensor that is exchanged: torch's own object for it, with its values, version, gradient and
+    hooks, is put aside (torch.utils.swap_tensors, which refuses tensors that anybody else holds in C++: here they are
+    back before these run).
+    """
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor, Any, Any]] = {}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._pairs
+
+    def put(self, tensor: torch.Tensor, make: Make) -> torch.Tensor:
+        """Give a tensor what ``make`` makes of it; where that cannot be, return what was made, else the tensor."""
+        if tensor in self:
+            return tensor
+        other = make(tensor)
+        if not is_plain(tensor):
+            return other
+        vars(other).update({**vars(tensor), **vars(other)})
+        hooks, late = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+        try:
+            _swap(tensor, other)
+        except RuntimeError:
+            return other
+        _take_hooks(tensor)
+        self._pairs[id(tensor)] = tensor, other, hooks, late
+        return tensor
+
+    def give_gradients(self) -> None:
+        """Give the tensors that have gradients these, as far as they are exchanged as well."""
+        put_aside = {id(other): tensor for tensor, other, _, _ in self._pairs.values()}
+        for tensor, other, _, _ in self._pairs.values():
+            grad = put_aside.get(id(other.grad)) if other.is_leaf else None
+            if grad is not None:
+                tensor.grad = grad
+
+    def give_hooks(self) -> None:
+        """Give the tensors their own hooks."""
+        for tensor, _, hooks, late in self._pairs.values():
+            for hook in (hooks or {}).values():
+                tensor.register_hook(hook)
+            for hook in (late or {}).values():
+                tensor.register_post_accumulate_grad_hook(hook)
+
+    def undo(self) -> None:
+        """Give every tensor back what it had."""
+        while self._pairs:
+            _, (tensor, other, hooks, late) = self._pairs.popitem()
+            _take_hooks(tensor)
+            _swap(tensor, other)
+            _give_back_hooks(tensor, hooks, late)
+
+
+@contextmanager
+def exchanging() -> Iterator[Exchange]:
+    """Exchange tensors as long as it holds."""
+    exchange = Exchange()
+    try:
+        yield exchange
+    finally:
+        exchange.undo()
+
+
+def _take_hooks(tensor: Any) -> None:
+    """Leave a tensor without hooks: its object in Python has kept those of what it was."""
+    tensor._backward_hooks = None
+    tensor._post_accumulate_grad_hooks = None
+
+
+def _give_back_hooks(tensor: Any, hooks: Any, late: Any) -> None:
+    if hooks is not None:
+        tensor._backward_hooks = hooks
+    if late is not None:
+        tensor._post_accumulate_grad_hooks = late
+
+
+def _swap(one: Any, other: Any) -> None:
+    """Swap what two tensors are; raises RuntimeError where somebody has a weak reference to one in C++.
+
+    Autocast's cache has some to parameters, and so may garbage have that is not collected yet.
+    """
+    try:
+        torch._C._swap_tensor_impl(one, other)
+    except RuntimeError:
+        torch.clear_autocast_cache()
+        gc.collect()
+        torch._C._swap_tensor_impl(one, other)
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = vars(other), vars(one)

@@ -1,0 +1,159 @@
+"""What the code of a step reaches beside the model: tensors, modules and mutable objects, wherever they are held."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+import sysconfig
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .structures import slot_names
+
+MOST = 1_000_000
+"""Objects after which the search ends: what it has not found by then is met when an operator gets it."""
+
+_INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, BuiltinFunctionType)
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
+"""Modules whose objects, other than containers, hold no tensors of a step."""
+_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
+"""Folders of code whose globals and classes are not searched, this package among them."""
+
+
+class Reached:
+    """All that some roots lead to, of the last first: closures, defaults, globals in code, attributes and containers.
+
+    ``globals`` are those names of a module that code uses, with their dictionary.
+    """
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.modules: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.mutable: list[Any] = []
+        self.cells: list[CellType] = []
+        self.globals: list[tuple[dict[str, Any], str]] = []
+        seen: dict[int, Any] = {}
+        waiting = list(roots)
+        while waiting and len(seen) < MOST:
+            value = waiting.pop()
+            if id(value) not in seen and not isinstance(value, _INERT):
+                seen[id(value)] = value
+                waiting.extend(self._inside(value))
+
+    def _inside(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, torch.Tensor):
+            yield from self._in_tensor(value)
+        elif isinstance(value, dict):
+            self.mutable.append(value)
+            yield from dict.keys(value)
+            yield from dict.values(value)
+        elif isinstance(value, _SEQUENCES):
+            if not isinstance(value, (tuple, frozenset)):
+                self.mutable.append(value)
+            yield from value
+        elif isinstance(value, FunctionType):
+            yield from self._in_function(value)
+        elif isinstance(value, MethodType):
+            yield from (value.__self__, value.__func__)
+        elif isinstance(value, partial):
+            yield from (value.func, value.args, value.keywords)
+        elif isinstance(value, weakref.ref):
+            yield value()
+        elif isinstance(value, type):
+            yield from _in_class(value)
+        elif not isinstance(value, ModuleType):
+            yield from self._in_object(value)
+
+    def _in_tensor(self, tensor: torch.Tensor) -> Iterator[Any]:
+        self.tensors.append(tensor)
+        yield from vars(tensor).values()
+        yield from (tensor._backward_hooks or {}).values()
+        yield from (tensor._post_accumulate_grad_hooks or {}).values()
+        if tensor.is_leaf:
+            yield tensor.grad
+
+    def _in_function(self, function: FunctionType) -> Iterator[Any]:
+        yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+        for cell in function.__closure__ or ():
+            self.cells.append(cell)
+            yield from content_of(cell)
+        if not _is_library(function.__code__.co_filename):
+            named, attributes = _names(function.__code__)
+            for name in named & function.__globals__.keys():
+                self.globals.append((function.__globals__, name))
+                value = function.__globals__[name]
+                yield value
+                if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
+                    yield from (vars(value)[inner] for inner in attributes & vars(value).keys())
+
+    def _in_object(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, nn.Module):
+            self.modules.append(value)
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append(value)
+        if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+            yield from gc.get_referents(value)
+        if type(value).__module__.partition(".")[0] in _FOREIGN:
+            return
+        self.mutable.append(value)
+        held = getattr(value, "__dict__", None)
+        if isinstance(held, dict):
+            yield from held.values()
+        yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
+        yield type(value)
+
+
+def content_of(cell: CellType) -> list[Any]:
+    """What a closure's cell holds, if anything."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _in_class(kind: type) -> Iterator[Any]:
+    """The attributes of a user's own class and of its bases."""
+    for base in kind.__mro__:
+        module = sys.modules.get(base.__module__)
+        if base.__module__ == "__main__" or (module is not None and not _is_library(getattr(module, "__file__", None))):
+            for value in list(vars(base).values()):
+                yield from _behind(value)
+
+
+def _behind(value: Any) -> Iterator[Any]:
+    """An attribute of a class as code sees it: the functions behind properties, class methods and static ones."""
+    if isinstance(value, property):
+        yield from (value.fget, value.fset)
+    else:
+        yield getattr(value, "__func__", value)
+
+
+@lru_cache(maxsize=4096)
+def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The global names and all others that code uses, with those of the functions that it defines."""
+    named = {one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS}
+    others = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            inner_named, inner_others = _names(inner)
+            named |= inner_named
+            others |= inner_others
+    return frozenset(named), frozenset(others)
+
+
+_OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
+
+
+def _is_library(path: str | None) -> bool:
+    return path is None or path.startswith(_LIBRARIES)
