@@ -98,6 +98,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.losses",
         "tracing.steps",
         "tracing.outside",
+        "tracing.convergence",
         "tracing.books",
         "tracing.step",
         "tracing.marks",

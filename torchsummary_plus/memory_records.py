@@ -38,7 +38,8 @@ class StorageSpec:
     """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none).
 
     One that is ``spared`` is scratch memory that its kernel does without where there is none left. ``band`` is the
-    largest relative error that was seen of the rule which gave the bytes; 0 where it is exact.
+    largest relative error that was seen of the rule which gave the bytes; 0 where it is exact. One that is ``assumed``
+    may as well not be there: what it is for has been assumed to happen.
     """
 
     nbytes: int
@@ -46,6 +47,7 @@ class StorageSpec:
     owner: int
     spared: bool = False
     band: float = 0.0
+    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,11 +92,15 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
     """A log with all sizes at the upper edge (1) or the lower one (-1) of the error bands of the rules they are by.
 
-    At the upper one operators without a rule hold the most that they may.
+    At the upper one operators without a rule hold the most that they may; at the lower one what is assumed is not
+    there.
     """
     log = doubted(log) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
-    there = [not storage.nbytes or storage.nbytes + delta > 0 for storage, delta in zip(log.storages, change)]
+    there = [
+        not storage.nbytes or (storage.nbytes + delta > 0 and not (storage.assumed and sign < 0))
+        for storage, delta in zip(log.storages, change)
+    ]
     events = ((moment, n, nbytes and nbytes + change[n]) for moment, n, nbytes in log.events if there[n])
     return replace(log, events=tuple(events))
 

@@ -86,10 +86,10 @@ class Estimate:
     def peak_range(self) -> tuple[int, int]:
         """The least and the most that ``peak_bytes`` may be, by the error bands of the rules for scratch memory.
 
-        Both are ``peak_bytes`` where every rule is exact. What ``unknown`` names opens the range upwards: by the most
-        that each such operator may hold while it runs, and by a page at least.
+        Both are ``peak_bytes`` where every rule is exact and no number of iterations is assumed. What ``unknown`` names
+        opens the range upwards: by the most that each such operator may hold while it runs, and by a page at least.
         """
-        if not self.unknown and not any(storage.band for storage in self.log.storages):
+        if not self.unknown and not any(storage.band or storage.assumed for storage in self.log.storages):
             return self.peak_bytes, self.peak_bytes
         low, high = (run_log(at_edge(self.log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
         return min(low, self.peak_bytes), max(high, self.peak_bytes + (LEAST_DOUBT if self.unknown else 0))

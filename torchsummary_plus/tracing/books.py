@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import SummaryError
 from ..memory_records import MemoryLog
+from .convergence import not_converging
 from .cuda_engine import CudaEngine
 from .embeddings import Embeddings
 from .exchange import Exchange
@@ -107,6 +108,9 @@ class Books(Steps):
         node = failed_node(error)
         owner = OUTSIDE if node is None else self.ledger.made_in(node)
         return step_error(error, phase, self.tree, owner, values)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        return not_converging(optimizer, self.ledger, self.kernels.answers)
 
     def _notice(self, tensor: Tensor, name: str) -> None:
         self.ledger.notice(self.watch.frame, tensor, name)

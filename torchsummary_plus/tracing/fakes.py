@@ -54,6 +54,8 @@ class Fake(torch.Tensor):
     fake_device: torch.device
     known: torch.Tensor | None = None
     """What the tensor would hold, on the CPU, where a pass knows it."""
+    at_one: bool | None = None
+    """Of a comparison of one value: what it gives where each value that nobody knows is 1."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     cuda_is_guarded = False

@@ -19,6 +19,9 @@ from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
 from .workspace_registry import LASTING, RESERVES, SCRATCH
 
+GATHERED = "aten::cat"
+"""How an optimizer that searches along a line gathers all gradients in one."""
+
 
 class Ledger(Listener):
     """Notes what is allocated and freed while a step runs, and for whom.
@@ -42,6 +45,9 @@ class Ledger(Listener):
         self.spared: set[int] = set()
         self.given: set[int] = set()
         self.doubts: list[Doubt] = []
+        self.assumed: set[int] = set()
+        self.assuming: float | None = None
+        """While an optimizer steps whose iterations are assumed: the band of gradients that it gathers; else None."""
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
@@ -216,6 +222,9 @@ class Ledger(Listener):
         self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+        if self.assuming is not None and self.phase == "optimizer":
+            self.assumed.add(len(self.nbytes))
+            band = max(band, self.assuming if self.moments[-1].operator == GATHERED else 0.0)
         self.nbytes.append(nbytes)
         self.kinds.append(kind)
         self.owners.append(owner)
@@ -245,8 +254,8 @@ class Ledger(Listener):
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
         self._numbers.settle()
-        spared = map(self.spared.__contains__, range(len(self.nbytes)))
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands))
+        spared, assumed = (map(which.__contains__, range(len(self.nbytes))) for which in (self.spared, self.assumed))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands, assumed))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]

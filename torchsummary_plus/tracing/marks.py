@@ -6,7 +6,9 @@ A mark is an empty ``record_function``, whose name says it all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ class Marks(Listener):
         self.device = device
         self.phase = "setup"
         self.step = 0
+        self.followed: list[weakref.ref[torch.UntypedStorage]] = []
 
     def enter(self, phase: str, step: int) -> None:
         """A new phase of the step begins."""
@@ -37,6 +40,11 @@ class Marks(Listener):
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Tensors that are there are of a kind."""
         write("hold", kind, owner, addresses(tensors, self.device))
+
+    def follow(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Tell when the storages of tensors that are there are freed: a profiler does not, of what it saw not made."""
+        for storage in {storage.data_ptr(): storage for storage in _storages(tensors, self.device)}.values():
+            self.followed.append(weakref.ref(storage, partial(_freed, storage.data_ptr())))
 
     def stop(self) -> None:
         """The steps are over."""
@@ -60,6 +68,10 @@ def write(*mark: Any) -> None:
         pass
 
 
+def _freed(address: int, _: object) -> None:
+    write("free", address)
+
+
 def read(name: str) -> list[Any] | None:
     """The mark that an event's name is; None where it is another event.
 
@@ -71,5 +83,9 @@ def read(name: str) -> list[Any] | None:
 
 def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int]:
     """Where the storages of some tensors on a kind of device begin, each once."""
+    return list(dict.fromkeys(storage.data_ptr() for storage in _storages(tensors, device)))
+
+
+def _storages(tensors: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.UntypedStorage]:
     here = (tensor for tensor in tensors if tensor.device.type == device.type and tensor.layout is torch.strided)
-    return list(dict.fromkeys(tensor.untyped_storage().data_ptr() for tensor in here))
+    return (tensor.untyped_storage() for tensor in here)

@@ -108,6 +108,9 @@ def _profiled(
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
+        marks.follow(held)
+        known.clear()
+        held.clear()
         with history, profile(activities=activities, profile_memory=True) as done:
             steps.run(args, kwargs)
     except Exception as error:

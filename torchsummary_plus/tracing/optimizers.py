@@ -41,6 +41,28 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
     )
 
 
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer steps only with a closure that runs forward and backward, as LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> Any:
+    """The arguments of an optimizer's ``step``, itself first, with the closure changed; None where there is none."""
+    if kwargs.get("closure") is not None:
+        return args, {**kwargs, "closure": change(kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], change(args[1]), *args[2:]), kwargs
+    return None
+
+
+def set_to_train(optimizer: Any) -> None:
+    """Tell an optimizer that it trains, where it has two modes as those without schedules do."""
+    train = getattr(optimizer, "train", None)
+    if callable(train):
+        train()
+
+
 _STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler)
 
 

@@ -96,6 +96,7 @@ class Pass(TorchDispatchMode):
         self.deaf = False
         self.in_engine = False
         self.in_attention = False
+        self.in_recurrence = False
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._before = _heard(listeners, "before")

@@ -207,6 +207,11 @@ class ProfileReader:
             spec = replace(self.storages[number], kind=kind)
             self.storages[number] = spec if owner == OUTSIDE else replace(spec, owner=owner)
 
+    def _free(self, address: int) -> None:
+        number = self._live.pop(address, None)
+        if number is not None:
+            self.events.append((len(self.moments) - 1, number, 0))
+
     def _begin(self, module: int, node: int) -> None:
         self._turn(node, module)
         outer = self._open[-1].call if self._open else -1

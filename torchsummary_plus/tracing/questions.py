@@ -8,6 +8,7 @@ answered is noted, for the user to read.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ class Answers:
         how = (VALUE if found is not None else ONE) if func in SCALARS else REHEARSED if found is not None else MOST
         if result is None and outside:
             if func in SCALARS:
-                result = True if func is aten.equal.default else torch.ones((), dtype=args[0].dtype).item()
+                result = _at_one(func, args[0])
             else:
                 result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
@@ -111,6 +112,34 @@ SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default})
 """Operators that give a value, and no tensor."""
 
 INDEX = aten.index.Tensor
+
+_COMPARISONS = {
+    id(getattr(getattr(aten, name), kind)): getattr(operator, name)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for kind in ("Scalar", "Tensor")
+}
+"""By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def note_comparison(func: Any, args: Any, out: Any) -> None:
+    """Note with the comparison of one value what it gives where that is 1, as such a value is taken to be."""
+    compare = _COMPARISONS.get(id(func))
+    if compare is not None and type(out) is Fake and out.numel() == 1:
+        out.at_one = bool(compare(*map(_number, args[:2])))
+
+
+def _number(value: Any) -> Any:
+    """A number, that of a real tensor, or 1."""
+    return value if not isinstance(value, Tensor) else 1 if type(value) is Fake else value.item()
+
+
+def _at_one(func: OpOverload, tensor: Tensor) -> Any:
+    """The value of a tensor of one element, or of the equality of two, that nobody knows."""
+    if func is aten.equal.default:
+        return True
+    if type(tensor) is Fake and tensor.at_one is not None:
+        return tensor.at_one
+    return torch.ones((), dtype=tensor.dtype).item()
 
 
 def question(module: int, func: OpOverload, args: Any) -> Asked:

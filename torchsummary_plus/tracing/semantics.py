@@ -13,7 +13,7 @@ from .fakes import META, Fake
 from .kernels import tensors_of
 from .on_zeros import on_zeros
 from .passes import Pass
-from .questions import OUTSIDE, ZEROS, Answers, module_of
+from .questions import OUTSIDE, ZEROS, Answers, module_of, note_comparison
 from .semantics_functions import StepFunctions, note_node
 from .values import ValuedKernels
 from .versions import since
@@ -43,8 +43,12 @@ class StepKernels(ValuedKernels):
         watch = self.watch
         if watch.in_attention and func is aten.add.Tensor:
             func, args = aten.alias.default, args[:1]
+        if watch.in_recurrence and func is aten.add.Tensor and _adds_bias(*args):
+            func, args = aten.alias.default, args[:1]
         if not watch.in_engine:
-            return self._known_or_on_zeros(func, args, kwargs)
+            out = self._known_or_on_zeros(func, args, kwargs)
+            note_comparison(func, args, out)
+            return out
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
@@ -102,6 +106,14 @@ class StepKernels(ValuedKernels):
             and (held.shape, held.dtype) == (added.shape, added.dtype)
             and torch._prims_common.is_non_overlapping_and_dense_or_false(held)
         )
+
+
+def _adds_bias(product: torch.Tensor, added: Any) -> bool:
+    """Whether an addition inside a recurrence is that of a bias, which ``linear`` adds in place where no mode is on.
+
+    Source: aten/src/ATen/native/Linear.cpp, ``linear``, of an input that is not flat.
+    """
+    return product.dim() >= 3 and isinstance(added, torch.Tensor) and added.dim() == 1
 
 
 def _gives_twice(node: Any) -> bool:

@@ -83,6 +83,8 @@ class StepFunctions(TorchFunctionMode):
             return cuda_function(func, self.capability) or func
         if func is ATTENTION:
             return self._attention
+        if func in _RECURRENCES:
+            return partial(self._recurrence, func)
         return self._max_pool1d if func in _POOLS else extreme_function(func) or func
 
     def _assume(self, operator: str, how: str) -> None:
@@ -99,6 +101,14 @@ class StepFunctions(TorchFunctionMode):
             return ATTENTION(*args, **kwargs)
         finally:
             self.watch.in_attention = False
+
+    def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """A recurrent layer is one function, in which no mode sees the products that are made for all steps at once."""
+        self.watch.in_recurrence = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.watch.in_recurrence = False
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Where no gradient is needed the CPU kernel makes no indices; under a mode, torch takes the one that does.
@@ -119,6 +129,7 @@ _one_hot_kernel: Any = functional.one_hot
 _svdvals_kernel: Callable[..., torch.Tensor] = torch.linalg.svdvals
 _eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
 _pool: Any = functional.max_pool1d
+_RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
 
 

@@ -16,7 +16,7 @@ from ..memory_records import SUMMED
 from .inputs import Example
 from .losses import Convert, Loss, Make
 from .modules import ModuleTree
-from .optimizers import optimizer_maker
+from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .passes import Pass
 from .questions import OUTSIDE
 from .structures import all_tensors
@@ -78,6 +78,8 @@ class Steps:
         """The one of these steps: it is there, with its state, for as long as they are."""
         self.kept: Any = None
         """The output that the loop keeps, until that of the next forward is bound to its name."""
+        self.stepping: list[ExitStack] = []
+        """What ends with each optimizer's step under way, the outermost first."""
         self.held: dict[int, tuple[Tensor, int]] = {}
         """Each parameter by its id, with the first module that holds it; those of the loss are no module's."""
         self.targets: Any = None
@@ -123,23 +125,19 @@ class Steps:
             self.doing = "train_step"
             self.step.train_step(self.model, *args, **kwargs)
             return
-        self.doing = "forward"
-        with self._autocast():
-            output = self.model(*args, **kwargs)
-            self.kept = output if self.step.keep_output else None
-            if self.step.mode == "eval":
-                self.account.enter("end", self.account.step)
-                return
-            self.doing = "loss"
-            loss = self._loss(output, (args, kwargs))
-        del output
+        if optimizer is not None and needs_closure(optimizer):
+            self._searched(args, kwargs, optimizer)
+            return
+        loss = self._forward(args, kwargs)
+        if loss is None:
+            return
         self.doing = "backward"
         loss.backward()
         with self._phase("backward"):
             del loss
         self.doing = "optimizer"
         if optimizer is not None:
-            optimizer.step()
+            self._stepped(args, kwargs, optimizer)
             optimizer.zero_grad()
         else:
             for module in (self.model, *self.loss_modules[:1]):
@@ -158,6 +156,52 @@ class Steps:
             self.account.hold(all_tensors(targets), "inputs")
         self.targets = targets
         return loss
+
+    def _forward(self, args: Any, kwargs: Any) -> Tensor | None:
+        """Return the loss, which an inference step has none of; the output is kept if the loop keeps it."""
+        self.doing = "forward"
+        with self._autocast():
+            output = self.model(*args, **kwargs)
+            self.kept = output if self.step.keep_output else None
+            if self.step.mode == "eval":
+                self.account.enter("end", self.account.step)
+                return None
+            self.doing = "loss"
+            return self._loss(output, (args, kwargs))
+
+    def _stepped(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+        """One step on gradients that are there; with a closure where the optimizer asks for one, as SAM does."""
+        under_way = len(self.stepping)
+        try:
+            optimizer.step()
+        except Exception as error:
+            if "closure" not in str(error):
+                raise
+            while len(self.stepping) > under_way:
+                self.stepping.pop().close()
+            closure: Any = self._closure(args, kwargs, optimizer)
+            optimizer.step(closure)
+
+    def _searched(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
+        """One step that runs forward and backward itself, as often as it likes."""
+        closure: Any = self._closure(args, kwargs, optimizer)
+        self.doing = "optimizer"
+        optimizer.step(closure)
+        optimizer.zero_grad()
+
+    def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+        """What an optimizer calls for gradients and the loss."""
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = self._forward(args, kwargs)
+            self.doing = "backward"
+            if loss is not None:
+                loss.backward()
+            self.doing = "optimizer"
+            return loss
+
+        return closure
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.step.autocast is None:
@@ -224,27 +268,44 @@ class Steps:
 
         return name
 
+    def _forward_of(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure that an optimizer calls, in the phase of a forward."""
+
+        def forward() -> Any:
+            with self._phase("forward"):
+                return closure()
+
+        return forward
+
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
+        """What holds while an optimizer steps."""
+        return nullcontext()
+
     def _optimizer(self) -> torch.optim.Optimizer | None:
         self.doing = "optimizer"
         maker = optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
-        return maker([parameter for parameter, _ in self.held.values() if parameter.requires_grad])
+        optimizer = maker([parameter for parameter, _ in self.held.values() if parameter.requires_grad])
+        set_to_train(optimizer)
+        return optimizer
 
     @contextmanager
     def _optimizers_named(self) -> Iterator[None]:
         """The phase is the optimizer's while one steps, and its state is booked as such, for the parameter's module."""
-        phases = ExitStack()
+        stepping = self.stepping
 
-        def before(*_: Any) -> None:
-            phases.enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+            stepping.append(ExitStack())
+            stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
+            stepping[-1].enter_context(self._stepping(optimizer))
+            return closure_of(args, kwargs, self._forward_of)
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            phases.close()
+            stepping.pop().close()
             for stepped, state in optimizer.state.items():
-                held = [value for value in state.values() if isinstance(value, Tensor)]
                 owner = self.held[id(stepped)][1] if id(stepped) in self.held else OUTSIDE
-                self.account.hold(held, "optimizer_state", owner)
+                self.account.hold(all_tensors(state), "optimizer_state", owner)
 
         handles = [
             optimizers.register_optimizer_step_pre_hook(before),

@@ -140,7 +140,8 @@ for _formula, _file, _operators in _RULES:
 )
 def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
     """A contiguous copy of each gradient that is not, one after the other."""
-    return tuple(Phase(0, copied(gradient)) for gradient in gradients if copied(gradient))
+    turned = ((gradient, turned_block(gradient) if is_turned(gradient) else 0) for gradient in gradients)
+    return tuple(Phase(0, copied(gradient) + block) for gradient, block in turned if copied(gradient))
 
 
 BLOCK, LARGE_BLOCK = 60, 120

@@ -77,6 +77,9 @@ RESERVES: dict[tuple[str, str], Rule] = {}
 LASTING: dict[tuple[str, str], Rule] = {}
 """-> pairs of a name and bytes; a name that was taken before takes nothing more."""
 
+_SPARSE = ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
+"""Sparse tensors, as gradients of embeddings: how many rows they hold when they are summed up is not modelled."""
+
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(
         f"aten::{name}"
@@ -91,9 +94,10 @@ UNMODELLED: dict[str, frozenset[str]] = {
             ),
             *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product", "_unique", "_unique2"),
             *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+            *_SPARSE,
         )
     ),
-    "cuda": frozenset(),
+    "cuda": frozenset(f"aten::{name}" for name in _SPARSE),
 }
 """Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
 

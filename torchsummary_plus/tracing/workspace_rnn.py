@@ -158,3 +158,21 @@ def _rnn_backward(
 def _in_half(x: Any, nbytes: int) -> int | AtMost:
     """In half precision an estimate: measured with tiles, and up to 2.5 times as much on other instruction sets."""
     return within(x.dtype, nbytes, 4 * nbytes, 0.5)
+
+
+@reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0)
+def _rnn_gradients(out: Any, x: Any, w1: Any, w2: Any, *_: Any) -> tuple[int | None, ...]:
+    """Gradients of biases even where a layer has none: its weights are in their places then, and not as large."""
+    layer = _Layer(x, w2)
+    return None, None, None, layer.bias(layer.size), layer.bias(layer.size), None, None
+
+
+@scratch("cpu", "aten::_pack_padded_sequence", source="aten/src/ATen/native/PackedSequence.cpp", band=0.0)
+def _packed(out: Any, x: Any, lengths: Any, batch_first: bool) -> int:
+    """The steps that equally many sequences have, together, copied where they do not lie one after the other."""
+    alike = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    steps = alike.transpose(0, 1) if batch_first else alike
+    runs: dict[int, int] = {}
+    for size in out[1].tolist():
+        runs[size] = runs.get(size, 0) + 1
+    return sum(copied(steps[:length, :size]) for size, length in runs.items())

@@ -41,7 +41,7 @@ def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
 def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
     """As many rows as there are values; where one value goes everywhere nothing tells how many: all."""
     masks = _masks(indices)
-    if not masks:
+    if not masks or (not accumulate and _fills(indices, masks, values)):
         return 0
     rows = values.shape[0] if values.dim() and values.shape[0] != 1 else masks[0].numel()
     return int(INDEX_BYTES * rows * _rank(masks))
@@ -62,6 +62,15 @@ def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int
     count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
     alone = _runs_alone(grad, mask, count)
     return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
+
+
+def _fills(indices: Sequence[Any], masks: Sequence[Any], values: Any) -> bool:
+    """Whether one value from the CPU goes where one mask says: then the mask is filled as it is.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, ``canDispatchToMaskedFill``.
+    """
+    alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
+    return alone and elements(values) == 1 and values.device.type == "cpu"
 
 
 def _runs_alone(x: Any, mask: Any, count: int) -> bool:

@@ -223,7 +223,7 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
             if isinstance(value, torch.Tensor):
                 attributes[name] = twin(value)
             elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
-                _swap_inside(value, twin)
+                swap_inside(value, twin)
     return twins
 
 
@@ -236,7 +236,7 @@ def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
 _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
-def _swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
+def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
     """Swap the tensors in a list or dict, and the weak references to tensors by which an RNN knows its weights."""
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, torch.Tensor):
@@ -246,4 +246,4 @@ def _swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
             if isinstance(tensor, torch.Tensor):
                 container[key] = weakref.ref(twin(tensor))
         elif type(value) in (list, dict) and depth < _DEEPEST:
-            _swap_inside(value, twin, depth + 1)
+            swap_inside(value, twin, depth + 1)

@@ -1,0 +1,152 @@
+"""Optimizers in the styles that libraries write them: what tests step beside those of torch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Lion(Optimizer):
+    """The sign of a moment, by operators that allocate."""
+
+    def __init__(self, params: Any, lr: float = 1e-4) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                update = state["exp_avg"] * 0.9 + p.grad * 0.1
+                p.add_(update.sign_(), alpha=-group["lr"])
+                state["exp_avg"].mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+class SAM(Optimizer):
+    """Two gradients a step, the second one where the first one leads; the closure is asked for when it steps."""
+
+    def __init__(self, params: Any, base: Callable[..., Optimizer], **options: Any) -> None:
+        super().__init__(params, {"rho": 0.05, **options})
+        self.base = base(self.param_groups, **options)
+        self.param_groups = self.base.param_groups
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        norm = torch.stack([p.grad.norm() for p in self._parameters() if p.grad is not None]).norm()
+        for p in self._parameters():
+            self.state[p]["before"] = p.data.clone()
+            p.add_(p.grad * (0.05 / (norm + 1e-12)))  # type: ignore[operator]
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for p in self._parameters():
+            p.data = self.state[p]["before"]
+        self.base.step()
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is not None, "SAM steps with a closure"
+        self.first_step()
+        torch.enable_grad()(closure)()
+        self.second_step()
+
+
+class Lookahead(Optimizer):
+    """Slow weights around another optimizer, whose groups it shares."""
+
+    def __init__(self, base: Optimizer, every: int = 2) -> None:
+        self.base, self.every, self.count = base, every, 0
+        self.param_groups, self.defaults = base.param_groups, base.defaults
+        self.state = defaultdict(dict)
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.base.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.base.step(closure)
+        self.count += 1
+        if self.count % self.every:
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                slow = self.state[p].setdefault("slow", torch.clone(p.data))
+                slow.add_(p.data - slow, alpha=0.5)
+                p.data.copy_(slow)
+
+
+class ScheduleFree(Optimizer):
+    """An average beside the weights, by foreach; it refuses to step before it is told that it trains."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr, "count": 0})
+        self.trains = False
+
+    def train(self) -> None:
+        self.trains = True
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if not self.trains:
+            raise RuntimeError("call train() first")
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            for p in params:
+                if not self.state[p]:
+                    self.state[p].update(z=p.clone(), v=torch.zeros_like(p))
+            z, v = ([self.state[p][name] for p in params] for name in "zv")
+            torch._foreach_mul_(v, 0.99)
+            torch._foreach_addcmul_(v, grads, grads, value=0.01)
+            scale = torch._foreach_div(v, 0.5)
+            torch._foreach_sqrt_(scale)
+            torch._foreach_add_(scale, 1e-8)
+            torch._foreach_div_(grads, scale)
+            torch._foreach_lerp_(params, z, weight=1 / (group["count"] + 1))
+            torch._foreach_sub_(z, grads, alpha=group["lr"])
+            group["count"] += 1
+
+
+class Trusting(Optimizer):
+    """Branches on norms of gradients, read one by one and compared."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if sum(p.grad.norm().item() ** 2 for p in parameters) > 1e6:
+            return
+        for p in parameters:
+            norm = p.grad.norm()
+            if norm <= 1e-12:
+                continue
+            moment = self.state[p].setdefault("moment", torch.zeros_like(p))
+            moment.lerp_(p.grad, 0.1)
+            p.add_(moment * (p.norm() / norm).clamp(max=10), alpha=-1e-3)
+
+
+STYLES: dict[str, Callable[[Any], Any]] = {
+    "lion": Lion,
+    "sam": lambda params: SAM(params, torch.optim.SGD, lr=0.1, momentum=0.9),
+    "sam, adamw": lambda params: SAM(params, torch.optim.AdamW, lr=0.1),
+    "lookahead": lambda params: Lookahead(torch.optim.Adam(params)),
+    "schedule-free": ScheduleFree,
+    "trusting": Trusting,
+}
