@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchsummary_plus.errors import ForwardError
 from torchsummary_plus.memory_api import estimate_memory, measure_memory
 from torchsummary_plus.tracing import rehearsal
+from torchsummary_plus.tracing.inputs import real_input
 
 WIDTH = 64
 DEVICES = ("cpu", "cuda")
@@ -207,6 +208,7 @@ def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device:
 
 def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "LONGEST", 1000)
+    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
     estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
     assert all(assumption.endswith("taken to give as much as it can") for assumption in estimate.assumptions)
     with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):
@@ -268,7 +270,7 @@ def test_values_go_when_what_is_not_known_is_written() -> None:
         assert ["real forward" in assumption for assumption in estimate.assumptions] == [True]
 
 
-def test_outside_the_forward_a_value_is_taken_to_be_one() -> None:
+def test_outside_the_forward_a_real_step_tells_or_a_value_is_taken_to_be_one() -> None:
     seen: list[Any] = []
 
     def step(model: nn.Module, x: Tensor) -> None:
@@ -277,8 +279,27 @@ def test_outside_the_forward_a_value_is_taken_to_be_one() -> None:
         model.zero_grad()
         seen.append((loss.item(), bool(loss > 3), int(x.long().max())))
 
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, 1)
+    estimate = estimate_memory(model, (WIDTH,), 4, train_step=step)
+    told = seen[-1]
+    step(model, real_input((4, WIDTH), torch.float32, torch.device("cpu")))
+    assert told == seen[-1]
+    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value as in a real step",)
+    estimate = estimate_memory(model.to("meta"), (WIDTH,), 4, train_step=step)
+    assert (1.0, False, 1) in seen
+    places = [assumption.partition(" in step (test_memory_values.py:")[0] for assumption in estimate.assumptions]
+    assert places == [f"_local_scalar_dense in the step, 2 times: value taken to be {v}" for v in (1.0, False, 1)]
+
+
+def test_a_value_that_is_only_told_needs_no_real_step() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        assert type(x) is not Tensor
+        loss = model(x).sum()
+        loss.backward()
+        print(f"{loss:.2f} {loss.item() / 2:.3f}", loss.item())
+
     estimate = estimate_memory(nn.Linear(WIDTH, 1), (WIDTH,), 4, train_step=step)
-    assert seen[-1] == (1.0, True, 1)
     assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken to be 1",)
 
 

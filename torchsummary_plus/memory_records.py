@@ -101,7 +101,8 @@ class MemoryLog:
     An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
     ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
-    what was taken for values that only data tell. ``in_blocks``: an allocator has rounded the events' bytes already.
+    what was taken for values that only data tell; ``others`` are the logs with other answers there. ``in_blocks``: an
+    allocator has rounded the events' bytes already.
     """
 
     moments: tuple[Moment, ...]
@@ -113,6 +114,7 @@ class MemoryLog:
     assumptions: tuple[str, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     in_blocks: bool = False
+    others: tuple[MemoryLog, ...] = ()
 
 
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:

@@ -88,11 +88,19 @@ class Estimate:
 
         Both are ``peak_bytes`` where every rule is exact and no number of iterations is assumed. What ``unknown`` names
         opens the range upwards: by the most that each such operator may hold while it runs, and by a page at least.
+        Where ``assumptions`` were guessed, it holds the peaks of other answers as well.
         """
-        if not self.unknown and not any(storage.band or storage.assumed for storage in self.log.storages):
-            return self.peak_bytes, self.peak_bytes
-        low, high = (run_log(at_edge(self.log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        return min(low, self.peak_bytes), max(high, self.peak_bytes + (LEAST_DOUBT if self.unknown else 0))
+        edges = self._edges(self.log, self.peak_bytes)
+        for log in self.log.others:
+            edges += self._edges(log, run_log(log, self.backend, self.options).peak_bytes)
+        return min(edges), max(edges)
+
+    def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
+        """The least and the most that the peak of a log may be."""
+        if not log.unknown and not any(storage.band or storage.assumed for storage in log.storages):
+            return peak, peak
+        low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
+        return min(low, peak), max(high, peak + (LEAST_DOUBT if log.unknown else 0))
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

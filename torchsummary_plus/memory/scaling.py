@@ -35,7 +35,7 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     storages = tuple(replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row))) for row in specs)
     doubted = zip(*(log.doubts for log in logs.values()))
     doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
-    return replace(first, events=events, storages=storages, doubts=doubts)
+    return replace(first, events=events, storages=storages, doubts=doubts, others=())
 
 
 def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:

@@ -15,10 +15,14 @@ Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Copies:
-    """Real copies of tensors on a device, each on the copy of its whole storage, so that views share one."""
+    """Real copies of tensors on a device, each on the copy of its whole storage, so that views share one.
 
-    def __init__(self, device: torch.device) -> None:
+    Tensors of other devices stay where they are, unless it ``moves`` them.
+    """
+
+    def __init__(self, device: torch.device, moves: bool = False) -> None:
         self.device = device
+        self.moves = moves
         self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -36,9 +40,10 @@ class Copies:
         return tensor.untyped_storage()._cdata in self._copied
 
     def alike(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The copy of any tensor, as a parameter if it is one; only one on this device shares what it shares."""
-        shares = is_plain(tensor) and tensor.device == self.device
-        copy = self.of(tensor.detach()) if shares else tensor.detach().clone()
+        """The copy of any tensor, as a parameter if it is one; only one that stays elsewhere shares nothing."""
+        to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
+        place = self.device if to_here else tensor.device
+        copy = self.of(tensor.detach()) if to_here and is_plain(tensor) else tensor.detach().to(place, copy=True)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(copy, tensor.requires_grad)
         return copy.requires_grad_(tensor.requires_grad)

@@ -43,6 +43,8 @@ class _Here(threading.local):
     """What this thread does at present."""
 
     in_kernel = False
+    in_item = False
+    refusal: Callable[[], None] | None = None
 
 
 _here = _Here()
@@ -55,7 +57,7 @@ class Fake(torch.Tensor):
     known: torch.Tensor | None = None
     """What the tensor would hold, on the CPU, where a pass knows it."""
     at_one: bool | None = None
-    """Of a comparison of one value: what it gives where each value that nobody knows is 1."""
+    """Of booleans: what they are where each value that nobody knows is 1."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     cuda_is_guarded = False
@@ -76,6 +78,14 @@ class Fake(torch.Tensor):
     def is_cpu(self) -> bool:  # type: ignore[override]
         return not _here.in_kernel and self.fake_device.type == "cpu"
 
+    def item(self) -> Any:
+        _here.in_item, _here.refusal = True, None
+        try:
+            value = super().item()
+        finally:
+            _here.in_item = False
+        return value if _here.refusal is None else UndecidedFloat(value, _here.refusal)
+
     def tolist(self) -> Any:
         return [row.tolist() for row in self.unbind()] if self.dim() else self.item()
 
@@ -95,6 +105,47 @@ class Fake(torch.Tensor):
         if func is PRIM_DEVICE:
             return args[0].device
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
+
+
+def defer_refusal(refusal: Callable[[], None]) -> bool:
+    """Whether a number that is asked for may be any, until something is decided by it: ``refusal`` is called then."""
+    if _here.in_item:
+        _here.refusal = refusal
+    return _here.in_item
+
+
+class UndecidedFloat(float):
+    """The value of a fake that is printed or logged as a rule; where something is decided by it, it refuses."""
+
+    def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
+        made = super().__new__(cls, value)
+        made.refusal = refusal
+        return made
+
+    refusal: Callable[[], None]
+    __hash__ = float.__hash__
+
+
+def _deciding(name: str) -> Callable[..., Any]:
+    def decide(self: UndecidedFloat, *others: Any) -> Any:
+        self.refusal()
+        return getattr(float, name)(self, *others)
+
+    return decide
+
+
+def _reckoning(name: str) -> Callable[..., Any]:
+    def reckon(self: UndecidedFloat, *others: Any) -> Any:
+        value = getattr(float, name)(self, *others)
+        return UndecidedFloat(value, self.refusal) if isinstance(value, float) else value
+
+    return reckon
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "round", "floor", "ceil"):
+    setattr(UndecidedFloat, f"__{_name}__", _deciding(f"__{_name}__"))
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
+    setattr(UndecidedFloat, f"__{_name}__", _reckoning(f"__{_name}__"))
 
 
 class in_kernel:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import ForwardError, StepError
-from .fakes import DataDependentError, Fake
+from ..errors import ForwardError, StepError, SummaryError
+from .fakes import DataDependentError, Fake, UnfakeableError
 from .modules import ModuleTree, class_name
 from .passes import Frame, Pass, failed_frame
 from .structures import first_tensor, shapes_text
@@ -39,6 +40,22 @@ def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, n
     """The error of what a step does outside the model's forward; ``owner`` is the number of the module it is for."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
     return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
+
+
+def is_told_by(real: BaseException, error: ForwardError | StepError) -> bool:
+    """Whether an error says what the exception of a real step does."""
+    return error.original == _text(real)
+
+
+def told_of_real_step(error: ForwardError | StepError, real: BaseException | None, failure: str) -> SummaryError:
+    """The error of a fake step, with what the real one does: it failed with ``real``, or there was none, told why."""
+    if error.hint or (real is not None and is_told_by(real, error)):
+        return error
+    if real is not None:
+        return replace(error, hint=f"the real step fails as well: {_text(real)}")
+    if not isinstance(error.__cause__, (DataDependentError, UnfakeableError, NotImplementedError)):
+        return error
+    return replace(error, hint=f"a real step would tell, and there is none: {failure}")
 
 
 def _message(error: BaseException) -> str:
@@ -160,8 +177,13 @@ def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
     return ""
 
 
+def is_sharded(message: str) -> bool:
+    """Whether an error is of a model sharded over processes, of which one process alone knows no step."""
+    return re.search(r"class (FlatParameter|DTensor) has no fake", message) is not None
+
+
 def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
-    if re.search(r"class (FlatParameter|DTensor) has no fake", message):
+    if is_sharded(message):
         return "the model is sharded over processes: ask before FullyShardedDataParallel or fully_shard takes it"
     return ""
 

@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from typing import Any
 
 import torch
@@ -15,12 +15,15 @@ from ..memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, 
 from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
 from .questions import OUTSIDE
+from .stored import all_stored
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
 from .workspace_registry import LASTING, RESERVES, SCRATCH
 
 GATHERED = "aten::cat"
 """How an optimizer that searches along a line gathers all gradients in one."""
+SHAPES_ONLY = "prims::"
+"""Operators by which torch itself works out shapes on meta, as where it adds a tangent of zeros (BinaryOps.cpp)."""
 
 
 class Ledger(Listener):
@@ -67,7 +70,7 @@ class Ledger(Listener):
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book tensors that are there already, or give those that are booked a kind."""
-        for tensor in filter(self._is_here, tensors):
+        for tensor in filter(self._is_here, all_stored(tensors)):
             storage = self._storage(tensor)
             known = self._live.get(storage._cdata)
             number = self._book(storage, owner) if known is None else known[0]
@@ -133,7 +136,7 @@ class Ledger(Listener):
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
-            here = filter(self._is_here, all_tensors(output))
+            here = filter(self._is_here, all_stored(all_tensors(output)))
             booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
             outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
@@ -167,7 +170,8 @@ class Ledger(Listener):
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
-        sizes = iter(self.workspaces.reserves(name, args, kwargs, out))
+        on_meta = name.startswith(SHAPES_ONLY)
+        sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
         results = iter(_results(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
@@ -214,9 +218,11 @@ class Ledger(Listener):
     def _is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor takes memory of the device that the books are of, in a storage of its own.
 
-        A tensor on meta that is no fake was a real one and is on the storage of a fake by now.
+        A tensor on meta that is no fake was a real one and is on the storage of a fake by now. A tangent of zeros has a
+        storage that takes none (aten/src/ATen/ZeroTensorFallback.cpp).
         """
-        return tensor.layout is torch.strided and tensor.device.type in (self.backend, "meta")
+        is_here = tensor.layout is torch.strided and tensor.device.type in (self.backend, "meta")
+        return is_here and not tensor._is_zerotensor()
 
     def _event(self, storage: int, nbytes: int) -> None:
         self.events.append((len(self.moments) - 1, storage, nbytes))

@@ -15,6 +15,7 @@ import torch
 
 from .passes import Frame, Listener
 from .questions import OUTSIDE
+from .stored import all_stored
 from .structures import all_tensors
 
 SIGN = "torchsummary_plus "
@@ -87,5 +88,5 @@ def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int
 
 
 def _storages(tensors: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.UntypedStorage]:
-    here = (tensor for tensor in tensors if tensor.device.type == device.type and tensor.layout is torch.strided)
+    here = (tensor for tensor in all_stored(tensors) if tensor.device.type == device.type)
     return (tensor.untyped_storage() for tensor in here)

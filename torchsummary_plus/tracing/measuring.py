@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from .passes import Pass, failed_frame, run_really
 from .profiled import ProfileReader, changes, with_requests
 from .questions import OUTSIDE
 from .steps import Held, Step, Steps, tensors_in, with_loss
+from .stored import all_stored
 from .structures import all_tensors
 from .trace import Options, eager, materialised, trace, unwrapped
 from .world import LOCK, swap_tensors
@@ -36,28 +37,15 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
     Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
     """
     example = _settled(model, example, step)
-    with LOCK, ExitStack() as stack:
+    with LOCK:
         tree = ModuleTree(unwrapped(model))
         if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
         _check_places(tree, device)
-        outside = Outside(tree, step)
-        stack.enter_context(outside.kept())
-        exchange = stack.enter_context(exchanging())
-        stack.enter_context(eager())
-        stack.enter_context(torch.set_grad_enabled(step.mode == "train"))
-        tree.modules[0].train(step.mode == "train")
         before = _reserved(device, afresh=True)
-        copies = Copies(device)
-
-        def put(tensor: Tensor) -> Tensor:
-            return exchange.put(tensor, copies.alike)
-
-        swap_tensors(with_loss(tree, step), put, put)
-        outside.put(exchange, copies.alike)
-        copies.settle()
-        log = _profiled(tree, example, step, device, exchange, list(outside.holdings()))
-        after = _reserved(device)
+        with copied(tree, step, Copies(device)) as (exchange, outside):
+            log = profiled(tree, example, step, device, exchange, outside)
+            after = _reserved(device)
         return log, None if before is None or after is None else after - before
 
 
@@ -81,9 +69,31 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
         raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
 
 
-def _profiled(
+@contextmanager
+def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Held]]]:
+    """While it holds, copies are what the tensors of a model and those that its steps reach are; gives the latter."""
+    outside = Outside(tree, step)
+    with (
+        outside.kept(),
+        exchanging() as exchange,
+        eager(),
+        torch.set_grad_enabled(step.mode == "train"),
+    ):
+        tree.modules[0].train(step.mode == "train")
+
+        def put(tensor: Tensor) -> Tensor:
+            return exchange.put(tensor, copies.alike)
+
+        swap_tensors(with_loss(tree, step), put, put)
+        outside.put(exchange, copies.alike)
+        copies.settle()
+        yield exchange, list(outside.holdings())
+
+
+def profiled(
     tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: Sequence[Held]
 ) -> MemoryLog:
+    """The memory events of the steps of a model, whose tensors are copies already, as torch's profiler sees them."""
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
@@ -101,8 +111,8 @@ def _profiled(
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps._give_targets(example, make, convert)
     own = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
-    known = [*own, *all_tensors((args, kwargs, steps.targets))]
-    held = [tensor for tensor in known if tensor.device.type == device.type and tensor.layout is torch.strided]
+    known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
+    held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
@@ -152,10 +162,6 @@ class RealSteps(Steps):
             output = self._all(args, kwargs)
             self.marks.stop()
             del output
-
-
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
 
 
 def _settled(model: nn.Module, example: Example, step: Step) -> Example:

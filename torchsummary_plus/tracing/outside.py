@@ -32,6 +32,7 @@ class Outside:
 
     def __init__(self, tree: ModuleTree, step: Step) -> None:
         self.tree = tree
+        self._own = {id(tensor) for tensor in tree.tensors()}
         parameters = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
         steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
         self.stepping = stepping() if steps_itself else []
@@ -81,9 +82,8 @@ class Outside:
     def holdings(self) -> Iterator[Held]:
         """What is held before the steps, with its kind and the number of the module that it is for."""
         known = self._known()
-        own = {id(tensor) for tensor in self.tree.tensors()}
         for tensor in self.found.tensors:
-            if id(tensor) in own or id(tensor) in self._left or tensor.layout is not torch.strided:
+            if id(tensor) in self._own or id(tensor) in self._left:
                 continue
             learns = tensor.is_leaf and tensor.requires_grad
             yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))

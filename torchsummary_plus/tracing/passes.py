@@ -95,6 +95,9 @@ class Pass(TorchDispatchMode):
         self.around: Pass | None = None
         self.deaf = False
         self.in_engine = False
+        self.transformed = False
+        """Whether the engine runs for a transform of ``torch.func``, under which it compares the devices of gradients
+        (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
         self.in_attention = False
         self.in_recurrence = False
         self._begin = _heard(listeners, "begin")
@@ -121,7 +124,7 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return META if self.in_engine else args[0].device
+            return META if self.in_engine and not self.transformed else args[0].device
         kwargs = kwargs or {}
         with self.turn:
             if self.deaf:

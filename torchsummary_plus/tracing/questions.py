@@ -1,23 +1,23 @@
 """Operators whose result depends on values: what they ask where there are none, and how they are answered.
 
-Sizes come from a real forward that was asked the same (``rehearsal.py``), else they are the largest that the operator
-can give; a single value comes from the real forward alone. Outside the model's forward, in a loss, a backward or a
-training step, there was none: a value is taken to be 1 there, and an operator runs on zeros. How each question was
-answered is noted, for the user to read.
+Sizes and values come from a real forward that was asked the same (``rehearsal.py``); what is asked outside forwards,
+in a loss, a backward or a training step, from a real step (``real_steps.py``). Where there is neither, sizes are the
+largest that the operator can give, or those that it gives on zeros, and values are guessed (``at_one.py``): numbers
+only outside forwards. How each question was answered is noted, for the user to read.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from .fakes import META, DataDependentError, Fake, in_kernel, wrap
+from .at_one import Guesses
+from .fakes import META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
 from .kernels import tensors_of
 from .on_zeros import on_zeros
 from .passes import Frame
@@ -34,10 +34,10 @@ class Asked(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
-REHEARSED = "sizes as in a real forward"
+REHEARSED = "sizes as in a real"
 MOST = "taken to give as much as it can"
-VALUE = "value as in a real forward"
-ONE = "value taken to be 1"
+VALUE = "value as in a real"
+TAKEN = "value taken to be"
 ZEROS = "sizes as on zeros"
 
 aten = torch.ops.aten
@@ -46,15 +46,24 @@ aten = torch.ops.aten
 class Answers:
     """What operators that ask for values are told.
 
-    ``recorded`` are the answers of a real forward in their order, by question; None before there was one.
-    A forward that is run again, in the next step or for a checkpoint, asks the same again: answers are given in turn.
+    ``recorded`` are the answers of a real forward in their order, by question, and of a whole real step where
+    ``of_step``; None before there was a forward. A forward that is run again, in the next step or for a checkpoint,
+    asks the same again: answers are given in turn. What was not recorded is guessed, where there are ``guesses``.
     """
 
-    def __init__(self, recorded: dict[Asked, list[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        recorded: dict[Asked, list[Any]] | None = None,
+        of_step: bool = False,
+        guesses: Guesses | None = None,
+    ) -> None:
         self.recorded = recorded
+        self.of_step = of_step
+        self.guesses = guesses
         self.asked: dict[Asked, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
-        self.refused = False
+        self.refused: int | None = None
+        """The number of the module that was refused an answer first."""
 
     def turn(self, asked: Asked) -> int:
         """How often this was asked before."""
@@ -62,28 +71,66 @@ class Answers:
         self.asked[asked] = number + 1
         return number
 
+    def recall(self, asked: Asked, number: int) -> Any:
+        """What a real forward or step was told when it asked this for the ``number``-th time; None of none."""
+        told = (self.recorded or {}).get(asked)
+        return told[number % len(told)] if told else None
+
     def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it.
 
         ``number`` tells which time it is that this is asked, from :meth:`turn`.
         """
+        found = self.recall(asked, number)
+        if found is None:
+            return self._guess(asked, func, args, kwargs, device)
+        self.assume_recalled(asked, VALUE if func in SCALARS else REHEARSED)
+        return found if func in SCALARS else made(func, args, kwargs, found, device)
+
+    def assume_recalled(self, asked: Asked, how: str) -> None:
+        """Note that an answer is that of a real pass."""
+        self.assume(asked.module, asked.operator, f"{how} {'step' if self.of_step else 'forward'}")
+
+    def _guess(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """What a question is answered that no real forward or step tells."""
         outside = asked.module == OUTSIDE
-        told = (self.recorded or {}).get(asked)
-        found = told[number % len(told)] if told else None
-        result: Any = None
-        if self.recorded is not None or outside:
-            result = found if func in SCALARS else made(func, args, kwargs, found, device)
-        how = (VALUE if found is not None else ONE) if func in SCALARS else REHEARSED if found is not None else MOST
+        dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
+        if self.guesses is None:
+            deferred = outside and func in SCALARS and dtype.is_floating_point
+            if not (deferred and defer_refusal(lambda: self.refuse(asked.module, func))):
+                self.refuse(asked.module, func)
+            self.assume(asked.module, asked.operator, f"{TAKEN} 1")
+            return 1.0
+        if func in SCALARS:
+            if not outside and dtype is not torch.bool:
+                self.refuse(asked.module, func)
+            value, site = self.guesses.value(tensors_of(args), dtype)
+            self.assume(asked.module, asked.operator, f"{TAKEN} {value} in {site}")
+            return value
+        self.guesses.sizes = True
+        result, how = made(func, args, kwargs, None, device, self.guesses.least), MOST
         if result is None and outside:
-            if func in SCALARS:
-                result = _at_one(func, args[0])
-            else:
-                result, how = on_zeros(func, args, kwargs, device), ZEROS
+            result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
-            self.refused = True
-            raise DataDependentError(f"{func} needs the values of a tensor")
+            self.refuse(asked.module, func)
         self.assume(asked.module, asked.operator, how)
         return result
+
+    def lengths(self, asked: Asked, func: OpOverload) -> Any:
+        """The lengths of packed sequences; None where they are taken to be the longest there can be."""
+        found = self.recall(asked, self.turn(asked))
+        if found is None and self.guesses is None:
+            self.refuse(asked.module, func)
+        if found is None:
+            self.assume(asked.module, asked.operator, MOST)
+        else:
+            self.assume_recalled(asked, REHEARSED)
+        return found
+
+    def refuse(self, module: int, func: OpOverload) -> NoReturn:
+        """Raise :class:`DataDependentError`, and remember it: the caller may catch it."""
+        self.refused = module if self.refused is None else self.refused
+        raise DataDependentError(f"{func} needs the values of a tensor")
 
     def assume(self, module: int, operator: str, how: str) -> None:
         """Note what was assumed for an operator."""
@@ -108,38 +155,11 @@ def _place(module: int, paths: Sequence[str]) -> str:
     return "the step" if module == OUTSIDE else paths[module] or "the model itself"
 
 
-SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default})
+SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
 """Operators that give a value, and no tensor."""
 
 INDEX = aten.index.Tensor
-
-_COMPARISONS = {
-    id(getattr(getattr(aten, name), kind)): getattr(operator, name)
-    for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for kind in ("Scalar", "Tensor")
-}
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
-
-
-def note_comparison(func: Any, args: Any, out: Any) -> None:
-    """Note with the comparison of one value what it gives where that is 1, as such a value is taken to be."""
-    compare = _COMPARISONS.get(id(func))
-    if compare is not None and type(out) is Fake and out.numel() == 1:
-        out.at_one = bool(compare(*map(_number, args[:2])))
-
-
-def _number(value: Any) -> Any:
-    """A number, that of a real tensor, or 1."""
-    return value if not isinstance(value, Tensor) else 1 if type(value) is Fake else value.item()
-
-
-def _at_one(func: OpOverload, tensor: Tensor) -> Any:
-    """The value of a tensor of one element, or of the equality of two, that nobody knows."""
-    if func is aten.equal.default:
-        return True
-    if type(tensor) is Fake and tensor.at_one is not None:
-        return tensor.at_one
-    return torch.ones((), dtype=tensor.dtype).item()
+PACK = aten._pack_padded_sequence.default
 
 
 def question(module: int, func: OpOverload, args: Any) -> Asked:
@@ -153,6 +173,8 @@ def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
         return False
     if func is INDEX:
         return bool(_masks(args[1]))
+    if func is PACK:
+        return True
     return kwargs.get("output_size") is None
 
 
@@ -160,7 +182,7 @@ def _may_ask(func: OpOverload) -> bool:
     found = _MAY_ASK.get(id(func))
     if found is None:
         unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        found = _MAY_ASK[id(func)] = is_foreign(func) or any(tag in func.tags for tag in unclear)
+        found = _MAY_ASK[id(func)] = is_foreign(func) or func is PACK or any(t in func.tags for t in unclear)
     return found
 
 
@@ -177,6 +199,8 @@ def record(func: OpOverload, args: Any, out: Any) -> Any:
     """What a real operator was answered, as :class:`Answers` gives it again."""
     if func is INDEX:
         return [int(mask.sum()) for mask in _masks(args[1])]
+    if func is PACK:
+        return args[1].tolist()
     if isinstance(out, Tensor):
         return tuple(out.shape), out.dtype
     return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
@@ -199,15 +223,24 @@ def _masks(indices: Sequence[Tensor | None]) -> list[Tensor]:
     return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
 
 
-def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device) -> Any:
-    """Fakes of the sizes found, or of the largest there can be; None where these are not known."""
+def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
+    """Fakes of the sizes found, or of the largest or the least there can be; None where these are not known."""
     if func is INDEX:
-        return _indexed(args[0], args[1], found)
+        return _indexed(args[0], args[1], [0] * len(_masks(args[1])) if least else found)
     most = _MOST.get(func.name())
     if found is None and most is not None:
         found = most(*args, **kwargs)
+        found = _least(found) if least else found
     with in_kernel():
         return None if found is None else _fakes(found, device)
+
+
+def _least(found: Any) -> Any:
+    """The sizes with none of all that there may be; of several results only the first is what was selected."""
+    if isinstance(found, list):
+        return [_least(found[0]), *found[1:]]
+    shape, dtype = found
+    return (0, *shape[1:]), dtype
 
 
 def _fakes(found: Any, device: torch.device) -> Any:

@@ -24,33 +24,39 @@ LONGEST = 10**12
 """Multiply-adds after which a rehearsal is given up: about half a minute of one core's single precision products."""
 
 
+LONGEST_STEP = 10**11
+"""The same for a whole step, which is run for what is asked outside of forwards."""
+
 MOST_INPUT_BYTES = 1 << 30
 """Bytes of real inputs beyond which there is no rehearsal."""
 
-
-class _TooLongError(Exception):
-    """The forward takes more multiply-adds than a rehearsal may."""
-
-    def __init__(self) -> None:
-        super().__init__(f"it takes more than {LONGEST:,} multiply-adds")
+WITHOUT_VALUES = "the model is on meta and has no values"
 
 
-class _Recorder(Listener):
+class TooLongError(Exception):
+    """A real forward or step takes more multiply-adds than it may."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(f"it takes more than {longest:,} multiply-adds")
+
+
+class Recorder(Listener):
     """Notes what each operator that asks for values was answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
         self.answers: dict[Asked, list[Any]] = {}
         self.multiply_adds = 0
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
-        if self.multiply_adds > LONGEST:
-            raise _TooLongError
+        if self.multiply_adds > self.longest:
+            raise TooLongError(self.longest)
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
             self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
 
 
-class _Unrolled(TorchFunctionMode):
+class Unrolled(TorchFunctionMode):
     """``tolist()`` value by value, as it runs on fakes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,7 +71,7 @@ def _unrolled(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a real forward was answered, in order, by question; or why there was none."""
+    """What a real forward or step was answered, in order, by question; or why there was none."""
 
     answers: dict[Asked, list[Any]]
     failure: str = ""
@@ -77,10 +83,10 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     There is none where the model has no weights, fails, or takes too long. It is afterwards what it was.
     """
     if any(tensor.device.type == "meta" for tensor in tree.tensors()):
-        return Rehearsal({}, "the model is on meta and has no values")
+        return Rehearsal({}, WITHOUT_VALUES)
     if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
         return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
-    recorder = _Recorder()
+    recorder = Recorder(LONGEST)
     world = RealWorld(CPU)
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))
@@ -94,7 +100,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
-            with watch, _Unrolled():
+            with watch, Unrolled():
                 tree.modules[0](*args, **kwargs)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from .at_one import note_at_one
 from .fakes import META, Fake
 from .kernels import tensors_of
 from .on_zeros import on_zeros
 from .passes import Pass
-from .questions import OUTSIDE, ZEROS, Answers, module_of, note_comparison
+from .questions import OUTSIDE, ZEROS, Answers, module_of
 from .semantics_functions import StepFunctions, note_node
+from .stored import is_transformed
 from .values import ValuedKernels
 from .versions import since
 
@@ -46,9 +48,7 @@ class StepKernels(ValuedKernels):
         if watch.in_recurrence and func is aten.add.Tensor and _adds_bias(*args):
             func, args = aten.alias.default, args[:1]
         if not watch.in_engine:
-            out = self._known_or_on_zeros(func, args, kwargs)
-            note_comparison(func, args, out)
-            return out
+            return self._known_or_on_zeros(func, args, kwargs)
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
@@ -67,7 +67,9 @@ class StepKernels(ValuedKernels):
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operator gives; one without a fake kernel on zeros, outside forwards: there no real pass tells."""
         try:
-            return super().__call__(func, args, kwargs)
+            out = super().__call__(func, args, kwargs)
+            note_at_one(func, args, out)
+            return out
         except NotImplementedError:
             fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if type(tensor) is Fake]
             is_outside = self.module() == OUTSIDE and isinstance(func, OpOverload) and fakes
@@ -185,7 +187,8 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
     watch = functions.watch
 
     def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        outer, watch.in_engine = watch.in_engine, True
+        outer, watch.in_engine = (watch.in_engine, watch.transformed), True
+        watch.transformed = any(map(is_transformed, roots))
         try:
             with (
                 torch.autograd.set_multithreading_enabled(False),
@@ -194,7 +197,7 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
             ):
                 return run(begun, *args, **kwargs)
         finally:
-            watch.in_engine = outer
+            watch.in_engine, watch.transformed = outer
 
     engine._engine_run_backward = watched
     try:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from ..errors import SummaryError
+from ..errors import ForwardError, StepError, SummaryError
 from ..memory_records import MemoryLog
+from .at_one import Guesses
 from .books import Books, tell_of_twins
 from .cuda_guard import capability_of
 from .embeddings import Embeddings, NeedsIntegerError
 from .exchange import Copies, exchanging
 from .fakes import CPU, standing_in_for, taken_for_tensors
-from .hints import forward_error
+from .hints import forward_error, is_sharded, is_told_by, told_of_real_step
 from .inputs import Example
 from .ledger import Ledger
 from .modules import ModuleTree
 from .outside import Outside
 from .passes import Listener, Pass, deep_stack
-from .questions import Answers
+from .questions import OUTSIDE, Answers
+from .real_steps import RealStep, measured_step, rehearse_step
 from .rehearsal import Rehearsal, rehearse
 from .semantics import StepKernels
 from .steps import Step, with_loss
@@ -34,7 +36,10 @@ from .world import LOCK, swap_tensors
 
 @dataclass(frozen=True)
 class _Task:
-    """What to record: a model's steps on an example, on a device, and what a real forward told if there was one."""
+    """What to record: a model's steps on an example, on a device, and what real passes told if there were any.
+
+    ``guesses`` answer what they did not, once there is none left to ask.
+    """
 
     tree: ModuleTree
     example: Example
@@ -43,10 +48,16 @@ class _Task:
     capability: Capability
     listeners: Sequence[Listener]
     rehearsal: Rehearsal | None = None
+    real: RealStep | None = None
+    guesses: Guesses | None = None
 
 
 class _NeedsValuesError(Exception):
-    """An operator asked for what only values tell, and no real forward has told it yet."""
+    """An operator asked for what only values tell, in a forward or ``outside``, and no real pass has told it yet."""
+
+    def __init__(self, outside: bool) -> None:
+        super().__init__()
+        self.outside = outside
 
 
 def record_step(
@@ -63,7 +74,8 @@ def record_step(
 
     The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
     step is recorded once more. So it is with integers for a sized input that reaches an embedding, with a copy of a
-    model that takes shape in its first forward, and with what a real forward tells where operators ask for values.
+    model that takes shape in its first forward, and with what a real forward or step tells where operators ask for
+    values. Where no fake step can be made, the log is that of a real one.
     Raises :class:`ForwardError`, and :class:`StepError` for what fails outside the forward.
     """
     with LOCK:
@@ -72,32 +84,91 @@ def record_step(
             tree = materialised(tree, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        task = _Task(tree, example, step, place, known, listeners)
-        while True:
-            try:
-                imported = len(sys.modules)
-                log = _record(task)
-                return log if len(sys.modules) == imported else _record(task)
-            except NeedsIntegerError as needed:
-                task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
-            except GrewError:
-                task = replace(task, tree=materialised(task.tree, task.example))
-            except _NeedsValuesError:
-                task = replace(task, rehearsal=_rehearsed(task))
+        return _recorded(_Task(tree, example, step, place, known, listeners))
 
 
-def _rehearsed(task: _Task) -> Rehearsal:
+def _recorded(task: _Task) -> MemoryLog:
+    """The log of a task, which learns from each attempt what the next one has to know."""
+    first: ForwardError | StepError | None = None
+    while True:
+        try:
+            imported = len(sys.modules)
+            log = _record(task)
+            return _with_others(task, log if len(sys.modules) == imported else _record(task))
+        except NeedsIntegerError as needed:
+            task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
+        except GrewError:
+            task = replace(task, tree=materialised(task.tree, task.example))
+        except _NeedsValuesError as needed:
+            task = _rehearsed(task, needed.outside)
+        except (ForwardError, StepError) as error:
+            first = first or error
+            guesses = None if task.guesses is None or _fails_alike(task, first) else task.guesses.after_failure()
+            if guesses is None:
+                return _otherwise(task, first)
+            task = replace(task, guesses=guesses)
+
+
+def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
+    """The log with those of other guesses, as far as these get a step to its end."""
+    others = []
+    for guesses in [] if task.guesses is None else task.guesses.alternatives():
+        with suppress(SummaryError, GrewError, NeedsIntegerError):
+            others.append(_record(replace(task, guesses=guesses)))
+    return replace(log, others=tuple(others))
+
+
+def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
+    """Whether a real step on the user's own data has failed with the same."""
+    real = None if task.real is None else task.real.error
+    return task.example.is_data and real is not None and is_told_by(real, error)
+
+
+def _rehearsed(task: _Task, outside: bool) -> _Task:
+    """The task with what a real forward tells; a whole step where that was not all, or something asks outside of it."""
+    step = task.step
+    if task.rehearsal is None and not outside:
+        found = _real_forward(task)
+        return replace(task, rehearsal=found, guesses=Guesses() if step.mode == "eval" else None)
+    real = task.real or rehearse_step(task.tree, task.example, step)
+    kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
+    found = replace(kept, failure=real.rehearsal.failure)
+    return replace(task, rehearsal=found, real=real, guesses=Guesses())
+
+
+def _real_forward(task: _Task) -> Rehearsal:
     """A real forward, on copies of what the model's code reaches beside the model."""
-    outside, copies = Outside(task.tree, task.step), Copies(CPU)
+    outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
     with outside.kept(), exchanging() as exchange:
         outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
         return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
 
 
+def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
+    """The log where no fake step can be made: on a card that of the CPU, there of a real one; or else the error."""
+    if is_sharded(error.original):
+        raise error from error.__cause__
+    why = f"no fake step could be made ({str(error).splitlines()[0]})"
+    if task.device.type == "cuda":
+        try:
+            log = _recorded(replace(task, device=CPU, guesses=None))
+        except (ForwardError, StepError) as other:
+            raise replace(error, hint=error.hint or other.hint) from error.__cause__
+        return replace(log, in_blocks=False, assumptions=(f"the kernels are those of the CPU: {why}", *log.assumptions))
+    real = task.real or rehearse_step(task.tree, task.example, task.step)
+    if real.journal is None:
+        raise told_of_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
+    log = measured_step(task.tree, task.example, task.step, real)
+    return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
+
+
 def _record(task: _Task) -> MemoryLog:
     tree, device, training = task.tree, task.device, task.step.mode == "train"
     outside = Outside(tree, task.step)
-    answers = Answers(None if task.rehearsal is None else task.rehearsal.answers)
+    recorded = None if task.rehearsal is None else task.rehearsal.answers
+    answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
+    if task.guesses is not None:
+        task.guesses.begin()
     with ExitStack() as stack:
         stack.enter_context(outside.kept())
         exchange = stack.enter_context(exchanging())
@@ -131,11 +202,11 @@ def _record(task: _Task) -> MemoryLog:
         except (NeedsIntegerError, SummaryError):
             raise
         except Exception as error:
-            if answers.refused and task.rehearsal is None:
-                raise _NeedsValuesError from error
+            if answers.refused is not None and task.guesses is None:
+                raise _NeedsValuesError(answers.refused == OUTSIDE) from error
             raise books.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
-        if answers.refused and task.rehearsal is None:
-            raise _NeedsValuesError
+        if answers.refused is not None and task.guesses is None:
+            raise _NeedsValuesError(answers.refused == OUTSIDE)
         if tree.size() != size:
             raise GrewError
         return log

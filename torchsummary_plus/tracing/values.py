@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,7 +17,7 @@ from .fakes import CPU, META, Fake, fake_like, is_plain
 from .inputs import MASK, real_input
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
-from .questions import Answers, asks, is_foreign, made, question, told_by_mask
+from .questions import PACK, Answers, asks, is_foreign, made, question, told_by_mask
 
 
 class ValuedKernels(FakeKernels):
@@ -102,7 +103,7 @@ class ValuedKernels(FakeKernels):
             return None
         reads = reading(func)
         if reads is not None:
-            return self._noted(reads(self._read, *args, **kwargs))
+            return self._noted(reads(partial(self._read_or_ask, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
             return super().__call__(func, args, kwargs)
@@ -167,6 +168,13 @@ class ValuedKernels(FakeKernels):
     def _read(self, tensor: Tensor) -> list[int] | None:
         held = self._value_of(tensor, False)
         return None if held is None else held.tolist()
+
+    def _read_or_ask(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
+        """What a tensor of lengths holds; None where it is the longest there can be."""
+        held = self._read(tensor)
+        if held is None and func is PACK:
+            held = self.answers.lengths(question(self.module(), func, args), func)
+        return held
 
     def _all_known(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
         """Whether an operator may run on values: there are some, and they and the result are few enough."""

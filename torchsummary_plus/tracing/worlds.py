@@ -113,4 +113,6 @@ class RealWorld(World):
         return real_input(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "meta":
+            return self.make(tensor.shape, tensor.dtype)
         return tensor.detach().to(self.device, copy=True)
