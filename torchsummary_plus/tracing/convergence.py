@@ -36,10 +36,11 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     by_search = group["line_search_fn"] is not None
     answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
     ledger.assuming = SEARCHED if by_search else 0.0
+    outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
     try:
         yield
     finally:
-        ledger.assuming = None
+        ledger.assuming, answers.is_search = None, outer
         group.update(told)
 
 

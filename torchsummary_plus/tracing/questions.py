@@ -64,6 +64,8 @@ class Answers:
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """The number of the module that was refused an answer first."""
+        self.is_search: Callable[[], bool] = lambda: False
+        """Tells whether an optimizer asks that is taken to go on to its limits, whatever a real one does."""
 
     def turn(self, asked: Asked) -> int:
         """How often this was asked before."""
@@ -81,6 +83,8 @@ class Answers:
 
         ``number`` tells which time it is that this is asked, from :meth:`turn`.
         """
+        if func in SCALARS and asked.module == OUTSIDE and self.is_search():
+            return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
         found = self.recall(asked, number)
         if found is None:
             return self._guess(asked, func, args, kwargs, device)
@@ -94,7 +98,7 @@ class Answers:
     def _guess(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """What a question is answered that no real forward or step tells."""
         outside = asked.module == OUTSIDE
-        dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
+        dtype = _dtype_asked(func, args)
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
             if not (deferred and defer_refusal(lambda: self.refuse(asked.module, func))):
@@ -160,6 +164,12 @@ SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.
 
 INDEX = aten.index.Tensor
 PACK = aten._pack_padded_sequence.default
+
+
+def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
+    """The dtype of a single value that is asked for."""
+    asked: torch.dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
+    return asked
 
 
 def question(module: int, func: OpOverload, args: Any) -> Asked:
