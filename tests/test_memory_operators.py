@@ -144,7 +144,8 @@ cubed.register_autograd(
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     estimate = estimate_memory(Through(lambda x: cubed(x)), (SIDE,), SIDE, device, optimizer="sgd")
-    assert {note.partition(",")[0] for note in estimate.assumptions} == {
+    scratch = {"torchsummary_plus_tests::cubed_backward"} if device == "cpu" else set()
+    assert {note.partition(",")[0] for note in estimate.assumptions} == scratch | {
         "torchsummary_plus_tests::cubed in the model itself",
         "torchsummary_plus_tests::cubed_backward in the step",
     }

@@ -61,10 +61,10 @@ def tensors(structure: Structure) -> Iterator[TensorSpec]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """A parameter or buffer. ``key`` is the same for names of one tensor, ``storage`` for tensors in one storage.
+    """A parameter or buffer. ``key`` is the same for names of one tensor.
 
-    ``numel`` in elements; ``storage_bytes`` is what the whole storage holds, so that two views of one storage
-    are not counted twice.
+    ``shape`` and ``numel`` are those of the weight it stands for, also where its elements are packed. ``storages`` are
+    the number and the bytes of each storage it lies in, so that two views of one are not counted twice.
     """
 
     name: str
@@ -73,8 +73,7 @@ class ParameterSpec:
     dtype: str
     numel: int
     trainable: bool
-    storage: int
-    storage_bytes: int
+    storages: tuple[tuple[int, int], ...]
 
 
 Setting = Union[bool, int, float, str, tuple[int, ...], None]

@@ -298,5 +298,5 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 def _storage_bytes(counted: list[ParameterSpec], without: list[ParameterSpec] | None = None) -> int:
     """Bytes of the distinct storages of some parameters, without those that other ones hold."""
-    excluded = {p.storage for p in without or ()}
-    return sum({p.storage: p.storage_bytes for p in counted if p.storage not in excluded}.values())
+    excluded = {number for p in without or () for number, _ in p.storages}
+    return sum({number: n for p in counted for number, n in p.storages if number not in excluded}.values())

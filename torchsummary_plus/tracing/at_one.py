@@ -47,7 +47,7 @@ _KEPT = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "di
 
 def note_at_one(func: Any, args: Any, out: Any) -> None:
     """Note with a fake of booleans what its elements are where each value that nobody knows is 1."""
-    if type(out) is not Fake or out.dtype is not torch.bool:
+    if not isinstance(out, Fake) or out.dtype is not torch.bool:
         return
     compare = _BOTH.get(id(func))
     if compare is not None:
@@ -56,13 +56,13 @@ def note_at_one(func: Any, args: Any, out: Any) -> None:
         out.at_one = not _value(args[0])
     else:
         first = args[0] if args else None
-        follows = type(first) is Fake and (id(func) in _KEPT or first.dtype is torch.bool)
+        follows = isinstance(first, Fake) and (id(func) in _KEPT or first.dtype is torch.bool)
         out.at_one = bool(_value(first)) if follows else None
 
 
 def _value(value: Any) -> Any:
     """A number, that of a real tensor of one element, what a fake of booleans is where values are 1, or 1."""
-    if type(value) is Fake:
+    if isinstance(value, Fake):
         return True if value.at_one is None else value.at_one
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else 1

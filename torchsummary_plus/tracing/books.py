@@ -20,6 +20,7 @@ from .inputs import Example, realise
 from .ledger import Ledger
 from .passes import failed_frame
 from .questions import OUTSIDE
+from .remaking import remade
 from .semantics import StepKernels, engine_watched
 from .semantics_functions import StepFunctions, failed_node, functions_as_without_mode
 from .steps import Held, Step, Steps
@@ -94,7 +95,7 @@ class Books(Steps):
         return log
 
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else self.kernels.stand_in(tensor)
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """The error as the user should read it: which part of the step failed, where, and why.

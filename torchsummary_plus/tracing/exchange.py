@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .fakes import is_plain
+from .remaking import remade
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
@@ -71,8 +72,8 @@ class Exchange:
         """Give a tensor what ``make`` makes of it; where that cannot be, return what was made, else the tensor."""
         if tensor in self:
             return tensor
-        other = make(tensor)
-        if not is_plain(tensor):
+        other = remade(tensor, lambda part: part if part in self else make(part))
+        if not is_plain(tensor) or other is tensor:
             return other
         vars(other).update({**vars(tensor), **vars(other)})
         hooks, late = tensor._backward_hooks, tensor._post_accumulate_grad_hooks

@@ -7,9 +7,10 @@ a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/test_fakes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import optimizer
@@ -62,6 +63,10 @@ class Fake(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     cuda_is_guarded = False
 
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
+        """A parameter with the data of another tensor, as the class of any parameter makes it."""
+        return dress(torch.nn.Parameter(data, requires_grad), cls, attributes)
+
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return META if _here.in_kernel else self.fake_device
@@ -91,6 +96,10 @@ class Fake(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         return object.__format__(self, spec) if self.dim() else format(self.item(), spec)
+
+    def as_subclass(self, cls: Any) -> Any:
+        """The same as another class of tensors, still a fake; torch's own would make a tensor of that class alone."""
+        return dress(torch.ops.aten.alias.default(self), cls, {})
 
     def numpy(self, *, force: bool = False) -> Any:
         raise DataDependentError("numpy() needs the values of a fake tensor")
@@ -183,14 +192,43 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     return fake
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+CLASSES: set[type] = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor), Fake}
+"""The classes of tensors that are nothing more."""
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether meta storage can stand for the tensor: strided, not quantized, of no class of its own."""
-    return (
-        tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested and type(tensor) in _PLAIN
-    )
+    """Whether meta storage can stand for the tensor: strided, not quantized, of no class that dispatches operators."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    return type(tensor) in CLASSES or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+OF_FAKES = ("fake_device", "known", "_is_param")
+"""The attributes that a fake has of its own."""
+
+
+def dress(tensor: torch.Tensor, kind: type, attributes: Mapping[str, Any]) -> torch.Tensor:
+    """Give a tensor a class that is none of torch's own, and attributes. A fake stays one: its class is of both."""
+    if kind not in CLASSES:
+        tensor.__class__ = _fake_class(kind) if isinstance(tensor, Fake) else kind
+    vars(tensor).update({name: value for name, value in attributes.items() if name not in OF_FAKES})
+    return tensor
+
+
+def _fake_class(kind: type) -> type[Fake]:
+    """A class of fakes that are also of a class of tensors, with its attributes, methods and ``__torch_function__``."""
+    if issubclass(kind, Fake):
+        return kind
+    if kind not in _FAKE_CLASSES:
+        function = next(vars(base)["__torch_function__"] for base in kind.__mro__ if "__torch_function__" in vars(base))
+        meta: Any = type(kind)
+        made = meta(kind.__name__, (Fake, kind), {"__module__": kind.__module__})
+        made.__torch_function__ = function  # torch turns that of a new class off where it is the one of any tensor.
+        _FAKE_CLASSES[kind] = made
+    return _FAKE_CLASSES[kind]
+
+
+_FAKE_CLASSES: WeakKeyDictionary[type, type[Fake]] = WeakKeyDictionary()
 
 
 def check_fakeable(tensor: torch.Tensor) -> None:
@@ -199,7 +237,7 @@ def check_fakeable(tensor: torch.Tensor) -> None:
     A flat parameter of FSDP has none: its module moves the data about by itself.
     """
     kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
-    if not (is_plain(tensor) or type(tensor) is Fake) or kind == "FlatParameter":
+    if not (is_plain(tensor) or isinstance(tensor, Fake)) or kind == "FlatParameter":
         raise UnfakeableError(f"a {tensor.layout} tensor of class {kind} has no fake")
 
 
@@ -266,7 +304,7 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     lifted = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:
-        with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels():
+        with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels(), _wrappers_asked():
             for place, answer in answers.items():
                 setattr(*place, answer)
             yield None if in_use else torch._C._TorchDispatchModeKey.FAKE
@@ -275,6 +313,22 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
         torch._C._set_only_lift_cpu_tensors(lifted)
         for place, function in asked.items():
             setattr(*place, function)
+
+
+@contextmanager
+def _wrappers_asked() -> Iterator[None]:
+    """While it holds, a pass answers for the device of each wrapper that is made, as for that of a fake."""
+    kind: Any = torch.Tensor
+    make = kind._make_wrapper_subclass
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return make(*args, **kwargs) if len(args) > 3 else make(*args, **{**kwargs, "dispatch_device": True})
+
+    kind._make_wrapper_subclass = staticmethod(asked)
+    try:
+        yield
+    finally:
+        del kind._make_wrapper_subclass
 
 
 _ONE_KERNEL_ON_CUDA = ("_fused_rms_norm", "silu_backward", "mish_backward")
@@ -307,7 +361,7 @@ def taken_for_tensors() -> Iterator[None]:
 
     Adam asks the card here, whatever device it is for, whether its stream is being captured: that is not asked.
     """
-    lists = (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
+    lists: tuple[list[Any], ...] = (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
     kind: Any = optimizer.Optimizer
     asked = kind._accelerator_graph_capture_health_check
     kind._accelerator_graph_capture_health_check = _always(None)

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from .fakes import is_plain
 from .passes import Listener
+from .stored import stored
 
 
 class WriteJournal(Listener):
@@ -18,8 +20,9 @@ class WriteJournal(Listener):
         self.states = [(p, p.data, p.requires_grad, p.grad) for p in self.parameters]
         self.by_storage: dict[int, list[torch.Tensor]] = {}
         for p in self.parameters:
-            if p.layout is torch.strided and p.device.type != "meta":
-                self.by_storage.setdefault(p.untyped_storage()._cdata, []).append(p)
+            for part in stored(p):
+                if part.device.type != "meta":
+                    self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for p in self.parameters:
             p.grad = None
@@ -52,7 +55,7 @@ class WriteJournal(Listener):
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
     """Where a strided tensor's elements lie, and as what; of any other only the layout."""
-    if tensor.layout is not torch.strided or tensor.is_nested or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if not is_plain(tensor):
         return (tensor.layout,)
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 

@@ -56,8 +56,8 @@ class FakeKernels:
             return self._factory(func, args, kwargs)
         if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
             args = (args[0], self.twins.storage(args[1], self.device), *args[2:])
-        if any(type(tensor) is not Fake for tensor in found):
-            if id(func) in _LIFTS and type(found[0]) is not Fake:
+        if any(not isinstance(tensor, Fake) for tensor in found):
+            if id(func) in _LIFTS and not isinstance(found[0], Fake):
                 if found[0].untyped_storage().resizable():  # An array of numpy's is its owner's: it is not written to.
                     self.note_born(found[0])
                 return found[0]
@@ -90,7 +90,7 @@ class FakeKernels:
 
     def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
         """Whether a tensor has values; it is written to only if it was made for this pass."""
-        if type(tensor) is Fake or tensor.device.type != "cpu" or not is_plain(tensor):
+        if isinstance(tensor, Fake) or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
         return storage not in self.tainted and (storage in self.born or not written)
@@ -99,7 +99,7 @@ class FakeKernels:
         """Forget the values of a tensor, and of the real one that it stands for."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            real = storage if type(tensor) is not Fake else self.twins.real_of(storage)
+            real = self.twins.real_of(storage) if isinstance(tensor, Fake) else storage
             if real is not None:
                 self.tainted[real._cdata] = real
 
@@ -118,7 +118,7 @@ class FakeKernels:
     def _noted(self, out: Any) -> Any:
         """What an operator gave, with the real tensors in it known as made for this pass."""
         for tensor in tensors_of(out):
-            if type(tensor) is not Fake:
+            if not isinstance(tensor, Fake):
                 self.note_born(tensor)
         return out
 
@@ -153,7 +153,7 @@ class FakeKernels:
         reals: dict[int, torch.Tensor] = {}
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
-            if type(tensor) is Fake:
+            if isinstance(tensor, Fake):
                 return tensor
             if id(tensor) not in fakes:
                 made = fakes[id(tensor)] = self.fake_of(tensor)
@@ -202,7 +202,7 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
     for value in values:
         if isinstance(value, torch.Tensor):
             found.append(value)
-            if type(value) is Fake:
+            if isinstance(value, Fake):
                 lies = value.stride() if value.layout is torch.strided else value.layout
                 key += (value.shape, lies, value.dtype, value.fake_device)
         elif isinstance(value, (list, tuple)):
@@ -297,7 +297,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
         kwargs = _on_meta(kwargs)
     try:
         with in_kernel():
-            out = change_tensors(func(*args, **kwargs), lambda t: t if type(t) is Fake else wrap(t, device))
+            out = change_tensors(func(*args, **kwargs), lambda t: t if isinstance(t, Fake) else wrap(t, device))
     except NotImplementedError:
         if func._schema.returns or not func._schema.is_mutable:
             raise
@@ -341,7 +341,7 @@ def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool
 def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:
     """Where a result lives: where it was sent, else with the first argument that is more than a scalar."""
     wanted = kwargs.get("device")
-    if wanted is not None and torch.device(wanted).type != "meta":
+    if wanted is not None:
         return torch.device(wanted)
     return next((fake.fake_device for fake in found if fake.dim()), found[0].fake_device)
 

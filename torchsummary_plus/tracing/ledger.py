@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from .fakes import Fake
 from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
 from .questions import OUTSIDE
@@ -198,6 +199,16 @@ class Ledger(Listener):
         if self.backend == "cpu":
             self._numbers.give(func, args, out)
 
+    def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
+        """Book the tensor of a number, which is on the CPU, as long as a class dispatches the operator."""
+        if self.backend != "cpu":
+            return super().number(frame, func, nbytes)
+        owner = self._owner(frame)
+        self.moments.append(Moment(func.name(), owner, self.phase, self.step))
+        number = self._number(nbytes, owner, "workspace")
+        self._event(number, nbytes)
+        return lambda: self._event(number, 0)
+
     def _book_number(self, storage: torch.UntypedStorage) -> None:
         """Book the tensor that torch has made of a Python number."""
         if storage._cdata not in self._live:
@@ -218,11 +229,12 @@ class Ledger(Listener):
     def _is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor takes memory of the device that the books are of, in a storage of its own.
 
-        A tensor on meta that is no fake was a real one and is on the storage of a fake by now. A tangent of zeros has a
-        storage that takes none (aten/src/ATen/ZeroTensorFallback.cpp).
+        A tensor on meta that is no fake was a real one and is on the storage of a fake by now; a fake there stands for
+        an absent weight. A tangent of zeros has a storage that takes none (aten/src/ATen/ZeroTensorFallback.cpp).
         """
-        is_here = tensor.layout is torch.strided and tensor.device.type in (self.backend, "meta")
-        return is_here and not tensor._is_zerotensor()
+        place = tensor.device.type
+        is_here = place == self.backend or (place == "meta" and not isinstance(tensor, Fake))
+        return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
 
     def _event(self, storage: int, nbytes: int) -> None:
         self.events.append((len(self.moments) - 1, storage, nbytes))
@@ -263,6 +275,8 @@ class Ledger(Listener):
         spared, assumed = (map(which.__contains__, range(len(self.nbytes))) for which in (self.spared, self.assumed))
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands, assumed))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
+        tried = sorted(self.workspaces.tried.items())
+        assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])

@@ -149,15 +149,21 @@ QUANTIZED_NAMESPACES = """
     choose_qparams_symmetric dequantize_per_channel dequantize_per_tensor fake_quant_per_channel
 """
 
+BITSANDBYTES = """
+    dequantize_4bit dequantize_blockwise quantize_4bit quantize_blockwise int8_vectorwise_quant int8_vectorwise_dequant
+    int8_double_quant int8_mm_dequant
+"""
+
 _NAMES = frozenset(
     name
     for group in (
         *(ELEMENTWISE, SOFTMAX, REDUCTIONS, NORMALISATION, POOLING, RESAMPLING, LOSSES, SORTING_AND_SEARCHING),
         *(INDEXING, MOVEMENT, RANDOM, FACTORIES, SPARSE_AND_NESTED_LAYOUTS, QUANTISATION, QUANTIZED_NAMESPACES, CHECKS),
+        BITSANDBYTES,
     )
     for name in group.split()
 )
-_NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed"})
+_NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed", "bitsandbytes"})
 _FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp", "profiler"})
 """Communication between processes, and marks for the profiler."""
 

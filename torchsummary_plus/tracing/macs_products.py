@@ -102,12 +102,18 @@ def _addbmm(result: Tensor, added: Tensor, left: Tensor, right: Tensor, **_: Any
         linear_with_input_q_dq_qweight_dq_output_fp32 linear_with_input_q_dq_qweight_dq_relu_output_fp32
         mkldnn:: _linear_pointwise
         mkl:: _mkl_linear
+        bitsandbytes:: gemm_4bit gemv_4bit int8_linear_matmul int8_scaled_mm
         onednn:: qlinear_pointwise linear_dynamic_fp16 linear_relu_dynamic_fp16
     """)
 )
 def _packed_right(result: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
     """The right side is packed: the left side and the result tell."""
     return result.numel() * left.shape[-1]
+
+
+@register_formula("bitsandbytes::int8_mixed_scaled_mm")
+def _mixed_scaled_mm(result: Sequence[Tensor], left: Tensor, *_: Any, **__: Any) -> int:
+    return _packed_right(result[0], left)
 
 
 @register_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")

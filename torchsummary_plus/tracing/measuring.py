@@ -19,10 +19,12 @@ from .history import AllocatorHistory
 from .inputs import Example, real_input, realise
 from .marks import Marks
 from .modules import ModuleTree
+from .offloading import Away, is_complete, offloaded
 from .outside import Outside
 from .passes import Pass, failed_frame, run_really
 from .profiled import ProfileReader, changes, with_requests
 from .questions import OUTSIDE
+from .remaking import remade
 from .steps import Held, Step, Steps, tensors_in, with_loss
 from .stored import all_stored
 from .structures import all_tensors
@@ -63,7 +65,7 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that cannot run on a device as it is."""
-    if any(tensor.device.type == "meta" for tensor in tree.tensors()):
+    if not is_complete(tree.modules):
         raise InputError("the model has tensors on meta: it has no values to run with, and can only be predicted")
     if tree.device() != device:
         raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
@@ -84,7 +86,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         def put(tensor: Tensor) -> Tensor:
             return exchange.put(tensor, copies.alike)
 
-        swap_tensors(with_loss(tree, step), put, put)
+        swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
         outside.put(exchange, copies.alike)
         copies.settle()
         yield exchange, list(outside.holdings())
@@ -102,15 +104,17 @@ def profiled(
     def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return real_input(shape, dtype, device)
 
+    def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
+        return copy.requires_grad_(tensor.requires_grad)
+
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor in exchange:
-            return tensor
-        copied = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
-        return copied.requires_grad_(tensor.requires_grad)
+        return tensor if tensor in exchange else remade(tensor, duplicate)
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps._give_targets(example, make, convert)
-    own = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    away = [tensor for module in tree.modules for tensor in offloaded(module)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
@@ -119,8 +123,8 @@ def profiled(
     gc.collect()
     try:
         marks.follow(held)
-        known.clear()
-        held.clear()
+        for tensors_there in (known, own, away, held):
+            tensors_there.clear()
         with history, profile(activities=activities, profile_memory=True) as done:
             steps.run(args, kwargs)
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch import nn
 
 from ..records import ModuleSpec, ParameterSpec
 from .layers import layer_spec
-from .structures import dtype_name, held_bytes
+from .offloading import execution_device
+from .stored import stored
+from .structures import dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")
 _COMPUTING = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
@@ -85,8 +88,8 @@ class ModuleTree:
         return parameters + [b for module in held for b in module._buffers.values() if b is not None]
 
     def device(self) -> torch.device:
-        """The device of the first parameter or buffer, else the CPU. A model on ``meta`` counts as on the CPU."""
-        device = next((tensor.device for tensor in self.tensors()), CPU)
+        """Where the model runs: with its first parameter or buffer, else on the CPU; one on ``meta`` as on the CPU."""
+        device = execution_device(self.modules) or next((tensor.device for tensor in self.tensors()), CPU)
         return CPU if device.type == "meta" else device
 
     def dtype(self) -> torch.dtype:
@@ -145,18 +148,22 @@ class _Keys:
         self.met.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         if nn.parameter.is_lazy(tensor):
-            place: Any = id(tensor)
-            shape: tuple[int, ...] = ()
-            numel = nbytes = 0
+            return ParameterSpec(name, key, (), dtype_name(tensor.dtype), 0, trainable, ())
+        shape = logical_shape(tensor)
+        storages = dict(map(self._storage, stored(tensor) or [tensor]))
+        return ParameterSpec(
+            name, key, shape, dtype_name(tensor.dtype), prod(shape), trainable, tuple(storages.items())
+        )
+
+    def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """The number and the bytes of the storage that a tensor lies in; of one that has none, of its elements."""
+        self.met.append(tensor)
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
+            place, nbytes = ("storage", storage._cdata), storage.nbytes()
         else:
-            shape, numel = tuple(tensor.shape), tensor.numel()
-            if tensor.layout is torch.strided and not tensor.is_nested:
-                storage = tensor.untyped_storage()
-                place, nbytes = ("storage", storage._cdata), storage.nbytes()
-            else:
-                place, nbytes = id(tensor), held_bytes(tensor)
-        number = self.storages.setdefault(place, len(self.storages))
-        return ParameterSpec(name, key, shape, dtype_name(tensor.dtype), numel, trainable, number, nbytes)
+            place, nbytes = ("tensor", id(tensor)), held_bytes(tensor)
+        return self.storages.setdefault(place, len(self.storages)), nbytes
 
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

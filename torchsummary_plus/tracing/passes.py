@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .fakes import META, PRIM_DEVICE
+from .fakes import META, PRIM_DEVICE, Fake
 from .kernels import Kernel
 from .modules import ModuleTree
+from .structures import inner_tensors
 
 
 class Frame:
@@ -55,8 +57,16 @@ class Listener:
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator is about to run."""
 
+    def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
+        """A class begins to dispatch an operator, for which torch has made tensors of numbers; gives what ends it."""
+        return _nothing
+
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """An operator has run and gave ``out``; outside every call (in a backward, say) there is no frame."""
+
+
+def _nothing() -> None:
+    return None
 
 
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,6 +114,7 @@ class Pass(TorchDispatchMode):
         self._end = _heard(listeners, "end")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
+        self._number = _heard(listeners, "number")
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
@@ -124,8 +135,11 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return META if self.in_engine and not self.transformed else args[0].device
+            return META if self.in_engine and not self.transformed else _device(args[0])
         kwargs = kwargs or {}
+        foreign = [kind for kind in types if not issubclass(kind, Fake)]
+        if foreign:
+            return self._by_classes(func, foreign, args, kwargs)
         with self.turn:
             if self.deaf:
                 return self.kernel(func, args, kwargs)
@@ -135,6 +149,26 @@ class Pass(TorchDispatchMode):
             for operator in self._operator:
                 operator(self.frame, func, args, kwargs, out)
             return out
+
+    def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator on tensors whose classes dispatch it themselves: they do, and this mode sees what they call.
+
+        Without the mode they would not be told of fakes among the arguments: these are then plain tensors.
+        """
+        outer, self.in_engine = self.in_engine, False
+        nbytes = number_bytes(func, args)
+        over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and not self.deaf else []
+        try:
+            with _again(self):
+                for kind in kinds:
+                    out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
+                    if out is not NotImplemented:
+                        return out
+        finally:
+            self.in_engine = outer
+            for end in over:
+                end()
+        return NotImplemented
 
     def hold(self, mode_key: Any) -> None:
         """Take a key of torch's own among the modes, with what torch asks of the mode that has it."""
@@ -242,9 +276,38 @@ class Pass(TorchDispatchMode):
         module.register_forward_hook(after, with_kwargs=True)
 
 
-def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., None]]:
+def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """The bytes of the tensors that torch makes of Python numbers given where an operator takes tensors.
+
+    Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h, of 8 bytes, 16 of a complex number, 1 of a boolean.
+    """
+    if not isinstance(func, OpOverload):
+        return 0
+    given = zip(func._schema.arguments, args)
+    return sum(_NUMBER_BYTES.get(type(value), 0) for argument, value in given if str(argument.type) == "Tensor")
+
+
+_NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
+
+
+def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """The bound methods of those listeners that do hear ``name``."""
     return [getattr(one, name) for one in listeners if getattr(type(one), name) is not getattr(Listener, name)]
+
+
+def _device(tensor: Any) -> torch.device:
+    inner = inner_tensors(tensor)
+    return _device(inner[0]) if inner else tensor.device
+
+
+@contextmanager
+def _again(mode: Pass) -> Iterator[None]:
+    """The mode once more, inside what it dispatches."""
+    TorchDispatchMode.__enter__(mode)
+    try:
+        yield
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
 
 
 def _stand_in(watch: Pass, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:

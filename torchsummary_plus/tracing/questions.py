@@ -272,8 +272,8 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | No
                 plain += [torch.empty(rows, dtype=torch.long, device=META) for _ in range(rank)]
             else:
                 plain.append(index)
-        device = x.fake_device if type(x) is Fake else x.device
-        meta = x if type(x) is Fake else torch.empty_like(x, device=META)
+        device = x.fake_device if isinstance(x, Fake) else x.device
+        meta = x if isinstance(x, Fake) else torch.empty_like(x, device=META)
         return wrap(INDEX(meta, plain), device)
 
 

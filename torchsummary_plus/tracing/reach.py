@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import os
 import sys
 import sysconfig
 import weakref
@@ -28,6 +29,9 @@ _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
 """Folders of code whose globals and classes are not searched, this package among them."""
+
+_INSTALLED = ("site-packages", "dist-packages")
+"""Names of folders of code that is installed for all environments, or for a user."""
 
 
 class Reached:
@@ -156,4 +160,4 @@ _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 
 def _is_library(path: str | None) -> bool:
-    return path is None or path.startswith(_LIBRARIES)
+    return path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)

@@ -17,6 +17,7 @@ from .fakes import CPU
 from .inputs import Example, real_input, realise
 from .measuring import copied, profiled
 from .modules import ModuleTree
+from .offloading import is_complete
 from .outside import Outside
 from .passes import Pass, deep_stack, run_really
 from .questions import OUTSIDE
@@ -65,7 +66,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
 
     There are none where the model has no weights, or they fail, or take too long or too much memory.
     """
-    if any(tensor.device.type == "meta" for tensor in tree.tensors()):
+    if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
     recorder, journal = Recorder(rehearsal.LONGEST_STEP), Untouched()
     try:

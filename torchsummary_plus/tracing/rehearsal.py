@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from .fakes import CPU
 from .inputs import Example, realise
 from .macs import multiply_adds
 from .modules import ModuleTree
+from .offloading import is_complete
 from .passes import Frame, Listener, Pass, deep_stack, run_really
 from .questions import Asked, asks, module_of, question, record
+from .remaking import remade
 from .world import restored
 from .worlds import RealWorld
 
@@ -82,7 +85,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
 
     There is none where the model has no weights, fails, or takes too long. It is afterwards what it was.
     """
-    if any(tensor.device.type == "meta" for tensor in tree.tensors()):
+    if not is_complete(tree.modules):
         return Rehearsal({}, WITHOUT_VALUES)
     if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
         return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
@@ -95,8 +98,9 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
         stack.enter_context(world)
         world.swap(tree.modules)
         watch = Pass(tree, run_really, [*world.listeners, recorder])
+        convert = partial(remade, change=world.convert)
         try:
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), world.make, world.convert)
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), world.make, convert)
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))

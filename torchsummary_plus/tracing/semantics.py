@@ -52,6 +52,9 @@ class StepKernels(ValuedKernels):
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
+        fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
+        if kwargs.get("device") == META and fakes:  # The engine has been told that fakes are there.
+            kwargs = {**kwargs, "device": fakes[0].fake_device}
         watch.in_engine = False
         try:
             out = self._known_or_on_zeros(func, args, kwargs)
@@ -71,7 +74,7 @@ class StepKernels(ValuedKernels):
             note_at_one(func, args, out)
             return out
         except NotImplementedError:
-            fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if type(tensor) is Fake]
+            fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]
             is_outside = self.module() == OUTSIDE and isinstance(func, OpOverload) and fakes
             out = on_zeros(func, args, kwargs, fakes[0].fake_device) if is_outside else None
             if out is None:

@@ -95,7 +95,7 @@ class _Scattered:
 def _fakes(values: Iterable[Any]) -> Iterator[Fake]:
     """The fakes among some values, and in lists and tuples of them."""
     for value in values:
-        if type(value) is Fake:
+        if isinstance(value, Fake):
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _fakes(value)

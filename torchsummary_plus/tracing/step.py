@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ForwardError, StepError, SummaryError
 from ..memory_records import MemoryLog
@@ -22,6 +22,7 @@ from .hints import forward_error, is_sharded, is_told_by, told_of_real_step
 from .inputs import Example
 from .ledger import Ledger
 from .modules import ModuleTree
+from .offloading import Away
 from .outside import Outside
 from .passes import Listener, Pass, deep_stack
 from .questions import OUTSIDE, Answers
@@ -185,12 +186,17 @@ def _record(task: _Task) -> MemoryLog:
         tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
+
+        def put(tensor: Tensor) -> Tensor:
+            return exchange.put(tensor, kernels.of_model)
+
+        away = Away(
+            lambda tensor: exchange.put(tensor, kernels.offloaded),
+            lambda tensor: exchange.put(tensor, kernels.absent),
+            device,
+        )
         try:
-            swap_tensors(
-                with_loss(tree, task.step),
-                lambda tensor: exchange.put(tensor, kernels.parameter),
-                lambda tensor: exchange.put(tensor, kernels.buffer),
-            )
+            swap_tensors(with_loss(tree, task.step), put, put, away)
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
         outside.put(exchange, kernels.other)

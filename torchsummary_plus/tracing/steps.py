@@ -16,6 +16,7 @@ from ..memory_records import SUMMED
 from .inputs import Example
 from .losses import Convert, Loss, Make
 from .modules import ModuleTree
+from .offloading import offloaded
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .passes import Pass
 from .questions import OUTSIDE
@@ -100,6 +101,7 @@ class Steps:
             self.account.hold([parameter], "parameters", owner)
         for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
+            self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
 
     def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:

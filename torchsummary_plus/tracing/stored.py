@@ -1,4 +1,4 @@
-"""Any tensor as the plain ones that hold its elements: those under a transform, of a sparse or of a nested one."""
+"""Any tensor as the plain ones that hold its elements: of a wrapper, a packed weight, a sparse or a nested tensor."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .fakes import Fake
+from .fakes import CLASSES, OF_FAKES, Fake
+from .structures import all_tensors, inner_tensors
 
-_COMPRESSED = {
-    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
-    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
-    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
-    torch.sparse_coo: ("_values", "_indices"),
-}
 _NESTED = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
 
 
@@ -30,15 +24,22 @@ def stored(tensor: Tensor) -> list[Tensor]:
         return [tensor]
     if is_transformed(tensor):
         return stored(torch._C._functorch.get_unwrapped(tensor))
-    names = _COMPRESSED.get(tensor.layout)
-    if names is None and tensor.is_nested and not hasattr(tensor, "__tensor_flatten__"):
-        names = _NESTED
-    if names is not None:
+    inner = inner_tensors(tensor)
+    if inner:
+        return all_stored(inner)
+    if tensor.is_nested:
         with _disable_current_modes():
-            return [getattr(tensor, name)() for name in names]
-    if hasattr(tensor, "__tensor_flatten__"):
-        return all_stored(getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-    return [tensor] if tensor.layout is torch.strided else []
+            return [getattr(tensor, name)() for name in _NESTED]
+    if tensor.layout is not torch.strided:
+        return []
+    return [tensor, *all_stored(companions(tensor))]
+
+
+def companions(tensor: Tensor) -> list[Tensor]:
+    """The tensors that attributes of a tensor of a class of its own hold, as the scales of packed weights."""
+    if type(tensor) in CLASSES:
+        return []
+    return all_tensors({name: value for name, value in vars(tensor).items() if name not in OF_FAKES})
 
 
 def is_transformed(tensor: object) -> bool:

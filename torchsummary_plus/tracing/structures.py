@@ -7,9 +7,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import Group, Structure, TensorSpec
 
@@ -56,7 +58,7 @@ def describe_tensor(tensor: torch.Tensor) -> Structure:
     if tensor.is_nested:
         with torch.utils._python_dispatch._disable_current_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
-    if tensor.layout is torch.strided:
+    if tensor.layout is torch.strided and not is_wrapper(tensor):
         return _strided_spec(tensor.shape, tensor.dtype)
     return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
 
@@ -77,20 +79,67 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
-    """Bytes the elements take: of a sparse tensor its values and indices, of any other every element.
+    """Bytes the elements take: of a wrapper or a sparse tensor those of its parts, of any other every element.
 
     >>> held_bytes(torch.eye(4).to_sparse())
     80
     """
-    if tensor.layout is torch.strided:
-        return tensor.numel() * tensor.dtype.itemsize
-    if tensor.layout is torch.sparse_coo:
-        return held_bytes(tensor._values()) + held_bytes(tensor._indices())
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return sum(map(held_bytes, (tensor.values(), tensor.crow_indices(), tensor.col_indices())))
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return sum(map(held_bytes, (tensor.values(), tensor.ccol_indices(), tensor.row_indices())))
-    return tensor.numel() * tensor.element_size()
+    parts = inner_tensors(tensor)
+    return sum(map(held_bytes, parts)) if parts else tensor.numel() * tensor.element_size()
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_coo: ("_values", "_indices"),
+}
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the elements of a wrapper or of a sparse tensor; none of one that holds its own.
+
+    >>> [tuple(part.shape) for part in inner_tensors(torch.eye(3).to_sparse())]
+    [(3,), (2, 3)]
+    """
+    if tensor.layout in _COMPRESSED:
+        with _disable_current_modes():
+            return [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]]
+    return [getattr(tensor, name) for name in inner_names(tensor)] if is_wrapper(tensor) else []
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's class dispatches its operators itself, to tensors inside that hold the elements."""
+    kind = type(tensor)
+    if kind not in _WRAPPERS:
+        dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        _WRAPPERS[kind] = dispatches and not _has_storage(tensor) and bool(inner_names(tensor))
+    return _WRAPPERS[kind]
+
+
+_WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def inner_names(tensor: torch.Tensor) -> list[str]:
+    """The attributes of a wrapper that hold the tensors inside: of those that it is flattened to, else of all."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    names = (*vars(tensor), *slot_names(tensor)) if flatten is None else flatten()[0]
+    return [name for name in names if isinstance(getattr(tensor, name, None), torch.Tensor)]
+
+
+def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of the weight that a tensor stands for: of packed elements (bitsandbytes) that of the original one."""
+    state = getattr(tensor, "quant_state", None)
+    return tuple(getattr(state, "shape", None) or tensor.shape)
 
 
 def parts(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ import copy
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from .fakes import DataDependentError, quiet_refusals, standing_in_for
 from .hints import forward_error
 from .inputs import Example, realise
 from .modules import ModuleTree
+from .offloading import is_complete
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
+from .remaking import remade
 from .structures import describe_arguments
 from .world import LOCK, restored
 from .worlds import FakeWorld, RealWorld, World
@@ -84,7 +87,8 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     watch = Pass(twin, run_really, [])
     forwards = [(vars(module), vars(module).get("forward")) for module in twin.modules]
     try:
-        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), world.make, world.convert)
+        convert = partial(remade, change=world.convert)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), world.make, convert)
         watch.install()
         with restored([]), deep_stack(), torch.no_grad(), watch:
             twin.modules[0](*args, **kwargs)
@@ -161,7 +165,7 @@ class _Runner:
         return replace(done, run=replace(done.run, reason=self.reason))
 
     def _can_run_really(self) -> bool:
-        return all(tensor.device.type != "meta" for tensor in self.tree.tensors())
+        return is_complete(self.tree.modules)
 
     def _pass(self, batch: int) -> Trace:
         """One pass; again with integers where an embedding asks for them, and with autograd where the forward does."""
@@ -199,7 +203,8 @@ class _Runner:
 
     def _run(self, world: World, batch: int, device: torch.device, mode_key: Any) -> Trace:
         try:
-            args, kwargs, made = realise(self.example, batch, self.dtype, world.make, world.convert)
+            convert = partial(remade, change=world.convert)
+            args, kwargs, made = realise(self.example, batch, self.dtype, world.make, convert)
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
             raise forward_error(error, Pass(self.tree, run_really, []), ()) from error

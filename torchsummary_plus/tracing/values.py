@@ -33,6 +33,18 @@ class ValuedKernels(FakeKernels):
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self._copies = Copies(CPU)
 
+    def of_model(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor of a model."""
+        return self.parameter(tensor) if isinstance(tensor, Parameter) else self.buffer(tensor)
+
+    def offloaded(self, tensor: Tensor) -> Tensor:
+        """What stands for a weight that is in the CPU's memory until a forward fetches it."""
+        return self._without_values(tensor, CPU)
+
+    def absent(self, tensor: Tensor) -> Tensor:
+        """What stands for a weight that a module has no more than the shape of."""
+        return fake_like(tensor, META)
+
     def parameter(self, tensor: Tensor) -> Tensor:
         """What stands for a parameter."""
         fake = self._without_values(tensor, self.device)
@@ -108,7 +120,7 @@ class ValuedKernels(FakeKernels):
         if self.device.type == "cpu" and not asking:
             return super().__call__(func, args, kwargs)
         given = tensors_of((*args, *kwargs.values()))
-        fakes = [tensor for tensor in given if type(tensor) is Fake]
+        fakes = [tensor for tensor in given if isinstance(tensor, Fake)]
         if asking:
             return self._answered(func, args, kwargs, given, fakes)
         if not given:
@@ -153,14 +165,14 @@ class ValuedKernels(FakeKernels):
     def _factory_beside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """An operator with no tensor among its arguments; on a card with its values where they are few."""
         out = super().__call__(func, args, kwargs)
-        on_card = type(out) is Fake and out.fake_device.type != "cpu"
+        on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
         if on_card and out.numel() <= MASK and kwargs.get("generator") is None:
             out.known = func(*args, **_on_cpu(kwargs))
         return out
 
     def _value_of(self, tensor: Tensor, is_written: bool) -> Tensor | None:
         """What a tensor holds; None where that is not known."""
-        if type(tensor) is not Fake:
+        if not isinstance(tensor, Fake):
             return tensor if self._is_known(tensor, is_written) else None
         spoilt = tensor.known is None or tensor.untyped_storage()._cdata in self.spoilt
         return None if spoilt else tensor.known
@@ -198,7 +210,7 @@ class ValuedKernels(FakeKernels):
         """What an operator has written to without values has none any more."""
         if func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
-                if type(tensor) is Fake:
+                if isinstance(tensor, Fake):
                     storage = tensor.untyped_storage()
                     self.spoilt[storage._cdata] = storage
 
@@ -229,6 +241,6 @@ def _beside(out: Any, values: Any) -> Any:
     if isinstance(out, (list, tuple)):
         for item, value in zip(out, values):
             _beside(item, value)
-    elif type(out) is Fake and isinstance(values, Tensor):
+    elif isinstance(out, Fake) and isinstance(values, Tensor):
         out.known = values
     return out

@@ -25,6 +25,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_selecting,
 )
 from .structures import all_tensors
+from .workspace_foreign import foreign_scratch, is_foreign
 from .workspace_registry import (
     ALL_RESULTS,
     DOUBT,
@@ -55,6 +56,8 @@ class Workspaces:
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._doubt = 0
+        self.tried: dict[str, int] = {}
+        """Calls of operators of other libraries whose scratch memory a run on zeros has told, by name."""
         self._taken: set[tuple[bool, str]] = set()
 
     def take_doubt(self) -> int:
@@ -66,9 +69,7 @@ class Workspaces:
         """What the kernel holds while it runs, phase by phase; in the last one all results are there."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
-            if name in UNMODELLED[self.backend]:
-                self._note(name, _reach(args, kwargs, out))
-            return (AT_LAST,)
+            return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
@@ -78,6 +79,16 @@ class Workspaces:
         if any(phase.band for phase in phases):
             self._note(name)
         return (*phases, AT_LAST)
+
+    def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
+        """What a kernel that no rule is written for takes: of another library's on the CPU what it takes on zeros."""
+        tried = foreign_scratch(name, args, kwargs, out) if self.backend == "cpu" and is_foreign(name) else 0
+        if tried is None or name in UNMODELLED[self.backend] or (self.backend == "cuda" and is_foreign(name)):
+            self._note(name, _reach(args, kwargs, out))
+        if not tried:
+            return (AT_LAST,)
+        self.tried[name] = self.tried.get(name, 0) + 1
+        return (Phase(ALL_RESULTS, max(0, tried)),)
 
     def spares(self, name: str) -> bool:
         """Whether the kernel does without its scratch where there is no memory for it."""

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .structures import slot_names
+from .kernels import SMALL
+from .offloading import AS_THEY_ARE, Away, absent, swap_offloaded
+from .structures import is_wrapper, slot_names
 
 LOCK = threading.RLock()
 """One pass at a time: a pass writes into the attributes of modules."""
@@ -105,7 +107,8 @@ class _Memory:
             if turned_back is not None:
                 self.generators.append(turned_back)
                 return
-            slots = [(name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name)]
+            held = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
+            slots = [(name, getattr(value, name)) for name in held if hasattr(value, name)]
             if slots:
                 self.slots.append((value, slots))
                 self._keep_inside(tuple(held for _, held in slots), depth)
@@ -194,21 +197,31 @@ def _generators() -> list[Callable[[], object]]:
     return back
 
 
-def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> dict[int, torch.Tensor]:
+def swap_tensors(
+    modules: Sequence[nn.Module], parameter: Swap, other: Swap, away: Away = AS_THEY_ARE
+) -> dict[int, torch.Tensor]:
     """Put ``parameter(p)`` in place of every parameter, ``other(t)`` in that of every buffer and tensor attribute.
 
-    A tensor held in several places gets one stand-in; they are returned by the id of what they stand for. Call it
-    inside :func:`restored`, which undoes it.
+    Weights that come and go are treated as ``away`` says. A tensor held in several places gets one stand-in; they are
+    returned by the id of what they stand for. Call it inside :func:`restored`, which undoes it.
     """
     twins: dict[int, torch.Tensor] = {}
 
     def twin(tensor: torch.Tensor) -> torch.Tensor:
         found = twins.get(id(tensor))
         if found is None:
+            if not is_wrapper(tensor) and vars(tensor):
+                swap_inside(vars(tensor), twin)
             change = parameter if isinstance(tensor, nn.Parameter) else other
             found = twins[id(tensor)] = change(tensor)
         return found
 
+    def held_twin(tensor: torch.Tensor) -> torch.Tensor:
+        return twin(tensor) if id(tensor) in twins or tensor.numel() > SMALL else tensor
+
+    for module in modules:
+        twins.update({id(tensor): away.missing(tensor) for tensor in absent(module)})
+        swap_offloaded(module, away)
     for module in modules:
         attributes = vars(module)
         if isinstance(module, torch.jit.ScriptModule):
@@ -224,7 +237,13 @@ def swap_tensors(modules: Sequence[nn.Module], parameter: Swap, other: Swap) -> 
                 attributes[name] = twin(value)
             elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
                 swap_inside(value, twin)
-    return twins
+    for module in modules:
+        for name, value in vars(module).items():
+            if name not in _MODULE_DICTS and name != "_hf_hook":
+                _swap_held(value, held_twin)
+    found = dict(twins)
+    twins.clear()  # The functions here refer to each other, and hold it until the garbage collector comes.
+    return found
 
 
 def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
@@ -247,3 +266,15 @@ def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
                 container[key] = weakref.ref(twin(tensor))
         elif type(value) in (list, dict) and depth < _DEEPEST:
             swap_inside(value, twin, depth + 1)
+        else:
+            _swap_held(value, twin, depth + 1)
+
+
+def _swap_held(value: Any, twin: Swap, depth: int = 0) -> None:
+    """Swap the tensors that an object of a class of its own holds, as the state of a quantised weight does."""
+    kind = value.__class__
+    if depth >= _DEEPEST or kind in _INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
+        return
+    attributes = getattr(value, "__dict__", None)
+    if type(attributes) is dict and attributes and not callable(value):
+        swap_inside(attributes, twin, depth)

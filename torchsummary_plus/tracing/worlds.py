@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,7 +13,9 @@ from .fakes import CPU, fake_like, is_plain, new_fake
 from .inputs import MASK, real_input
 from .journal import WriteJournal
 from .kernels import FakeKernels, Kernel
+from .offloading import away_as_fakes
 from .passes import Listener, run_really
+from .remaking import remade
 from .world import swap_tensors
 
 
@@ -52,7 +55,8 @@ class FakeWorld(World):
         """Copies of the model's single integers, such as batches seen, by the tensor's id: forwards look into them."""
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
-        swap_tensors(modules, self._stand_in, self._stand_in)
+        stand_in = partial(remade, change=self._stand_in)
+        swap_tensors(modules, stand_in, stand_in, away_as_fakes(self.device))
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """A model's tensor on the device asked for; a scalar that lives on the CPU stays there, an integer for real."""
@@ -98,13 +102,16 @@ class RealWorld(World):
         parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
         self.journal = WriteJournal(list(parameters.values()))
         self.listeners = (self.journal,)
-        swap_tensors(modules, self._moved, lambda tensor: self._moved(tensor.detach().clone()))
+        swap_tensors(modules, partial(remade, change=self._moved), partial(remade, change=self._copied))
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor on the kind of device of this world; itself if it is there."""
         if tensor.device.type == self.device.type:
             return tensor
         return nn.Parameter(tensor.detach().to(self.device), tensor.requires_grad)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._moved(tensor.detach().clone())
 
     def __exit__(self, *_: object) -> None:
         self.journal.undo()

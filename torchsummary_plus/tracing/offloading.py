@@ -1,0 +1,130 @@
+"""Weights that a module has no more than the shapes of, and gets for the time of its forward: accelerate's hooks.
+
+``cpu_offload``, ``disk_offload`` and ``dispatch_model`` leave parameters on meta. An ``AlignDevicesHook`` looks them up
+in its ``weights_map`` before a forward, and puts meta ones back after it (accelerate/hooks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .fakes import CPU, META, fake_like
+
+Change = Callable[[Tensor], Tensor]
+
+
+def offloading(module: nn.Module) -> Any:
+    """The hook that moves a module's weights in and out; None where it has them."""
+    waiting = [vars(module).get("_hf_hook")]
+    while waiting:
+        hook = waiting.pop()
+        if getattr(hook, "offload", False) and isinstance(getattr(hook, "weights_map", None), Mapping):
+            return hook
+        waiting.extend(getattr(hook, "hooks", ()))
+    return None
+
+
+def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
+    """Where the first module whose weights come and go runs; None where there is none."""
+    for module in modules:
+        hook = offloading(module)
+        device = None if hook is None else getattr(hook, "execution_device", None)
+        if device is not None:
+            return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return None
+
+
+def is_complete(modules: Sequence[nn.Module]) -> bool:
+    """Whether every parameter and buffer is there, if only while a forward runs."""
+    fetched = {id(tensor) for module in modules for tensor in absent(module)}
+    held = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    return all(tensor.device.type != "meta" or id(tensor) in fetched for tensor in held)
+
+
+def absent(module: nn.Module) -> list[Tensor]:
+    """The parameters and buffers on meta of which a module's hook knows the weights."""
+    held = _held(module) if offloading(module) is not None else {}
+    return [tensor for tensor in held.values() if tensor.device.type == "meta"]
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class Away(NamedTuple):
+    """How a pass treats weights that come and go.
+
+    ``weight`` gives what stands for one in memory, ``missing`` for what a module has in its place. With a ``device``
+    modules run there, and what is on disk is made in memory without being read.
+    """
+
+    weight: Change
+    missing: Change
+    device: torch.device | None
+
+
+AS_THEY_ARE = Away(lambda tensor: tensor, lambda tensor: tensor, None)
+
+
+def away_as_fakes(device: torch.device) -> Away:
+    """Fakes on the CPU for weights in memory, of tied ones one, and on meta for what is missing."""
+    fakes: dict[Any, Tensor] = {}
+
+    def weight(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        if place not in fakes:
+            fakes[place] = fake_like(tensor, CPU)
+        return fakes[place]
+
+    return Away(weight, lambda tensor: fake_like(tensor, META), device)
+
+
+class Offloaded(Mapping[str, Tensor]):
+    """A map of weights in which others stand for those in memory; those on disk are loaded by ``load``, or for real."""
+
+    def __init__(self, weights: Mapping[str, Tensor], held: dict[str, Tensor], load: Callable[[str], Tensor]) -> None:
+        self.weights = weights
+        self.held = held
+        self.load = load
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.held[name] if name in self.held else self.load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
+def swap_offloaded(module: nn.Module, away: Away) -> None:
+    """Have a module's hook find what stands for its weights; call it inside :func:`world.restored`, which undoes it."""
+    hook = offloading(module)
+    if hook is None:
+        return
+    weights, specs = hook.weights_map, _held(module)
+    held = {name: away.weight(tensor) for name in specs if (tensor := _in_memory(weights, name)) is not None}
+    load: Callable[[str], Tensor] = weights.__getitem__
+    if away.device is not None:
+        hook.execution_device = away.device
+        load = lambda name: torch.empty(specs[name].shape, dtype=specs[name].dtype, device=CPU)  # noqa: E731
+    hook.weights_map = Offloaded(weights, held, load)
+
+
+def _in_memory(weights: Any, name: str) -> Tensor | None:
+    """A weight of a map that may have others on disk: accelerate's ``PrefixedDataset``, ``OffloadedWeightsLoader``."""
+    while hasattr(weights, "dataset") and hasattr(weights, "prefix"):
+        weights, name = weights.dataset, f"{weights.prefix}{name}"
+    found = getattr(weights, "state_dict", weights)
+    value = found.get(name) if isinstance(found, dict) else None
+    return value if isinstance(value, Tensor) else None
+
+
+def offloaded(module: nn.Module) -> list[Tensor]:
+    """What stands for the weights in memory that come and go."""
+    hook = offloading(module)
+    return list(hook.weights_map.held.values()) if hook is not None and type(hook.weights_map) is Offloaded else []
