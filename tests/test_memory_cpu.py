@@ -280,13 +280,12 @@ def estimate_of(name: str, mode_name: str, steps: int = 2) -> tuple[MemoryEstima
 
 @pytest.mark.parametrize(("name", "mode"), list(params()))
 def test_the_peak_of_two_steps(name: str, mode: str) -> None:
-    """Within the bound, or in the range where an operator is named; which only tiles do here, in half precision."""
+    """Within the bound, and in the range where an operator is named; in half precision tiles leave only the range."""
     estimate, measured = estimate_of(name, mode)
     predicted, bound = estimate.peak_bytes, CASES[name].bound
     if estimate.unknown:
-        assert has_tiles() and CASES[name].autocast is not None
         assert estimate.peak_range[0] <= measured <= estimate.peak_range[1]
-    else:
+    if not (estimate.unknown and has_tiles() and CASES[name].autocast is not None):
         assert abs(predicted - measured) <= bound * measured, f"{predicted / measured - 1:+.3%} of {measured:,}"
 
 

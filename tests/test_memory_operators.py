@@ -120,7 +120,7 @@ def test_a_step_through_an_operator(case: str) -> None:
 
 
 def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
-    estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd")
+    estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     (told,) = estimate.assumptions
     assert told == "multi_margin_loss_backward in the step, 2 times: sizes as on zeros"
 
@@ -143,7 +143,7 @@ cubed.register_autograd(
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
-    estimate = estimate_memory(Through(lambda x: cubed(x)), (SIDE,), SIDE, device, optimizer="sgd")
+    estimate = estimate_memory(Through(lambda x: cubed(x)), (SIDE,), SIDE, device, optimizer="sgd", loss=torch.sum)
     scratch = {"torchsummary_plus_tests::cubed_backward"} if device == "cpu" else set()
     assert {note.partition(",")[0] for note in estimate.assumptions} == scratch | {
         "torchsummary_plus_tests::cubed in the model itself",

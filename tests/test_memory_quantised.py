@@ -165,7 +165,6 @@ def test_a_card_has_one_layer_at_a_time(tmp_path: Path) -> None:
 PARAMETRIZED: dict[str, Callable[[nn.Linear], nn.Module]] = {
     "weight norm": nn.utils.parametrizations.weight_norm,
     "spectral norm": nn.utils.parametrizations.spectral_norm,
-    "old weight norm": nn.utils.weight_norm,
 }
 
 

@@ -96,11 +96,15 @@ class Estimate:
         return min(edges), max(edges)
 
     def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
-        """The least and the most that the peak of a log may be."""
-        if not log.unknown and not any(storage.band or storage.assumed for storage in log.storages):
+        """The least and the most that the peak of a log may be.
+
+        An optimizer whose iterations are assumed may keep what is a Python number here, such as its step, as a tensor.
+        """
+        is_assumed = any(storage.assumed for storage in log.storages)
+        if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
         low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
-        return min(low, peak), max(high, peak + (LEAST_DOUBT if log.unknown else 0))
+        return min(low, peak), max(high, peak + (LEAST_DOUBT if log.unknown or is_assumed else 0))
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
