@@ -1,8 +1,9 @@
 """Does ``estimate_memory`` train models that others wrote? ``python -m benchmarks.memory_zoo``.
 
 Each model has random weights and is in train mode; AdamW takes two steps, on fake CPU and on fake CUDA, and for real on
-the CPU where the model is small enough, under torch's profiler. A line for each model, then totals and reasons; the
-exit code tells whether a model failed that trains for real.
+the CPU where the model is small enough, under torch's profiler. With ``--eval`` two forwards of the model in eval mode
+take their place. A line for each model, then totals and reasons; the exit code tells whether a model failed that runs
+for real.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from torch import nn
 
 from benchmarks.limits import Timeout, time_limit
 from benchmarks.published_models import DETECTION
-from benchmarks.third_party import cases
-from benchmarks.torchvision_on_cpu import import_torchvision
 from benchmarks.zoo import Case
+from benchmarks.zoo_libraries import LIBRARIES, cases
 from tests.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.tracing.steps import default_loss
@@ -47,7 +47,7 @@ class Trained:
 
     @property
     def wrong(self) -> bool:
-        """Whether an estimate failed although the model trains for real."""
+        """Whether an estimate failed although the model runs for real."""
         return "real" in self.peaks and ("cpu" not in self.peaks or "cuda" not in self.peaks)
 
     def __str__(self) -> str:
@@ -61,32 +61,32 @@ class Trained:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", choices=["torchvision", "timm", "transformers"])
+    parser.add_argument("--library", choices=LIBRARIES)
     parser.add_argument("--model", default="", help="only models whose name contains this")
     parser.add_argument("--seconds", type=int, default=120, help="give up on a model after so long")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th model from the K-th")
+    parser.add_argument("--eval", action="store_true", help="inference instead of training")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    import_torchvision()
     first, step = map(int, options.part.split("/"))
     print(f"{'model':50} {'cpu MiB':>10} {'cuda MiB':>10} {'real MiB':>10} {'cpu/real':>9}")
     done = []
     for number, case in enumerate(cases(options.library, options.model)):
         if number % step == first:
-            done.append(train(case, options.seconds))
+            done.append(try_out(case, options.seconds, not options.eval))
             print(done[-1], flush=True)
             gc.collect()
     raise SystemExit(print_totals(done))
 
 
-def train(case: Case, seconds: int) -> Trained:
+def try_out(case: Case, seconds: int, training: bool) -> Trained:
     """A model's peaks, predicted and measured."""
     found = Trained(case)
     try:
         torch.manual_seed(0)
-        model = case.make().train()
-        args, kwargs = training_input(case, model)
+        model = case.make().train(training)
+        args, kwargs = training_input(case, model) if training else inference_input(case)
     except Exception as error:
         found.failures["built"] = text_of(error)
         return found
@@ -99,7 +99,8 @@ def train(case: Case, seconds: int) -> Trained:
             found.failures[place] = text_of(error)
 
     def predicted(device: str) -> int:
-        estimate = estimate_memory(model, input_data=(args, kwargs), device=device, optimizer="adamw")
+        mode: dict[str, Any] = {"optimizer": "adamw"} if training else {"mode": "eval"}
+        estimate = estimate_memory(model, input_data=(args, kwargs), device=device, **mode)
         found.assumed = estimate.assumptions
         found.unknown = tuple(name for name, _ in estimate.unknown)
         return estimate.peak_bytes
@@ -107,7 +108,7 @@ def train(case: Case, seconds: int) -> Trained:
     for device in ("cpu", "cuda"):
         attempt(device, lambda device=device: predicted(device))
     if max(found.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
-        attempt("real", lambda: measured(model, args, kwargs))
+        attempt("real", lambda: measured(model, args, kwargs, training))
     return found
 
 
@@ -117,14 +118,17 @@ def text_of(error: BaseException) -> str:
 
 def training_input(case: Case, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a training forward; a detector in training also wants to know what is in its pictures."""
+    if case.library == "torchvision" and any(part in case.name for part in DETECTION):
+        return (case.data[0], [target(case) for _ in case.data[0]]), {}
+    return inference_input(case)
+
+
+def inference_input(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a forward, with a batch of 2 where the case leaves it open."""
     if case.size is not None:
         sizes = case.size if isinstance(case.size, list) else [case.size]
         return tuple(torch.rand(BATCH, *size) for size in sizes), {}
-    if isinstance(case.data, dict):
-        return (), case.data
-    if case.library == "torchvision" and any(part in case.name for part in DETECTION):
-        return (case.data[0], [target(case) for _ in case.data[0]]), {}
-    return case.data, {}
+    return ((), case.data) if isinstance(case.data, dict) else (case.data, {})
 
 
 def target(case: Case) -> dict[str, torch.Tensor]:
@@ -137,11 +141,16 @@ def target(case: Case) -> dict[str, torch.Tensor]:
     return found
 
 
-def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
     static = storage_bytes([*model.parameters(), *model.buffers(), *all_tensors((args, kwargs))])
 
-    def run() -> None:
+    def infer() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                model(*args, **kwargs)
+
+    def train() -> None:
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
         for _ in range(2):
             loss = default_loss(model(*args, **kwargs))
@@ -150,21 +159,22 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             optimizer.step()
             optimizer.zero_grad()
 
-    return static + highest(cpu_deltas(run))[0]
+    return static + highest(cpu_deltas(train if training else infer))[0]
 
 
 def print_totals(done: list[Trained]) -> int:
-    """What came out for each library; the number of models that train for real and have no estimate."""
+    """What came out for each library; the number of models that run for real and have no estimate."""
     for library in dict.fromkeys(one.case.library for one in done):
         mine = [one for one in done if one.case.library == library]
         real = [one for one in mine if "real" in one.peaks]
         cpu, cuda = (sum(at in one.peaks for one in mine) for at in ("cpu", "cuda"))
         both = sorted(abs(one.peaks["cpu"] / one.peaks["real"] - 1) for one in real if "cpu" in one.peaks)
-        middle = f"; median error on the CPU {both[len(both) // 2]:.3%}" if both else ""
+        middle = f"; median error on the CPU {both[len(both) // 2]:.3%}, worst {both[-1]:.3%}" if both else ""
         failed = sum(one.wrong for one in real)
         print(
             f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
-            f" {len(real)} trained for real, {failed} of these without an estimate{middle}"
+            f" {len(real)} ran for real, {failed} of these without an estimate,"
+            f" {sum(error == 0 for error in both)} estimated to the byte{middle}"
         )
     reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
     for (place, why), count in reasons.most_common():

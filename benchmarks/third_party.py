@@ -10,7 +10,6 @@ import argparse
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,8 @@ from torch import nn
 
 from benchmarks import oracle
 from benchmarks.limits import Timeout, time_limit
-from benchmarks.torchvision_on_cpu import import_torchvision
-from benchmarks.zoo import Case, timm_cases, torchvision_cases
-from benchmarks.zoo_transformers import transformers_cases
+from benchmarks.zoo import Case
+from benchmarks.zoo_libraries import LIBRARIES, cases
 from torchsummary_plus import ModelSummary, summary
 
 TOLERANCE = 0.001
@@ -47,27 +45,16 @@ class Checked:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", choices=["torchvision", "timm", "transformers"])
+    parser.add_argument("--library", choices=LIBRARIES)
     parser.add_argument("--model", default="", help="only models whose name contains this")
     parser.add_argument("--seconds", type=int, default=120, help="give up on a model after so long")
     options = parser.parse_args()
-    import_torchvision()
     checked = []
     for case in cases(options.library, options.model):
         checked.append(check_in_time(case, options.seconds))
         print(checked[-1], flush=True)
         gc.collect()
     print_totals(checked)
-
-
-def cases(library: str | None, chosen: str) -> Iterator[Case]:
-    """The zoo, or a part of it."""
-    if library in (None, "torchvision"):
-        yield from (case for case in torchvision_cases() if chosen in case.name)
-    if library in (None, "timm"):
-        yield from (case for case in timm_cases() if chosen in case.name)
-    if library in (None, "transformers"):
-        yield from transformers_cases(chosen)
 
 
 def check_in_time(case: Case, seconds: int) -> Checked:

@@ -25,11 +25,13 @@ class Case:
     data: Any = None
 
 
-def torchvision_cases() -> Iterator[Case]:
+def torchvision_cases(chosen: str = "") -> Iterator[Case]:
     """Every constructor of ``torchvision.models``."""
     from torchvision import models
 
     for name in models.list_models():
+        if chosen not in name:
+            continue
         yield Case("torchvision", name, torchvision_maker(name, **_small_boxes(name)), **_torchvision_input(name))
 
 
@@ -56,7 +58,7 @@ SMALL = ("test", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "micro", "tin
 """Words for the small members of a family, smallest first."""
 
 
-def timm_cases() -> Iterator[Case]:
+def timm_cases(chosen: str = "") -> Iterator[Case]:
     """One small member of each family that timm has: names that share a file and their first word."""
     import timm
 
@@ -67,6 +69,8 @@ def timm_cases() -> Iterator[Case]:
             families.setdefault((module, word[0] if word else name), []).append(name)
     for members in families.values():
         name = min(members, key=_rank)
+        if chosen not in name:
+            continue
         size = timm.models.get_pretrained_cfg(name).input_size
         yield Case("timm", name, partial(timm.create_model, name), size=size)
 
