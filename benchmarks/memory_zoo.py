@@ -143,7 +143,8 @@ def target(case: Case) -> dict[str, torch.Tensor]:
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
-    static = storage_bytes([*model.parameters(), *model.buffers(), *all_tensors((args, kwargs))])
+    held = [*model.parameters(), *model.buffers(), *all_tensors([vars(module) for module in model.modules()])]
+    static = storage_bytes([*held, *all_tensors((args, kwargs))])
 
     def infer() -> None:
         with torch.no_grad():

@@ -26,9 +26,29 @@ PLAIN = {"in_channels": FEATURES, "out_channels": 8}
 DEEP = {"in_channels": FEATURES, "hidden_channels": 16, "num_layers": 2, "out_channels": 8}
 EACH: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
-        "GCNConv SAGEConv GraphConv GATConv GATv2Conv TransformerConv TAGConv ARMAConv SGConv ClusterGCNConv LEConv"
-        " GENConv FeaStConv SuperGATConv FiLMConv WLConvContinuous GeneralConv MFConv EGConv AntiSymmetricConv"
-        " ResGatedGraphConv".split(),
+        [
+            "GCNConv",
+            "SAGEConv",
+            "GraphConv",
+            "GATConv",
+            "GATv2Conv",
+            "TransformerConv",
+            "TAGConv",
+            "ARMAConv",
+            "SGConv",
+            "ClusterGCNConv",
+            "LEConv",
+            "GENConv",
+            "FeaStConv",
+            "SuperGATConv",
+            "FiLMConv",
+            "",
+            "GeneralConv",
+            "MFConv",
+            "EGConv",
+            "",
+            "ResGatedGraphConv",
+        ],
         PLAIN,
     ),
     "ChebConv": {**PLAIN, "K": 3},
@@ -84,7 +104,6 @@ CALLS: dict[str, Any] = {
     **dict.fromkeys(("FAConv", "GCN2Conv"), (X, X, EDGE)),
     **dict.fromkeys(("RGCNConv", "FastRGCNConv", "RGATConv"), (X, EDGE, KINDS)),
     **dict.fromkeys(("GMMConv", "SplineConv", "CGConv", "PDNConv"), (X, EDGE, ATTRIBUTES)),
-    "WLConvContinuous": (X, EDGE, WEIGHT),
     "AttentiveFP": (X, EDGE, ATTRIBUTES, BATCH),
     "RECT_L": (X, EDGE, WEIGHT),
     "LightGCN": (EDGE,),
@@ -92,7 +111,7 @@ CALLS: dict[str, Any] = {
     **dict.fromkeys(("SchNet", "DimeNetPlusPlus", "ViSNet"), (ATOMS, PLACES, BATCH)),
     "MLP": (X,),
     **dict.fromkeys(
-        "Set2Set SetTransformerAggregation GraphMultisetTransformer SortAggregation LSTMAggregation".split(),
+        ["Set2Set", "SetTransformerAggregation", "GraphMultisetTransformer", "SortAggregation", "LSTMAggregation"],
         (X, BATCH),
     ),
     "PointNetConv": (X, PLACES, EDGE),

@@ -10,7 +10,20 @@ from torch import nn
 
 from benchmarks.zoo import Case
 
-DECODERS = "Unet UnetPlusPlus MAnet Linknet FPN PSPNet DeepLabV3 DeepLabV3Plus PAN UPerNet Segformer DPT".split()
+DECODERS = [
+    "Unet",
+    "UnetPlusPlus",
+    "MAnet",
+    "Linknet",
+    "FPN",
+    "PSPNet",
+    "DeepLabV3",
+    "DeepLabV3Plus",
+    "PAN",
+    "UPerNet",
+    "Segformer",
+    "DPT",
+]
 ENCODERS = ("resnet18", "mobilenet_v2", "efficientnet-b0", "mit_b0", "densenet121", "timm-regnetx_002")
 
 
@@ -27,7 +40,10 @@ def segmentation_cases(chosen: str = "") -> Iterator[Case]:
                 encoder = "tu-vit_tiny_patch16_224"
             make = partial(getattr(smp, decoder), encoder, encoder_weights=None, classes=2)
             yield Case(
-                "segmentation_models_pytorch", name, make, size=(3, 224, 224) if decoder == "DPT" else (3, 64, 64)
+                "segmentation_models_pytorch",
+                name,
+                make,
+                size=(3, 224, 224) if decoder == "DPT" else (3, 128, 128) if decoder == "PAN" else (3, 64, 64),
             )
 
 
@@ -36,8 +52,8 @@ PYTORCHCV = (
     " senet16 resnestabc14 ibn_resnet50 airnet50_1x64d_r2 bam_resnet18 cbam_resnet18 resattnet56 sknet50"
     " diaresnet10 diapreresnet10 pyramidnet101_a360 diracnet18v2 sharesnet18 crunet56 densenet121 condensenet74_c4_g4"
     " sparsenet121 peleenet wrn50_2 drnc26 dpn68 darknet_tiny darknet19 darknet53 channelnet irevnet301 bagnet9"
-    " dla34 msdnet22 fishnet99 espnetv2_wd2 dicenet_wd5 hrnet_w18_small_v1 vovnet27s selecsls42 hardnet39ds xdensenet121_2"
-    " squeezenet_v1_0 squeezeresnet_v1_1 sqnxt23_w1 shufflenet_g1_wd4 shufflenetv2_wd2 shufflenetv2b_wd2"
+    " dla34 msdnet22 fishnet99 espnetv2_wd2 dicenet_wd5 hrnet_w18_small_v1 vovnet27s selecsls42 hardnet39ds"
+    " xdensenet121_2 squeezenet_v1_0 squeezeresnet_v1_1 sqnxt23_w1 shufflenet_g1_wd4 shufflenetv2_wd2 shufflenetv2b_wd2"
     " menet108_8x1_g3 mobilenet_wd4 mobilenetb_wd4 fdmobilenet_wd4 mobilenetv2_wd4 mobilenetv3_small_wd2 igcv3_wd4"
     " ghostnet mnasnet_small proxylessnas_cpu fbnet_cb xception inceptionv3 inceptionv4 inceptionresnetv2 polynet"
     " nasnet_4a1056 pnasnet5large spnasnet efficientnet_b0 efficientnet_b0b mixnet_s isqrtcovresnet18 resneta10"

@@ -93,19 +93,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "on_attention": {"attn_on_attn": True},
     "value_gates": {"attn_gate_values": True},
     "head_scale": {"attn_head_scale": True},
-    "resi_dual": {"resi_dual": True},
     "hybrid_cosine": {"attn_qk_norm": True, "attn_qk_norm_groups": 4},
     "hyper_connections": {"num_residual_streams": 2},
-    "value_residual": {"attn_add_value_residual": True},
     "laser": {"attn_laser": True},
     "softclamp": {"attn_softclamp_logits": True},
-    "sigmoid": {"attn_use_entmax15": False, "attn_hard": True},
     "weight_tie": {"weight_tie_layers": True},
     "layer_dropout": {"layer_dropout": 0.0, "attn_dropout": 0.1, "ff_dropout": 0.1},
     "polar": {"polar_pos_emb": True},
     "selective": {"attn_selective": True},
     "data_dependent_alibi": {"attn_data_dependent_alibi": True},
-    "cope": {"attn_cope": True, "attn_cope_max_pos": 16} | {"attn_cope_soft_onehot_pos": False},
 }
 
 
