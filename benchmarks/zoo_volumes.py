@@ -52,8 +52,11 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
     "FlexibleUNet": ({"in_channels": 3, "out_channels": 2, "backbone": "efficientnet-b0"}, (3, 64, 64)),
     "MedNeXtS": ({**PLAIN, "init_filters": 8}, VOLUME),
     "AHNet": ({"spatial_dims": 3, "upsample_mode": "trilinear"}, (1, 64, 64, 32)),
-    "AutoEncoder": ({**PLAIN, **WIDE}, VOLUME),
-    "VarAutoEncoder": ({**PLAIN, **WIDE, "in_shape": VOLUME, "latent_size": 8}, VOLUME),
+    "AutoEncoder": ({**PLAIN, "channels": (8, 16, 32), "strides": (2, 2, 2)}, VOLUME),
+    "VarAutoEncoder": (
+        {**PLAIN, "channels": (8, 16, 32), "strides": (2, 2, 2), "in_shape": VOLUME, "latent_size": 8},
+        VOLUME,
+    ),
     "Regressor": ({"in_shape": VOLUME, "out_shape": (4,), **WIDE}, VOLUME),
     "Classifier": ({"in_shape": VOLUME, "classes": 4, **WIDE}, VOLUME),
     "Discriminator": ({"in_shape": VOLUME, **WIDE}, VOLUME),
