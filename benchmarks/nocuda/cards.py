@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 CARDS = Path(__file__).parent / "cards"
 
@@ -24,8 +22,3 @@ def card_path(card: str) -> Path:
     if path.suffix != ".json" or not path.exists():
         raise SystemExit(f"no card is called {card!r}: name one of {', '.join(card_names())}, or a JSON file")
     return path.resolve()
-
-
-def read_card(path: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads(path.read_text())
-    return card

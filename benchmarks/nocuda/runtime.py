@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
+import time
+from pathlib import Path
 
 from benchmarks.nocuda.build import build, find_wheel
-from benchmarks.nocuda.cards import card_path, read_card
+from benchmarks.nocuda.cards import card_path
 
 UNKNOWN = (
     "values: copies to the host give zeros, so control flow that depends on data takes the way of zeros",
@@ -19,6 +22,10 @@ UNKNOWN = (
     "the pool of cudaMallocAsync: every allocation is counted by itself",
 )
 """What the no-op runtime cannot know; each recording made on it says so."""
+
+
+SETTLE_SECONDS = 0.2
+"""How long the process waits at its end: autograd's device thread, which no device has slowed, may still need Python."""
 
 
 def is_active() -> bool:
@@ -40,8 +47,9 @@ def activate(card: str) -> None:
     for path in build(wheel):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     os.environ["NOCUDA_ACTIVE"] = str(os.getpid())
+    atexit.register(time.sleep, SETTLE_SECONDS)
 
 
-def active_card() -> dict[str, object]:
-    """The card that this process plays."""
-    return read_card(card_path(os.environ["NOCUDA_CARD"]))
+def active_card_path() -> Path:
+    """The file of the card that this process plays."""
+    return card_path(os.environ["NOCUDA_CARD"])
