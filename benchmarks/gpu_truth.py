@@ -6,7 +6,8 @@
 Each configuration starts from an empty cache and runs two training or inference steps; written down are the
 allocator's peaks, what it reserved, what the device gave away in all, and of some the allocator's whole history.
 ``--device cpu`` runs the same in small, with torch's profiler as the truth. ``--compare`` prints a recording beside
-the predictions for its GPU, with ``--card`` alone that card's. Configurations marked as held out are for checking alone: nothing may be fitted to them.
+the predictions for its GPU, with ``--card`` alone that card's. Configurations marked as held out are for checking
+alone: nothing may be fitted to them.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def stood_in(libraries: list[Library], wheel: Wheel) -> list[str]:
 def compile_one(
     soname: str, libraries: list[Library], prototypes: dict[str, Prototype], wheel: Wheel, folder: Path
 ) -> None:
-    """A stand-in: what is written by hand, and every further symbol that somebody needs of it under its version node."""
+    """A stand-in: what is written by hand, and every further symbol that is needed, under its version node."""
     objects = [folder / f"{soname}.{name}.o" for name in STANDINS[stem(soname)]]
     for path, name in zip(objects, STANDINS[stem(soname)]):
         run("g++", "-O1", "-fPIC", "-w", *includes(wheel), "-c", str(SOURCES / name), "-o", str(path))
@@ -145,7 +145,7 @@ def compile_one(
 def wanted_symbols(
     soname: str, libraries: list[Library], prototypes: dict[str, Prototype]
 ) -> tuple[set[str], list[str]]:
-    """The symbols that libraries need of one, and the version nodes that they ask for; of the driver all that its header has."""
+    """The symbols and version nodes that libraries need of one; of the driver all symbols of its header."""
     versions = {n: v for library in libraries for n, v in library.undefined.items() if v and v[0] == soname}
     wanted = set(versions)
     if stem(soname) == "cuda":

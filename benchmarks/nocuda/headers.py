@@ -1,4 +1,4 @@
-"""Prototypes of CUDA's C functions, read from the wheels' headers, and what a function that is not computed may answer."""
+"""Prototypes of CUDA's C functions, read from the wheels' headers, and what a stub may answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ NOT_SUPPORTED = {
 }
 """Type of a status -> its code for a call that is not supported (of curand, which has none, a type error)."""
 
+RETURNS = "|".join([*NOT_SUPPORTED, "size_t", "void", "const char"])
 PROTOTYPE = re.compile(
-    rf"\b(?P<status>{'|'.join(NOT_SUPPORTED)}|size_t|void|const char)\s+(?:\*\s*)?(?:[A-Z]+\s+)*(?P<name>cu[A-Za-z]*\w+)\s*\((?P<parameters>[^;{{]*)\)\s*;"
+    rf"\b(?P<status>{RETURNS})\s+(?:\*\s*)?(?:[A-Z]+\s+)*(?P<name>cu\w+)\s*\((?P<parameters>[^;{{]*)\)\s*;"
 )
+
+RENAMED = re.compile(r"^\s*#\s*define\s+(cu\w+)\s+(?:__CUDA_API_P\w+\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
 ALLOWED: dict[str, str] = {
     r"cublas([SDCZH]|Gemm|Lt)\w*": "its outputs are matrices on the device, where nothing is computed",
@@ -62,7 +65,8 @@ class Prototype:
         >>> Prototype("f", "CUresult", ("const float *x", "int *n")).writes
         True
         """
-        return any(re.search(r"[*\[]", p) and not re.match(r"\s*(const\b|\w+\s+const\s*\*)", p) for p in self.parameters)
+        pointers = (parameter for parameter in self.parameters if re.search(r"[*\[]", parameter))
+        return not all(re.match(r"\s*(const\b|\w+\s+const\s*\*)", pointer) for pointer in pointers)
 
     @property
     def takes_handle(self) -> bool:
@@ -82,7 +86,7 @@ def read_prototypes(folders: Iterable[Path]) -> dict[str, Prototype]:
     renamed: dict[str, str] = {}
     for path in sorted(path for folder in folders for path in folder.glob("cu*.h")):
         text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", path.read_text(errors="replace"), flags=re.DOTALL)
-        renamed.update(re.findall(r"^\s*#\s*define\s+(cu\w+)\s+(?:__CUDA_API_P\w+\()?(cu\w+)\)?\s*$", text, re.MULTILINE))
+        renamed.update(RENAMED.findall(text))
         text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
         for match in PROTOTYPE.finditer(text):
             parameters = tuple(" ".join(p.split()) for p in match["parameters"].split(","))

@@ -25,7 +25,7 @@ UNKNOWN = (
 
 
 SETTLE_SECONDS = 0.2
-"""How long the process waits at its end: autograd's device thread, which no device has slowed, may still need Python."""
+"""How long the process waits at its end: autograd's device thread may still need Python."""
 
 
 def is_active() -> bool:

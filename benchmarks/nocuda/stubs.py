@@ -15,7 +15,12 @@ void *nocuda_cudnn(const char *);
 """
 NOTHING = "int {name}(void) {{ return 0; }}\n"
 REFUSING = 'int {name}(void) {{ nocuda_refuse("{name}"); return {code}; }}\n'
-ENDING = 'void {name}(void) {{ fprintf(stderr, "nocuda: {name} has no answer here, and no status to say so by; the process ends\\n"); abort(); }}\n'
+ENDING = """\
+void {name}(void) {{
+  fprintf(stderr, "nocuda: {name} has no answer here, and no status to say so by; the process ends\\n");
+  abort();
+}}
+"""
 FORWARD = """\
 __attribute__((visibility("hidden"))) void *nocuda_real_{name};
 __asm__(".globl {name}\\n.type {name}, @function\\n{name}: jmp *nocuda_real_{name}(%rip)");

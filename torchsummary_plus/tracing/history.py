@@ -28,13 +28,13 @@ def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
 
 
 Happened = list[tuple[int, int, int]]
-"""Of every allocation and free, in order: the time in nanoseconds, the address, and the bytes, of a free with a minus."""
+"""Of every allocation and free, in order: the time in nanoseconds, the address, the bytes (of a free with a minus)."""
 
 
 def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
     """The allocations and frees of a trace of ``torch.cuda.memory._snapshot()``.
 
-    A free counts from when it is requested, as in the allocator's ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
+    A free counts from when it is requested, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
 
     >>> happened([{"action": "free_requested", "addr": 64, "size": 8, "time_us": 5}, {"action": "free_completed"}])
     [(5000, 64, -8)]
@@ -90,8 +90,8 @@ class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
     ) -> None:
         if self.device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
-            trace = torch.cuda.memory._snapshot(self.device)["device_traces"][self._index()][self._before :]
-            self.requests, self.happened = requests(trace), happened(trace)
+            entries = torch.cuda.memory._snapshot(self.device)["device_traces"][self._index()][self._before :]
+            self.requests, self.happened = requests(entries), happened(entries)
             if self._is_ours:
                 torch.cuda.memory._record_memory_history(None, device=self.device)
 

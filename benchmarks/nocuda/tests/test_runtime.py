@@ -86,9 +86,10 @@ def test_a_convolution_has_the_workspace_that_cudnn_names() -> None:
 
 def test_a_function_without_an_answer_fails_by_its_name() -> None:
     """Not a zero that nobody asked for: the plan of a Fourier transform has a workspace that is not known here."""
-    with pytest.raises(RuntimeError, match="cuFFT|CUFFT"):
+    with pytest.raises(RuntimeError, match=r"cuFFT|CUFFT"):
         torch.fft.fft(torch.empty(64, 64, device="cuda"))
-    with pytest.raises(RuntimeError, match="no-op CUDA runtime: cudaStreamBeginCapture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    refused = pytest.raises(RuntimeError, match="no-op CUDA runtime: cudaStreamBeginCapture")
+    with refused, torch.cuda.graph(torch.cuda.CUDAGraph()):
         pass
 
 
@@ -101,10 +102,11 @@ print(torch.cuda.memory_reserved() >> 20, len(torch.cuda.memory_snapshot()))
 """
 
 
-@pytest.mark.parametrize(("options", "printed"), [("expandable_segments:True", "140 1"), ("expandable_segments:False", "140 4")])
-def test_segments_expand_where_they_are_told_to(options: str, printed: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize(("expands", "printed"), [("True", "140 1"), ("False", "140 4")])
+def test_segments_expand_where_they_are_told_to(expands: str, printed: str, tmp_path: Any) -> None:
     script = tmp_path / "segments.py"
     script.write_text(SEGMENTS)
     command = [sys.executable, "-m", "benchmarks.nocuda", "--card", str(active_card_path()), str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTORCH_ALLOC_CONF": options})
+    options = {**os.environ, "PYTORCH_ALLOC_CONF": f"expandable_segments:{expands}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=options)
     assert done.stdout.split("\n")[0] == printed, done.stderr
