@@ -38,7 +38,9 @@ API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void
   memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = REGISTERS;
-  attributes->binaryVersion = attributes->ptxVersion = card().major * 10 + card().minor;
+  // torch's wheels hold no code for 8.9 (torch.cuda.get_arch_list()): such a card runs that for 8.6, and cub refuses 8.9.
+  const int minor = card().major == 8 && card().minor == 9 ? 6 : card().minor;
+  attributes->binaryVersion = attributes->ptxVersion = card().major * 10 + minor;
   attributes->maxDynamicSharedSizeBytes = card().shared_per_block;
   return cudaSuccess;
 }
