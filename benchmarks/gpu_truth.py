@@ -1,9 +1,13 @@
 """The truth about a GPU's memory, recorded: ``python -m benchmarks.gpu_truth`` on a CUDA machine, within 9 minutes.
 
+``--card H100`` records on any machine what torch's CUDA build, its allocator and cuDNN's heuristics say for a card
+(benchmarks/nocuda): kernels do nothing there, and the recording says so and lists what cannot be known that way.
+
 Each configuration starts from an empty cache and runs two training or inference steps; written down are the
 allocator's peaks, what it reserved, what the device gave away in all, and of some the allocator's whole history.
 ``--device cpu`` runs the same in small, with torch's profiler as the truth. ``--compare`` prints a recording beside
-the predictions for its GPU. Configurations marked as held out are for checking alone: nothing may be fitted to them.
+the predictions for its GPU, with ``--card`` alone that card's. Configurations marked as held out are for checking
+alone: nothing may be fitted to them.
 """
 
 from __future__ import annotations
@@ -11,11 +15,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +31,9 @@ from torch import nn
 
 from benchmarks.gpu_truth_configs import OPTIMIZERS, STEPS, Configuration, configurations, predict
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
+from benchmarks.nocuda.cards import card_path
+from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active
+from torchsummary_plus.errors import SummaryError
 from torchsummary_plus.tracing.steps import default_loss
 
 DATA = Path(__file__).parent / "data"
@@ -34,19 +44,53 @@ SECONDS = 500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--out", type=Path, help="the file to write; by default benchmarks/data/gpu_truth_<gpu>.json")
+    parser.add_argument("--card", help="a card of benchmarks/nocuda to record without a GPU, or to compare")
+    parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="begin no further configuration after so long")
-    parser.add_argument("--compare", type=Path, help="print a recording beside the predictions, and record nothing")
+    parser.add_argument("--histories", action="store_true", help="keep the allocator's history of every configuration")
+    parser.add_argument(
+        "--compare", type=Path, nargs="?", const=Path(), help="print a recording beside the predictions, record nothing"
+    )
     options = parser.parse_args()
     if options.compare is not None:
-        compare(json.loads(options.compare.read_text()), options.only)
+        path = options.compare if options.compare.name else latest_recording(options.card or parser.error("no --card"))
+        compare(json.loads(path.read_text()), options.only)
         return
+    if options.card is not None and not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_truth"]
+        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
     header = describe(options.device)
-    out = options.out or DATA / f"gpu_truth_{re.sub('[^a-z0-9]+', '_', header['gpu'].lower())}.json"
+    out = options.out or DATA / recording_name(header)
     chosen = [c for c in configurations(options.device == "cpu") if re.search(options.only, c.name)]
+    if options.histories:
+        chosen = [replace(c, has_history=True) for c in chosen]
     write(out, header, record_all(chosen, options.device, options.seconds))
     print(f"written to {out}")
+
+
+def recording_name(header: dict[str, Any]) -> str:
+    """What a recording's file is called: by its GPU; of the no-op runtime by card, torch and cuDNN.
+
+    >>> recording_name({"gpu": "NVIDIA L4", "runtime": "CUDA"})
+    'gpu_truth_nvidia_l4.json'
+    >>> recording_name({"runtime": "no-op", "card": "l4", "torch": "2.13.0+cu130", "cudnn": 92000})
+    'gpu_truth_noop_l4_torch_2.13.0_cudnn_9.20.0.json'
+    """
+    if header.get("runtime") != "no-op":
+        return f"gpu_truth_{re.sub('[^a-z0-9]+', '_', header['gpu'].lower())}.json"
+    cudnn = header["cudnn"]
+    versions = f"torch_{header['torch'].split('+')[0]}_cudnn_{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+    return f"gpu_truth_noop_{header['card']}_{versions}.json"
+
+
+def latest_recording(card: str) -> Path:
+    """The last recording that the no-op runtime made of a card."""
+    name = card_path(card).stem
+    found = sorted(DATA.glob(f"gpu_truth_noop_{name}_*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise SystemExit(f"{card} has no recording: make one with --card {card}")
+    return found[-1]
 
 
 def describe(device: str) -> dict[str, Any]:
@@ -58,6 +102,9 @@ def describe(device: str) -> dict[str, Any]:
         header["total_bytes"] = torch.cuda.get_device_properties(0).total_memory
         header["cuda"] = torch.version.cuda
         header["cudnn"] = torch.backends.cudnn.version()
+        header["runtime"] = "CUDA"
+        if is_active():
+            header.update(runtime="no-op", card=active_card_path().stem, unknown=UNKNOWN)
     return {**header, "torch": torch.__version__, "python": platform.python_version(), "steps": STEPS}
 
 
@@ -161,7 +208,11 @@ def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]
     for found in recording["records"]:
         if "error" in found or found["name"] not in known or not re.search(only, found["name"]):
             continue
-        estimate = predict(known[found["name"]], recording["device"], gpu)
+        try:
+            estimate = predict(known[found["name"]], recording["device"], gpu)
+        except (SummaryError, RuntimeError, ValueError, TypeError) as error:
+            print(f"{found['name']:44} not predicted: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            continue
         for key in errors:
             if key in found:
                 predicted = getattr(estimate, key)

@@ -11,6 +11,7 @@ import torch
 from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from benchmarks.nocuda.runtime import is_active
 from tests.memory_truth import storage_bytes
 
 Run = Callable[[], object]
@@ -116,15 +117,16 @@ class CudaMeter(Meter):
         self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
 
     def end(self) -> dict[str, Any]:
-        free, total = torch.cuda.mem_get_info()
         found = {
             **super().end(),
             "reserved_bytes": self.reserved,
             "steady_bytes": torch.cuda.memory_allocated(),
-            "device_bytes": total - free,
-            "outside_bytes": total - free - torch.cuda.memory_reserved(),
             "left_before_bytes": self.left,
         }
+        if not is_active():  # the no-op runtime's context is a constant, and no measurement
+            free, total = torch.cuda.mem_get_info()
+            found["device_bytes"] = total - free
+            found["outside_bytes"] = total - free - torch.cuda.memory_reserved()
         if self.has_history:
             from benchmarks.gpu_truth_history import reduce_history
 

@@ -17,9 +17,9 @@ from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.memory_records import StepInfo
-from torchsummary_plus.tracing.history import AllocatorHistory, requests
+from torchsummary_plus.tracing.history import AllocatorHistory, happened, requests
 from torchsummary_plus.tracing.measuring import _missed
-from torchsummary_plus.tracing.profiled import Change, ProfileReader, changes, with_requests
+from torchsummary_plus.tracing.profiled import Change, ProfileReader, changes, with_frees, with_requests
 
 ODD = 1000
 """Bytes that are no multiple of a block's."""
@@ -48,11 +48,12 @@ def as_on_a_card(found: list[Change]) -> tuple[list[Change], list[dict[str, Any]
         if change.nbytes > 0:
             assert not allocator.allocate(number, change.nbytes)
             live[change.address] = number, change.nbytes
-            trace.append({"action": "alloc", "addr": change.address, "size": change.nbytes})
+            entry = {"addr": change.address, "size": change.nbytes, "time_us": change.time_ns // 1000}
+            trace.append({"action": "alloc", **entry})
         else:
             number, asked = live.pop(change.address)
             allocator.free(number)
-            entry = {"addr": change.address, "size": asked}
+            entry = {"addr": change.address, "size": asked, "time_us": change.time_ns // 1000}
             trace += [{"action": "free_requested", **entry}, {"action": "free_completed", **entry}]
         blocks.append(replace(change, nbytes=allocator.allocated_bytes - before))
     return blocks, trace
@@ -63,6 +64,19 @@ def measured(blocks: list[Change], trace: list[dict[str, Any]]) -> tuple[Estimat
     reader.read(with_requests(blocks, requests(trace)))
     info = StepInfo("cuda:0", 1, "train", measured=True)
     return build_estimate(reader.log(("",)), info, "cuda", AllocatorOptions()), reader
+
+
+def test_a_free_that_the_profile_left_out_is_taken_from_the_history() -> None:
+    """As torch's profiler leaves out those on CUDA that happen outside every operator."""
+    blocks, trace = as_on_a_card(on_the_cpu())
+    left_out = [change for change in blocks if change.nbytes < 0 and not change.names]
+    seen = [change for change in blocks if change not in left_out]
+    assert left_out
+    whole = with_frees(seen, happened(trace))
+    assert [(c.address, c.nbytes > 0) for c in whole] == [(c.address, c.nbytes > 0) for c in blocks]
+    assert sum(not change.is_placed for change in whole) == len(left_out)
+    assert with_frees(blocks, happened(trace)) == blocks
+    assert measured(whole, trace)[1].peak_bytes() == measured(blocks, trace)[1].peak_bytes()
 
 
 def test_blocks_are_taken_as_they_stand_and_requests_as_they_were_made() -> None:
@@ -100,7 +114,7 @@ class StandIn:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, recording: bool) -> None:
         self.recording = recording
-        self.trace = [{"action": "alloc", "addr": 1, "size": 7}] if recording else []
+        self.trace = [{"action": "alloc", "addr": 1, "size": 7, "time_us": 1}] if recording else []
         self.asked: list[Any] = []
         self.allocated, self.peak = 1024, 4096
         monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.recording, raising=False)
@@ -120,7 +134,7 @@ class StandIn:
         return {"segments": [{"blocks": [held]}], "device_traces": [list(self.trace)]}
 
     def allocate(self, address: int, nbytes: int) -> None:
-        self.trace.append({"action": "alloc", "addr": address, "size": nbytes})
+        self.trace.append({"action": "alloc", "addr": address, "size": nbytes, "time_us": 2})
         self.allocated += 512
         self.peak = max(self.peak, self.allocated)
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_truth import DATA, compare, describe, percentile, record_all, write
+from benchmarks.gpu_truth import DATA, compare, describe, percentile, record_all, recording_name, write
 from benchmarks.gpu_truth_configs import Configuration, configurations, predict
 from benchmarks.gpu_truth_history import RELEASED, SEGMENT, reduce_history, replay_history
 from torchsummary_plus.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
-RECORDINGS = sorted(DATA.glob("gpu_truth_*.json"))
+NOOP = sorted(DATA.glob("gpu_truth_noop_*.json"))
+"""What the no-op CUDA runtime recorded (benchmarks/nocuda); the others are real cards'."""
+RECORDINGS = sorted(set(DATA.glob("gpu_truth_*.json")) - set(NOOP))
 CHECKED = 8
 """Configurations of each recording that the tests predict; ``python -m benchmarks.gpu_truth --compare`` does all."""
 
@@ -135,9 +137,39 @@ def test_a_recording_bears_the_predictions_out(path: Path) -> None:
         assert percentile(errors[key], 95) <= worst
 
 
-@pytest.mark.skipif(not RECORDINGS, reason="no GPU has been recorded yet")
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RECORDINGS, *NOOP], ids=lambda path: path.stem)
 def test_the_allocator_model_replays_every_recorded_history(path: Path) -> None:
     histories = {r["name"]: r["history"] for r in json.loads(path.read_text())["records"] if "history" in r}
     assert histories
     assert {name: wrong for name, history in histories.items() if (wrong := replay_history(history))} == {}
+
+
+@pytest.mark.parametrize("path", NOOP, ids=lambda path: path.stem)
+def test_a_recording_of_the_no_op_runtime_says_so(path: Path) -> None:
+    recording = json.loads(path.read_text())
+    assert recording["runtime"] == "no-op" and recording_name(recording) == path.name
+    assert any("values" in line for line in recording["unknown"])
+    assert [r["name"] for r in recording["records"]] == [c.name for c in configurations()]
+    assert not {"device_bytes", "outside_bytes"} & set().union(*recording["records"])
+
+
+EXACT = ("mlp-b256-fp32-adamw", "mlp-b2048-amp-adamw")
+"""Configurations that are predicted to the byte on every card."""
+
+
+@pytest.mark.parametrize("path", NOOP, ids=lambda path: path.stem)
+def test_what_is_exact_stays_exact(path: Path) -> None:
+    recording = json.loads(path.read_text())
+    chosen = [record for record in recording["records"] if record["name"] in EXACT]
+    assert compare({**recording, "records": chosen})["peak_bytes"] == [0.0] * len(EXACT)
+
+
+def test_a_prediction_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("no\nrule")
+
+    monkeypatch.setattr("benchmarks.gpu_truth.predict", failing)
+    name = configurations()[0].name
+    recording = {"device": "cuda", "gpu": "H100", "records": [{"name": name, "held_out": False, "peak_bytes": 1}]}
+    assert compare(recording) == {"peak_bytes": [], "reserved_bytes": []}
+    assert "not predicted: RuntimeError: no rule" in capsys.readouterr().out

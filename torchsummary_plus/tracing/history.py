@@ -27,6 +27,23 @@ def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
     return found
 
 
+Happened = list[tuple[int, int, int]]
+"""Of every allocation and free, in order: the time in nanoseconds, the address, the bytes (of a free with a minus)."""
+
+
+def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
+    """The allocations and frees of a trace of ``torch.cuda.memory._snapshot()``.
+
+    A free counts from when it is requested, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
+
+    >>> happened([{"action": "free_requested", "addr": 64, "size": 8, "time_us": 5}, {"action": "free_completed"}])
+    [(5000, 64, -8)]
+    """
+    signs = {"alloc": 1, "free_requested": -1}
+    found = ((signs[entry["action"]], entry) for entry in trace if entry["action"] in signs)
+    return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in found]
+
+
 def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     """Address -> bytes of every block in use, of the segments of a snapshot.
 
@@ -41,13 +58,14 @@ def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
     """Has the allocator of a CUDA device record its history while this is open; of another device there is none.
 
-    A recording of the user's that is on goes on. ``requests`` is there once it is closed, and ``peak_bytes``, the most
-    that was allocated above what was at the beginning; ``blocks`` are those in use then.
+    A recording of the user's that is on goes on. ``requests`` and ``happened`` are there once it is closed, and
+    ``peak_bytes``, the most that was allocated above what was at the beginning; ``blocks`` are those in use then.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.requests: Requests = {}
+        self.happened: Happened = []
         self.blocks: dict[int, int] = {}
         self.peak_bytes: int | None = None
         self._is_ours = False
@@ -72,8 +90,8 @@ class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
     ) -> None:
         if self.device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
-            traces = torch.cuda.memory._snapshot(self.device)["device_traces"]
-            self.requests = requests(traces[self._index()][self._before :])
+            entries = torch.cuda.memory._snapshot(self.device)["device_traces"][self._index()][self._before :]
+            self.requests, self.happened = requests(entries), happened(entries)
             if self._is_ours:
                 torch.cuda.memory._record_memory_history(None, device=self.device)
 

@@ -22,7 +22,7 @@ from .modules import ModuleTree
 from .offloading import Away, is_complete, offloaded
 from .outside import Outside
 from .passes import Pass, failed_frame, run_really
-from .profiled import ProfileReader, changes, with_requests
+from .profiled import ProfileReader, changes, with_frees, with_requests
 from .questions import OUTSIDE
 from .remaking import remade
 from .steps import Held, Step, Steps, tensors_in, with_loss
@@ -133,7 +133,8 @@ def profiled(
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
     reader = ProfileReader(device.type, before)
-    reader.read(with_requests(changes(done, device.type), history.requests))
+    found = with_frees(changes(done, device.type), history.happened)
+    reader.read(with_requests(found, history.requests))
     return reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import profile
 
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
-from .history import Requests
+from .history import Happened, Requests
 from .marks import STOP, read
 from .questions import OUTSIDE
 
@@ -27,7 +28,7 @@ class Change:
 
     ``nbytes`` are the block's, of which fewer may have been ``asked`` for (0: as many). ``names`` are those of the
     operators around it, from outside in, ``calls`` their numbers; ``node`` is the sequence number of the autograd node
-    that it happened in (-1: none).
+    that it happened in (-1: none). Of a change that is not placed, it is unknown what is around it.
     """
 
     time_ns: int
@@ -38,6 +39,7 @@ class Change:
     node: int = -1
     mark: tuple[Any, ...] = ()
     asked: int = 0
+    is_placed: bool = True
 
 
 def changes(done: profile, device: str) -> list[Change]:
@@ -71,6 +73,25 @@ def with_requests(found: Iterable[Change], requests: Requests) -> Iterator[Chang
     for change in found:
         waiting = requests.get(change.address) if change.nbytes > 0 else None
         yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
+
+
+def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
+    """The changes with the frees that an allocator's history tells and the profile left out, in their order.
+
+    torch's profiler reports no free on CUDA that happens outside every operator, as of an output that Python lets go.
+    """
+    seen: dict[int, deque[bool]] = {}
+    for change in found:
+        if not change.mark:
+            seen.setdefault(change.address, deque()).append(change.nbytes > 0)
+    missing = []
+    for time_ns, address, nbytes in happened:
+        waiting = seen.get(address)
+        if waiting and waiting[0] == (nbytes > 0):
+            waiting.popleft()
+        elif nbytes < 0:
+            missing.append(Change(time_ns, address, nbytes, (), (), is_placed=False))
+    return sorted([*found, *missing], key=lambda change: change.time_ns)
 
 
 @cache
@@ -129,8 +150,9 @@ class ProfileReader:
     def read(self, found: Iterable[Change]) -> None:
         """Go through changes in their order, up to the mark that stops it."""
         for change in found:
-            self._around = change.calls
-            while self._open and self._open[-1].around != change.calls[: len(self._open[-1].around)]:
+            if change.is_placed:
+                self._around = change.calls
+            while self._open and self._open[-1].around != self._around[: len(self._open[-1].around)]:
                 self._open.pop()
             if not change.mark:
                 self._change(change)

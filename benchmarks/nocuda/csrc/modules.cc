@@ -1,0 +1,9 @@
+// libcuda's modules and kernels: loaded as handles that nobody looks into. Without cuda.h: one pattern fits all of them.
+#include "nocuda.h"
+
+#define LOADS(name) API int name(void **handle, ...) { *handle = (void *)0x66; return 0; }
+#define NUMBER(name, value) API int name(int *number, ...) { *number = value; return 0; }
+LOADS(cuModuleLoad) LOADS(cuModuleLoadData) LOADS(cuModuleLoadDataEx) LOADS(cuModuleGetFunction)
+LOADS(cuLibraryLoadData) LOADS(cuLibraryLoadFromFile) LOADS(cuLibraryGetKernel) LOADS(cuLibraryGetModule) LOADS(cuKernelGetFunction)
+NUMBER(cuFuncGetAttribute, 0) NUMBER(cuKernelGetAttribute, 0)
+NUMBER(cuOccupancyMaxActiveBlocksPerMultiprocessor, 2) NUMBER(cuOccupancyMaxPotentialClusterSize, 8) NUMBER(cuOccupancyMaxActiveClusters, 16)

@@ -1,0 +1,55 @@
+"""Put the stand-ins in the place of CUDA's libraries, in this process, before torch is imported."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.nocuda.build import build, find_wheel
+from benchmarks.nocuda.cards import card_path
+
+UNKNOWN = (
+    "values: copies to the host give zeros, so control flow that depends on data takes the way of zeros",
+    "cuDNN's recurrent layers: temporary sizes are those that it gives to a handle of zeros, in bfloat16 a rule's",
+    "cuDNN's batch norm: its workspace, which is said to be 0; dropout states: by rule",
+    "the CUDA context and modules that are loaded lazily: a constant of the card's file",
+    "kernels' local memory, registers and occupancy: every kernel has 32 registers",
+    "cudnn.benchmark: the plan that would be quickest; the workspaces of its trials are known",
+    "the pool of cudaMallocAsync: every allocation is counted by itself",
+)
+"""What the no-op runtime cannot know; each recording made on it says so."""
+
+
+SETTLE_SECONDS = 0.2
+"""How long the process waits at its end: autograd's device thread may still need Python."""
+
+
+def is_active() -> bool:
+    """Whether this process runs on the stand-ins."""
+    return "NOCUDA_ACTIVE" in os.environ and os.environ["NOCUDA_ACTIVE"] == str(os.getpid())
+
+
+def activate(card: str) -> None:
+    """Load the stand-ins for a card, so that torch, imported later, finds them under their libraries' names."""
+    if "torch" in sys.modules:
+        raise RuntimeError("torch has been imported already, with CUDA's own libraries")
+    wheel = find_wheel()
+    if wheel is None:
+        raise SystemExit(
+            "torch has no CUDA build in this environment: make one with `python -m benchmarks.nocuda --make-env PATH`"
+        )
+    os.environ["NOCUDA_CARD"] = str(card_path(card))
+    os.environ["NOCUDA_CUDNN"] = str(wheel.cudnn)
+    for path in build(wheel):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    os.environ["NOCUDA_ACTIVE"] = str(os.getpid())
+    atexit.register(time.sleep, SETTLE_SECONDS)
+
+
+def active_card_path() -> Path:
+    """The file of the card that this process plays."""
+    return card_path(os.environ["NOCUDA_CARD"])

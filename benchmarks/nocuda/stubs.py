@@ -1,0 +1,50 @@
+"""The C source of what is not written by hand: functions that do nothing, that refuse, or that are the real cuDNN's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from benchmarks.nocuda.headers import NOT_SUPPORTED, Prototype
+
+HEAD = """\
+// Generated from the undefined symbols of the wheel's libraries.
+#include <stdio.h>
+#include <stdlib.h>
+void nocuda_refuse(const char *);
+void *nocuda_cudnn(const char *);
+"""
+NOTHING = "int {name}(void) {{ return 0; }}\n"
+REFUSING = 'int {name}(void) {{ nocuda_refuse("{name}"); return {code}; }}\n'
+ENDING = """\
+void {name}(void) {{
+  fprintf(stderr, "nocuda: {name} has no answer here, and no status to say so by; the process ends\\n");
+  abort();
+}}
+"""
+FORWARD = """\
+__attribute__((visibility("hidden"))) void *nocuda_real_{name};
+__asm__(".globl {name}\\n.type {name}, @function\\n{name}: jmp *nocuda_real_{name}(%rip)");
+"""
+
+
+def source(symbols: Iterable[str], prototypes: Mapping[str, Prototype], forwards: bool = False) -> str:
+    """C that defines every symbol.
+
+    With ``forwards``, functions of cuDNN that take no handle are the real library's, found when this one is loaded.
+    """
+    lines, forwarded = [HEAD], []
+    for name in sorted(symbols):
+        prototype = prototypes.get(name)
+        if forwards and prototype is not None and not prototype.takes_handle:
+            forwarded.append(name)
+            lines.append(FORWARD.format(name=name))
+        elif prototype is None or prototype.status not in NOT_SUPPORTED:
+            lines.append(ENDING.format(name=name))
+        elif prototype.does_nothing:
+            lines.append(NOTHING.format(name=name))
+        else:
+            lines.append(REFUSING.format(name=name, code=NOT_SUPPORTED[prototype.status]))
+    if forwarded:
+        body = "".join(f'  nocuda_real_{name} = nocuda_cudnn("{name}");\n' for name in forwarded)
+        lines.append(f"__attribute__((constructor)) static void find_real(void) {{\n{body}}}\n")
+    return "".join(lines)

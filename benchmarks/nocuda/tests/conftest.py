@@ -1,0 +1,28 @@
+"""These tests run on the stand-ins: ``python -m benchmarks.nocuda --card H100 -m pytest benchmarks/nocuda/tests``."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from benchmarks.nocuda.runtime import is_active
+
+
+@pytest.fixture(autouse=True)
+def empty_card() -> Iterator[None]:
+    """A card with nothing on it, before and after."""
+    if not is_active():
+        pytest.skip("the stand-ins for CUDA's libraries are not loaded")
+    _clear()
+    yield
+    _clear()
+
+
+def _clear() -> None:
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()

@@ -1,0 +1,60 @@
+"""The package's own CUDA paths, run on the stand-ins: measuring, tracking, the allocator's history."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.gpu_truth_history import reduce_history, replay_history
+from torchsummary_plus import MemTracker, estimate_memory, measure_memory
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_step_measured_is_the_step_predicted(optimizer: str) -> None:
+    name = torch.cuda.get_device_name()
+    predicted = estimate_memory(perceptron(), (256,), 64, "cuda", optimizer=optimizer, gpu=name, progress=False)
+    measured = measure_memory(perceptron().cuda(), (256,), 64, "cuda", optimizer=optimizer)
+    assert measured.info.measured
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.reserved_bytes is not None and predicted.reserved_bytes is not None
+    spare = predicted.reserved_bytes - measured.reserved_bytes
+    assert spare in (0, 2 << 20)  # small copies fit into what the model's own segment of 2 MiB has left
+    assert not [note for note in measured.assumptions if "allocator's own peak" in note]
+
+
+def test_a_model_measured_is_left_unchanged() -> None:
+    model = perceptron().cuda()
+    before = {name: (p.data_ptr(), p._version, p.grad) for name, p in model.named_parameters()}
+    measure_memory(model, (256,), 64, "cuda", optimizer="sgd")
+    assert {name: (p.data_ptr(), p._version, p.grad) for name, p in model.named_parameters()} == before
+
+
+def test_the_tracker_sees_what_the_allocator_gives() -> None:
+    tracker = MemTracker(stream=io.StringIO(), device="cuda")
+    first = tracker.track("before")
+    kept = torch.empty(1 << 20, device="cuda")
+    second = tracker.track("after")
+    tracker.close()
+    assert second.tensor_bytes - first.tensor_bytes == kept.nbytes
+    assert [group.nbytes for group in second.appeared] == [kept.nbytes]
+    assert second.memory is not None and first.memory is not None
+    assert second.memory.allocated_bytes - first.memory.allocated_bytes == kept.nbytes
+    assert second.memory.reserved_bytes == torch.cuda.memory_reserved()
+
+
+def test_the_allocator_model_replays_torchs_own_history() -> None:
+    torch.cuda.memory._record_memory_history(context=None, max_entries=100_000, clear_history=True)
+    model = perceptron().cuda()
+    for batch in (64, 5000, 900):
+        model(torch.empty(batch, 256, device="cuda")).sum().backward()
+    history = reduce_history(torch.cuda.memory._snapshot())
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert len(history) > 50
+    assert replay_history(history) == []
