@@ -14,6 +14,7 @@ from step_parts import WIDTH, block, rows, squared
 from torch import Tensor, nn
 
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
+from torchsummary_plus.memory_records import LEAST_DOUBT
 from torchsummary_plus.tracing.optimizers import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -145,7 +146,7 @@ def test_lbfgs_to_its_limits(options: dict[str, int]) -> None:
     )
     assert predicted.peak_bytes == measured.peak_bytes
     assert predicted.steady_bytes == measured.steady_bytes
-    assert predicted.peak_range[0] < predicted.peak_bytes == predicted.peak_range[1]
+    assert predicted.peak_range[0] < predicted.peak_bytes == predicted.peak_range[1] - LEAST_DOUBT
     limits = f"max_iter {options['max_iter']}, max_eval {options.get('max_eval', options['max_iter'] * 5 // 4)}"
     assert f"LBFGS in the step, 2 times: iterates until a limit ({limits}), whatever its tolerances" in (
         predicted.assumptions
