@@ -172,8 +172,16 @@ class Picky(torch.autograd.Function):
         return picky_backward(grad)
 
 
-def test_an_operator_that_refuses_zeros_is_named_not_its_refusal() -> None:
+def test_an_operator_that_refuses_zeros_is_told_by_a_real_step() -> None:
     model = Through(lambda x: Picky.apply(x))
+    estimate = estimate_memory(model, (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
+    assert estimate.assumptions == (
+        "torchsummary_plus_tests::picky_backward in the step, 2 times: sizes as in a real step",
+    )
+
+
+def test_where_there_is_none_it_is_named_and_not_its_refusal() -> None:
+    model = Through(lambda x: Picky.apply(x)).to("meta")
     with pytest.raises(StepError, match=r"torchsummary_plus_tests\.picky_backward.* needs the values") as raised:
         estimate_memory(model, (SIDE,), SIDE, optimizer="sgd")
     assert "nothing but zeros" not in str(raised.value)

@@ -78,7 +78,7 @@ LINES = {
     "x.no_such_attribute": INVALID,
     "while not is_real: pass": HUNG,
     "is_real or __import__('os').abort()": DIED,
-    "is_real or x.no_such_attribute": CRASHED,
+    "assert 'estimate_memory' not in {frame.function for frame in __import__('inspect').stack()}": CRASHED,
     "is_real or torch.set_num_threads(3)": CHANGED,
     "torch.zeros(100000 if is_real else 1)": OUTSIDE,
 }
