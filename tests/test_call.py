@@ -263,7 +263,6 @@ X = torch.rand(3, 4)
         ({"x": {"deep": [X]}}, 1),
         ((X, None), 1),
     ],
-    ids=lambda value: str(value)[:20],
 )
 def test_forms_of_input_data(data: Any, inputs: int) -> None:
     fake, real = (quiet(Flexible(), input_data=data, run=run) for run in ("fake", "real"))

@@ -201,7 +201,6 @@ def test_hint_wrong_size() -> None:
         ({"input_size": (4,), "depth": 1.5}, "0"),
         ({"input_size": (4,), "depth": "all"}, "0"),
     ],
-    ids=str,
 )
 def test_input_error_names_the_accepted(arguments: dict[str, Any], named: str) -> None:
     class NeverRun(nn.Module):
@@ -213,7 +212,7 @@ def test_input_error_names_the_accepted(arguments: dict[str, Any], named: str) -
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("model", [nn.Linear, None, "resnet18", lambda x: x, torch.rand(2)], ids=str)
+@pytest.mark.parametrize("model", [nn.Linear, None, "resnet18", lambda x: x, torch.rand(2)])
 def test_a_non_module_is_refused(model: Any) -> None:
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         summary(model, (4,))
