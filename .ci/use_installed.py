@@ -1,0 +1,68 @@
+"""Use the installed package: the README's Python prints what it shows, doctests pass, and package data is there.
+
+    python use_installed.py     # in a folder with README.md and examples/, but without the package's sources
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import torchsummary_plus
+
+HERE = Path(__file__).parent
+DOCTESTED = ("torchsummary_plus.api", "torchsummary_plus.memory_api", "torchsummary_plus.units")
+
+
+def check_home() -> None:
+    home = Path(torchsummary_plus.__file__)
+    assert "site-packages" in home.parts, f"imported from {home}: not the installed package"
+    assert (home.parent / "py.typed").exists()
+
+
+def check_readme() -> None:
+    """Run the README's Python blocks in order; a text block is the output of the block above it."""
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", (HERE / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    names: dict[str, object] = {}
+    shown = 0
+    for (kind, code), (next_kind, text) in zip(blocks, [*blocks[1:], ("", "")]):
+        if kind != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), names)
+        if next_kind == "text":
+            assert printed.getvalue() == text, f"README shows\n{text}\nprinted was\n{printed.getvalue()}"
+            shown += 1
+    assert shown, "README.md shows no output"
+
+
+def check_doctests() -> None:
+    for name in DOCTESTED:
+        result = doctest.testmod(importlib.import_module(name))
+        assert result.attempted and not result.failed, f"{name}: {result}"
+
+
+def check_report() -> None:
+    from examples.davenet import Audio
+
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.html"
+        with contextlib.redirect_stdout(io.StringIO()):
+            torchsummary_plus.summary(Audio(), (40, 1024)).to_html_report(report)
+        assert "</html>" in report.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    check_home()
+    check_readme()
+    check_doctests()
+    check_report()
+    print("The installed package does what the README says.")
