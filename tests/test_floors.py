@@ -66,6 +66,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.rehearsal",
         "tracing.history",
         "tracing.marks",
+        "tracing.quiet_profile",
         "tracing.profiled",
         "tracing.workspace_registry",
         "tracing.workspace_foreign",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -26,6 +27,7 @@ from torchsummary_plus import (
     measure_memory,
 )
 from torchsummary_plus.memory_records import KINDS
+from torchsummary_plus.tracing.quiet_profile import without_notes
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -239,3 +241,16 @@ def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any)
     steps = [call(model, input_data=x, optimizer=fused) for call in (estimate_memory, measure_memory)]
     predicted, measured = (step.phase_peaks["optimizer"] for step in steps)
     assert measured == predicted
+
+
+def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: pytest.CaptureFixture[str]) -> None:
+    class Loud(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            os.write(2, b"from the model\n")
+            return super().forward(x)
+
+    measure_memory(Loud(4, 4), (4,))
+    assert set(capfd.readouterr().err.splitlines()) == {"from the model"}
+    with without_notes():
+        os.write(2, b"USDT: a note\nand a warning\n")
+    assert capfd.readouterr().err == "and a warning\n"

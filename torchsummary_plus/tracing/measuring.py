@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from ..errors import InputError
 from ..memory_records import MemoryLog
@@ -24,6 +24,7 @@ from .outside import Outside
 from .passes import Pass, failed_frame, run_really
 from .profiled import ProfileReader, changes, with_frees, with_requests
 from .questions import OUTSIDE
+from .quiet_profile import QuietProfile
 from .remaking import remade
 from .steps import Held, Step, Steps, tensors_in, with_loss
 from .stored import all_stored
@@ -125,7 +126,7 @@ def profiled(
         marks.follow(held)
         for tensors_there in (known, own, away, held):
             tensors_there.clear()
-        with history, profile(activities=activities, profile_memory=True) as done:
+        with history, QuietProfile(activities=activities, profile_memory=True) as done:
             steps.run(args, kwargs)
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:

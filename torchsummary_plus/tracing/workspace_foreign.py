@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .fakes import CPU, Fake
 from .kernels import change_tensors, tensors_of
 from .macs import multiply_adds
 from .profiled import changes
+from .quiet_profile import QuietProfile
 
 LARGEST = 1 << 25
 """Elements of all arguments and results together, 128 MiB in single precision, for which an operator runs."""
@@ -70,7 +71,7 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
             func(*given, **named)  # What a library makes once and keeps is made here.
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
+            with QuietProfile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
                 result = func(*given, **named)
         except Exception:
             return None
