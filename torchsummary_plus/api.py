@@ -1,4 +1,4 @@
-"""The calls: thin, checked at the border, each arrow one function."""
+"""`summary` and `summary_string`: arguments are checked here, and the work is done below."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ def summary(
     memory: str | Mapping[str, Any] | None = None,
     verbose: int = 1,
 ) -> ModelSummary:
-    """Print the layer table of a model, torchsummary's to the byte where that was right, and return its numbers.
+    """Print the layer table of a model and return its numbers.
 
     Args:
-        model: any ``nn.Module``; it is afterwards what it was, to the bit, also when its forward fails.
-        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of such for several, a dict
-            of such for keyword arguments; None with no ``input_data`` gives the static table.
-        batch_size: -1 for any batch: sizes are those of a batch of 1, and the axes that grow with it print as -1.
-        device: None for the model's own, else a name or ``torch.device``; CUDA needs no GPU in the fake pass.
-        dtypes: one for all inputs or one for each: torch dtypes, or tensor types such as ``torch.LongTensor``;
-            None for the model's own floating dtype, and integers where an embedding comes first.
-        input_data: instead of sizes, a tensor or any nesting of tensors: a tuple for positional arguments, a dict for
-            keyword arguments, ``((args...), {kwargs})`` for both. The batch size is the first axis of its first tensor,
-            or the number of pictures where that is a list of them: ``([picture, ...],)``.
-        depth: deepest nesting that gets lines of its own; what is deeper folds into the line above it.
+        model: any ``nn.Module``; it is left unchanged, bit for bit, even if its forward fails.
+        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of sizes for several, or a
+            dict of sizes for keyword arguments; without it and ``input_data`` the table is static.
+        batch_size: -1 leaves it open: bytes are for a batch of 1, and axes that scale with the batch print as -1.
+        device: a name or ``torch.device``; None for the model's own. A fake pass on CUDA needs no GPU.
+        dtypes: one for all inputs or one per input: torch dtypes, or tensor types such as ``torch.LongTensor``;
+            None for the model's floating dtype, or integers where an embedding comes first.
+        input_data: instead of sizes, a tensor or a nested structure of tensors: a tuple for positional arguments, a
+            dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
+            first tensor, or the length of a list of images: ``([image, ...],)``.
+        depth: the deepest level with lines of its own; deeper levels fold into the line above them.
         col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
             ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
-            ``params_arithmetic``, ``mult_adds_arithmetic``, and
-            with ``memory`` also ``saved_bytes``, ``peak_bytes``, ``grad_bytes``, ``optimizer_bytes``.
-        mode: "train" or "eval" for the time of the pass, "same" for the model as it stands.
-        run: "fake" computes and allocates nothing, "real" runs the model; "auto" tries the first, then the second.
+            ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``, ``peak_bytes``,
+            ``grad_bytes``, ``optimizer_bytes``.
+        mode: "train" or "eval" during the pass; "same" keeps each module's mode.
+        run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat) or "tree" (nested).
-        functional: also give a line to each function that no module stands for (``F.relu``, ``torch.cat``, ``@``).
-        memory: "train" or "eval", or options of :func:`estimate_memory`, to add the memory of such a step under the
-            table and columns of it to its right; the batch is 1 where it is open.
+        functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
+        memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
+            memory columns; an open batch counts as 1.
         verbose: 0 prints nothing.
 
     Raises:
@@ -95,7 +95,7 @@ def summary(
 def summary_string(
     model: nn.Module, input_size: Any, batch_size: int = -1, device: Any = None, dtypes: Any = None
 ) -> tuple[str, tuple[int, int]]:
-    """torchsummary's call of this name: the table as text, and ``(total_params, trainable_params)``.
+    """Return the table as text and ``(total_params, trainable_params)``, as torchsummary's function does.
 
     >>> from torch import nn
     >>> summary_string(nn.Linear(8, 4), (8,))[1]

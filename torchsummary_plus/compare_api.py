@@ -1,4 +1,4 @@
-"""The call that sets models side by side."""
+"""`compare`: models, or the memory of steps, side by side."""
 
 from __future__ import annotations
 
@@ -77,32 +77,30 @@ def compare(
     ratios: bool = False,
     changes_only: bool = False,
 ) -> Comparison | StepComparison:
-    """Set models side by side: their figures with the best marked, and their layers aligned by type and shapes.
+    """Compare models: their totals with the best value marked, and their layers aligned by type and shapes.
 
-    Results of :func:`estimate_memory` and :func:`measure_memory` are compared by themselves: the peak by kind and
-    phase, and how far it is from what tensors take to what the device shows. They take ``names`` alone.
+    Results of :func:`estimate_memory` and :func:`measure_memory` are compared with each other: the peak by kind and by
+    phase, and requested, allocated, reserved and device bytes. They accept only ``names``.
 
     Args:
-        models: two or more: models, results of :func:`summary`, or dicts of an entry's own options: ``model``,
+        models: two or more models, results of :func:`summary`, or dicts with an entry's own options: ``model``,
             ``name``, ``memory``, and any of ``input_size``, ``batch_size``, ``device``, ``dtypes``, ``input_data``,
-            ``mode``, ``run`` and ``functional``, which go before those of the call. So models of different inputs
-            compare, and one model in several settings. A summary stays as it was made: it tells of its step what its
-            own ``memory`` does.
-        names: what the models are called; by default by their classes.
-        memory: "train" or options of :func:`estimate_memory`, to add the peaks of a training and of an inference step,
-            at a batch of 1 where it is open; "eval" for inference alone. With the option ``gpu``, a card's name or an
-            amount such as "24GiB", also the largest batch that fits in it: of a training step, or with "eval" of an
-            inference step.
-        style, depth, col_names: of the layer table, as for :func:`summary`; each model has the columns.
-        ratios: whether each figure's ratio to the first model's is shown.
-        changes_only: whether layers that all models have alike are left out.
+            ``mode``, ``run`` and ``functional``, which override those of the call. A summary is used as it is; its own
+            ``memory`` supplies the memory figures.
+        names: names of the entries; class names by default.
+        memory: "train" or options of :func:`estimate_memory` add the peaks of a training and an inference step ("eval":
+            of inference only); an open batch counts as 1. With the option ``gpu``, a GPU's name or an amount such as
+            "24GiB", the largest batch that fits is added.
+        style, depth, col_names: the layer table's, as in :func:`summary`; every model has the same columns.
+        ratios: also show each figure's ratio to the first model's.
+        changes_only: leave out layers that all models share.
 
-    Other arguments are those of :func:`summary`, for all models that are not summaries already.
+    Other arguments are those of :func:`summary`, and apply to entries that are not summaries.
 
     Raises:
         InputError: an argument is not one of the accepted values.
         ForwardError: the forward of a model failed.
-        StepError: another part of its training step did.
+        StepError: another part of its training step failed.
 
     >>> from torch import nn
     >>> small, large = (nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 2)) for n in (4, 16))

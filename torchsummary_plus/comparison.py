@@ -1,4 +1,4 @@
-"""Comparison: models side by side, and every way to look at them."""
+"""Comparison: models side by side, with their views."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Compared, Views, Figures):
-    """The result of :func:`compare`: frozen data, shown by ``str()`` and by the views.
+    """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
 
-    Its main table has a row for each figure, with the best value marked; the second one (``table=1`` where a format has
-    only one) the layers, aligned by type and shapes.
+    The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
+    table) has the layers, aligned by type and shapes.
     """
 
     view: View = field(default_factory=View)
@@ -38,7 +38,7 @@ class Comparison(Compared, Views, Figures):
     """Rows that only one model has stand between those of others, which a tree would fold into them."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
-        """The rows of the layer table: for each entry the index of the row in its report, None where it has none."""
+        """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
         asked, deepest, _ = self.view.with_look(..., depth, style)
         found = self._aligned(asked, deepest)
         return tuple(
@@ -58,18 +58,17 @@ class Comparison(Compared, Views, Figures):
         return self._alignments[style, depth]
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """The tables as plain text; bytes are in MiB unless told otherwise."""
+        """Return the tables as plain text; sizes are in MiB by default."""
         from .render.text import table_text
 
         return "\n\n".join(map(table_text, self.tables(**look)))
 
     def plot(self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Bars of the models: a panel for each of some figures, the best value in bold.
+        """Plot the models as bars, one panel per figure, with the best value in bold.
 
-        ``figures`` are names of rows of the main table; None are parameters, multiply-adds and memory: the peak of a
-        training or of an inference step where ``compare`` was asked for it, else the total size. Axes that are not
-        given are those of a new pyplot figure, as wide as a column of a paper. Raises :class:`InputError`, or
-        :class:`MissingExtraError` without matplotlib.
+        ``figures`` are row names of the main table; None means parameters, multiply-adds and memory (a step's peak if
+        ``compare`` was asked for one, else the total size). Without ``ax`` a new figure, one column wide, is made.
+        Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from .render.figure import placed
 

@@ -1,4 +1,4 @@
-"""Every error the package raises on purpose: one family, each also a built-in that old handlers catch."""
+"""The errors this package raises; each is also a built-in exception, so existing handlers catch it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from .units import describe
 
 
 class SummaryError(Exception):
-    """The root of the family: catch this to catch everything this package raises on purpose."""
+    """Base class of every error this package raises."""
 
 
 class InputError(SummaryError, ValueError):
-    """An argument is not one of the accepted values; the message names those that are."""
+    """An invalid argument; the message lists the accepted values."""
 
 
 class UnsupportedError(SummaryError, RuntimeError):
-    """The request is understood, and cannot be answered for this model or on this machine."""
+    """A valid request that cannot be answered for this model or on this machine."""
 
 
 class MissingExtraError(SummaryError, ImportError):
-    """A view needs a package that is not installed; the message has the pip command."""
+    """An optional dependency is missing; the message has the pip command."""
 
 
 @dataclass(eq=False)
 class ForwardError(SummaryError, RuntimeError):
-    """The model's own forward failed: where, on which input shapes, why, and what to try.
+    """The model's forward failed: where, on which input shapes, why, and how to fix it.
 
-    ``path`` is the module's dotted path ("" for the root), ``class_name`` its class, ``input_shapes`` the
-    shapes it was given, ``original`` the message of the exception underneath (also ``__cause__``), ``reached``
-    the rows that had finished before it, and ``hint`` what usually cures it ("" when nothing is known).
+    ``path`` is the module's dotted path ("" for the root), ``class_name`` its class, ``input_shapes`` its input
+    shapes, ``original`` the message of the underlying exception (also ``__cause__``), ``reached`` the rows that had
+    finished before it, and ``hint`` the usual fix ("" if none is known).
     """
 
     path: str
@@ -60,9 +60,9 @@ class ForwardError(SummaryError, RuntimeError):
 class StepError(SummaryError, RuntimeError):
     """A step failed outside the model's forward.
 
-    ``phase`` is "loss", "backward", "optimizer" or "train_step", ``where`` the module it happened for ("" for none),
-    ``original`` the message of the exception underneath (also ``__cause__``), and ``hint`` what usually cures it (""
-    when nothing is known).
+    ``phase`` is "loss", "backward", "optimizer" or "train_step", ``where`` the module it happened in ("" for none),
+    ``original`` the message of the underlying exception (also ``__cause__``), and ``hint`` the usual fix ("" if none
+    is known).
     """
 
     phase: str
@@ -76,7 +76,7 @@ class StepError(SummaryError, RuntimeError):
 
 
 def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputError:
-    """An :class:`InputError` that names every accepted value.
+    """Return an :class:`InputError` that lists the accepted values.
 
     >>> str(choice_error("style", "fancy", ["torchsummary", "tree"]))
     "style is 'fancy'; accepted: 'torchsummary', 'tree'"

@@ -1,4 +1,4 @@
-"""Packages that only some views need."""
+"""Optional dependencies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .errors import MissingExtraError
 
 
 def need_extra(module: str, extra: str) -> Any:
-    """A module of a package that one of the extras installs, imported now.
+    """Import and return a module of an optional dependency.
 
-    Raises :class:`MissingExtraError`, with the pip command, where it is not installed.
+    Raises :class:`MissingExtraError`, with the pip command, if it is not installed.
 
     >>> need_extra("no_such_package.plots", "plot")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Figures as files: what a result draws, in the formats of papers and pages."""
+"""Figures: a result's main plot as PDF, SVG and PNG."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Figures(ABC):
-    """The main figure of a result as a file. The options are those of the method that draws it, without ``ax``."""
+    """A result's main figure as a file; options are those of its plot method, without ``ax``."""
 
     __slots__ = ()
 
     @abstractmethod
     def _draw(self, *args: Any, **options: Any) -> Axes:
-        """The main figure, drawn where the first argument, a :data:`Place`, says."""
+        """Draw the main figure at the first argument, a :data:`Place`."""
 
     def to_pdf(self, **options: Any) -> bytes:
-        """The main figure as PDF: vectors, with TrueType fonts in it."""
+        """Return the main figure as PDF, with embedded TrueType fonts."""
         return self._file("pdf", options)
 
     def to_svg(self, **options: Any) -> bytes:
-        """The main figure as SVG, whose text stays text."""
+        """Return the main figure as SVG, with text kept as text."""
         return self._file("svg", options)
 
     def to_png(self, **options: Any) -> bytes:
-        """The main figure as PNG, 300 dots to the inch."""
+        """Return the main figure as PNG at 300 dpi."""
         return self._file("png", options)
 
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:

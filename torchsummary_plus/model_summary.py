@@ -1,4 +1,4 @@
-"""ModelSummary: the numbers of a summary, and every way to look at them."""
+"""ModelSummary: the result of a summary, with its views."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 
 @dataclass(frozen=True)
 class View:
-    """How a summary is shown unless asked otherwise."""
+    """A summary's default style, depth and columns."""
 
     style: str = "torchsummary"
     depth: int | None = None
@@ -48,16 +48,16 @@ class View:
 
 @dataclass(frozen=True, repr=False)
 class ModelSummary(Report, Views, Figures):
-    """The result of :func:`summary`: frozen data, shown by ``str()``, and otherwise by :meth:`render` and the views.
+    """The result of :func:`summary`: immutable data, printed by ``str()``, :meth:`render` and the other views.
 
-    It holds no tensor and no module, so it outlives the model, pickles, and compares by value.
+    It holds no tensors or modules: it outlives the model, can be pickled, and compares by value.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
 
     view: View = field(default_factory=View)
     memory: MemoryEstimate | None = None
-    """The memory of a step, where ``summary`` was asked for it."""
+    """The memory estimate, if ``summary`` was asked for one."""
 
     def render(
         self,
@@ -67,12 +67,12 @@ class ModelSummary(Report, Views, Figures):
         col_names: Columns = ...,
         units: str | None = None,
     ) -> str:
-        """The table with another style, depth or other columns; the model is not run again.
+        """Return the table with another style, depth or columns, without running the model again.
 
-        What is not given stays as the summary was made; ``depth=None`` is every depth, ``col_names=None`` the default
-        columns. Without ``units`` bytes are shown as torchsummary shows them: its MB are 1024 x 1024 bytes; "MiB" says
-        so, "MB" is 1,000,000 bytes, "auto" chooses for each figure. Raises :class:`InputError` for an unknown style,
-        depth, column or unit.
+        Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
+        columns. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels that exactly, "MB" is
+        1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an unknown style, depth,
+        column or unit.
         """
         if units is not None:
             check_units(units)
@@ -85,7 +85,7 @@ class ModelSummary(Report, Views, Figures):
     def to_text(
         self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
     ) -> str:
-        """What :meth:`render` gives, by the names that all views share."""
+        """Return :meth:`render`'s text, with the argument names that all views share."""
         return self.render(style=style, depth=depth, col_names=columns, units=units)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
@@ -100,12 +100,11 @@ class ModelSummary(Report, Views, Figures):
         return {"MemoryEstimate": MemoryEstimate}
 
     def plot(self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None) -> Axes:
-        """Bars of the heaviest layers, coloured by class.
+        """Plot the ``top`` layers as bars, coloured by class.
 
-        ``by`` is ``num_params``, ``mult_adds`` or ``output_bytes``, and after ``summary(memory=...)`` also
-        ``saved_bytes``, ``grad_bytes`` or ``optimizer_bytes``. Axes that are not given are those of a new pyplot
-        figure, as wide as a column of a paper. Raises :class:`InputError`, or :class:`MissingExtraError` without
-        matplotlib.
+        ``by`` is ``num_params``, ``mult_adds`` or ``output_bytes``; after ``summary(memory=...)`` also ``saved_bytes``,
+        ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure, one column wide, is made. Raises
+        :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from .render.figure import placed
 
@@ -117,12 +116,11 @@ class ModelSummary(Report, Views, Figures):
         return draw_layers(self, by, top, self.view.with_look(None, depth, None)[1], place)
 
     def to_mermaid(self, kind: str = "class", depth: int | None = None) -> str:
-        """The model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block: its classes, or its calls.
+        """Return the model as a Mermaid diagram, which GitHub draws from a ``mermaid`` block.
 
-        ``kind`` is "class" (a box for each class of modules, as often as their insides differ) or "flow" (the calls in
-        their order; alike ones in a row are drawn once, with how many there are). ``depth`` is the deepest nesting that
-        is drawn; None is the deepest that Mermaid draws. Raises :class:`InputError`, also for the flow of a model that
-        nothing ran.
+        ``kind`` is "class" (a box per module class; one class with different contents has several) or "flow" (the calls
+        in order; repeated blocks are drawn once, with their number). ``depth`` limits the nesting; None draws as deep
+        as Mermaid can. Raises :class:`InputError`, also for the flow of a static summary.
 
         >>> from torch import nn
         >>> from torchsummary_plus import summary
@@ -167,5 +165,5 @@ class ModelSummary(Report, Views, Figures):
 
 
 def as_summary(report: Report, view: View) -> ModelSummary:
-    """A report with a way to show it."""
+    """Return a report as a summary with a default view."""
     return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)

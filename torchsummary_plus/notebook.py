@@ -1,4 +1,4 @@
-"""How a call shows its result: rich in a notebook, as text everywhere else, and once in both."""
+"""Show a result exactly once: as HTML in a notebook, as text elsewhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .views import Views
 
 
 def show(result: Views) -> None:
-    """Show a result now. A shell that shows the value of the statement, too, is told that it is shown.
+    """Show a result now, and tell an interactive shell that would echo it that it has been shown.
 
-    Output that the user redirects in a notebook is text.
+    Redirected output in a notebook is text.
     """
     if takes_html() and _is_the_kernels(sys.stdout):
         from IPython.display import display
@@ -25,6 +25,6 @@ def show(result: Views) -> None:
 
 
 def _is_the_kernels(stream: object) -> bool:
-    """Whether a stream is the one by which a kernel sends what is printed."""
+    """Return whether a stream is the kernel's own output stream."""
     streams = sys.modules.get("ipykernel.iostream")
     return streams is not None and isinstance(stream, streams.OutStream)

@@ -1,4 +1,4 @@
-"""A progress bar for what lasts over a second, by tqdm where it is installed; silent where nobody watches."""
+"""A progress bar for work that takes over a second, if tqdm is installed and a person is watching."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 SECONDS = 1.0
-"""How long something lasts before a bar is shown."""
+"""Seconds before a bar appears."""
 
 
 @contextmanager
 def progress_bar(title: str, unit: str, wanted: bool = True) -> Iterator[Callable[[str], None]]:
-    """A function to call at each ``unit`` of work that is done, with what is under way."""
+    """Yield a function to call after each ``unit`` of work, with the name of the current task."""
     if not (wanted and _is_watched() and find_spec("tqdm")):
         yield lambda _: None
         return
@@ -35,5 +35,5 @@ def progress_bar(title: str, unit: str, wanted: bool = True) -> Iterator[Callabl
 
 
 def _is_watched() -> bool:
-    """Whether this runs in a notebook or at a terminal."""
+    """Return whether this runs in a notebook or at a terminal."""
     return "ipykernel" in sys.modules or sys.stderr.isatty()

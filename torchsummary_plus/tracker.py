@@ -1,4 +1,4 @@
-"""MemTracker: what real memory tensors take, line by line."""
+"""MemTracker: the real memory of live tensors, line by line."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
 
 
 class MemTracker(ContextDecorator):
-    """Tell at each :meth:`track` which tensors came and went since the last one, and what the device holds.
+    """Report at each :meth:`track` which tensors appeared and disappeared, and what the device holds.
 
-    A storage counts once, however many tensors view or share it, by its own bytes; gradients and optimizer state are
-    found and named. No tensor is kept alive. Tensors that only the autograd graph holds, and that no name in Python
-    ever had, are in the device's totals alone.
+    A storage counts once, by its own bytes, however many tensors share it; gradients and optimizer state are named
+    after their owners. No tensor is kept alive. Tensors held only by the autograd graph appear only in the device's
+    totals.
 
     Args:
-        detail: also list what came and went, not only the totals.
-        path: a file to append to, or a folder for a new one; None writes to ``stream``.
+        detail: list the tensors as well as the totals.
+        path: a file to append to, or a folder for a new file; None writes to ``stream``.
         device: the device to watch; None for CUDA's current one, else MPS, else the CPU.
         stream: where to write without a path; None for standard output.
 
-    As a context manager or decorator it tracks at the beginning and at the end.
+    As a context manager or decorator it tracks at entry and exit.
 
     >>> import io
     >>> tracker = MemTracker(stream=io.StringIO(), device="cpu")
@@ -65,7 +65,7 @@ class MemTracker(ContextDecorator):
         self._population.begin()
 
     def track(self, label: str | None = None) -> TrackPoint:
-        """Write what has changed since the last call, and return it; the first call lists all there is."""
+        """Write and return the changes since the last call; the first call lists all live tensors."""
         came, went = self._changes()
         caller = _caller()
         storages, nbytes = self._population.live(str(self.device))
@@ -86,13 +86,13 @@ class MemTracker(ContextDecorator):
         return point
 
     def clear_cache(self) -> None:
-        """Collect garbage, and give the device back what the caching allocator keeps."""
+        """Collect garbage and release the caching allocator's unused memory to the device."""
         gc.collect()
         empty_cache(self.device)
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[MemTracker]:
-        """Also report by how much live tensors grow over each module's calls, while the block runs."""
+        """Inside the block, also record how much live tensors grow during each module's calls."""
         watch = _Watch(self._live_bytes)
         handles = [handle for path, module in model.named_modules() for handle in watch.hook(path, module)]
         try:
@@ -103,11 +103,11 @@ class MemTracker(ContextDecorator):
             self._modules += watch.modules()
 
     def report(self) -> TrackReport:
-        """All that was seen so far, as frozen data with all views and a plot."""
+        """Return everything seen so far as data, with every format and a plot."""
         return TrackReport(str(self.device), tuple(self._points), tuple(self._modules))
 
     def close(self) -> None:
-        """Follow tensors no more: the garbage collector no longer tells of young ones."""
+        """Stop following tensors, and remove the garbage collector's callback."""
         self._population.end()
 
     def __enter__(self) -> MemTracker:

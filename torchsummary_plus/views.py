@@ -1,4 +1,4 @@
-"""Views: every way to show a result, drawn from its tables. No view runs a model."""
+"""Views: every format of a result, rendered from its tables. No view runs a model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 Columns = Union[Iterable[str], EllipsisType, None]
-"""Names of columns in their order; None for the default ones, ``...`` for those the result was made with."""
+"""Column names in order; None for the default columns, ``...`` for the result's own."""
 
 Depth = Union[int, EllipsisType, None]
-"""The deepest nesting with lines of its own; None for all, ``...`` for that the result was made with."""
+"""The deepest level with lines of its own; None for every level, ``...`` for the result's own."""
 
 
 class Look(TypedDict, total=False):
-    """What a table shows. What is not given stays as the result was made."""
+    """What a table shows; options left out keep the result's own."""
 
     columns: Columns
     depth: Depth
@@ -39,7 +39,7 @@ class Look(TypedDict, total=False):
 
 
 class ShownLook(Look, total=False):
-    """What a table for readers shows."""
+    """What a table for people shows."""
 
     units: str
     """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
@@ -47,18 +47,18 @@ class ShownLook(Look, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A kind of file: its suffix, and the method of a result that makes its content, a text or bytes."""
+    """A file suffix, and the method of a result that returns the content as text or bytes."""
 
     suffix: str
     method: str
 
 
 FORMATS: dict[str, FileFormat] = {}
-"""What :meth:`Views.save` can write, by suffix."""
+"""The formats that :meth:`Views.save` can write, by suffix."""
 
 
 def register_format(suffix: str, method: str) -> None:
-    """Let :meth:`Views.save` write files of a suffix by a method of results. Raises InputError for a taken one."""
+    """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
     if suffix in FORMATS:
         raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
     FORMATS[suffix] = FileFormat(suffix, method)
@@ -77,10 +77,10 @@ for _suffix, _method in (
 
 
 class Views(ABC):
-    """Every way to show a result but its own text.
+    """Every format of a result.
 
-    The options of a view are ``columns``, ``depth`` and ``style``, and for those that are read ``units``; see
-    :class:`Look` and :class:`ShownLook`. What is not given stays as the result was made.
+    Views take ``columns``, ``depth`` and ``style``; formats for people also take ``units``. See :class:`Look` and
+    :class:`ShownLook`. Options left out keep the result's own.
     """
 
     __slots__ = ()
@@ -93,11 +93,11 @@ class Views(ABC):
 
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        """The tables that show the result, the main one first; ``...`` and a style of None: as it was made."""
+        """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
 
     @abstractmethod
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """The result as plain text; without ``units`` torchsummary's, whose MB are 1024 x 1024 bytes."""
+        """Return the result as plain text; without ``units`` an MB is 1024 x 1024 bytes, as in torchsummary."""
 
     def tables(
         self,
@@ -107,7 +107,7 @@ class Views(ABC):
         style: str | None = None,
         units: str = "MiB",
     ) -> tuple[Table, ...]:
-        """The tables without a look that every format is drawn from, the main one first.
+        """Return the tables that every format is rendered from, the main one first.
 
         Raises :class:`InputError` for an unknown style, column, depth or unit.
         """
@@ -115,31 +115,30 @@ class Views(ABC):
         return tuple(with_units(table, units) for table in self._tables(columns, depth, style))
 
     def to_markdown(self, **look: Unpack[ShownLook]) -> str:
-        """The tables in GitHub's Markdown, figures on the right, the totals and notes as lists below them."""
+        """Return the tables as GitHub Markdown, numbers right-aligned, with totals and notes as lists."""
         from .render.markdown import markdown_text
 
         return markdown_text(self.tables(**look))
 
     def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
-        """The tables in LaTeX with booktabs, with a caption (plain text) and a label; longtable where they are long."""
+        """Return the tables as LaTeX (booktabs; longtable for long ones), with a plain-text caption and a label."""
         from .render.latex import latex_text
 
         return latex_text(self.tables(**look), caption, label)
 
     def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
-        """One table as CSV by RFC 4180: plain numbers, bytes as bytes, a column for the paths of the modules.
+        """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
 
-        ``table`` is its place among :meth:`tables`; 0 is the main one.
+        ``table`` is its index in :meth:`tables`; 0 is the main one.
         """
         from .render.data import csv_text
 
         return csv_text(self._plain(table, **look))
 
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
-        """One table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
+        """Return one table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for text.
 
-        ``table`` is its place among :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without
-        pandas.
+        ``table`` is its index in :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without pandas.
         """
         from .render.data import data_frame
 
@@ -153,25 +152,25 @@ class Views(ABC):
         return found[table]
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole result as plain data, as :meth:`to_json` writes it."""
+        """Return the whole result as plain data, the same as :meth:`to_json` writes."""
         from .render.json_data import as_plain
 
         return as_plain(self, self._named_types(), self._derived)
 
     def to_json(self, indent: int | None = None) -> str:
-        """The whole result as JSON, which :meth:`from_json` makes an equal one of; :meth:`json_schema` describes it."""
+        """Return the whole result as JSON; :meth:`from_json` restores it, and :meth:`json_schema` describes it."""
         return json.dumps(self.to_dict(), indent=indent, separators=None if indent else (",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The result that some JSON was made of. Raises :class:`InputError` where it is of another kind or version."""
+        """Return the result that the JSON holds. Raises :class:`InputError` for another type or version."""
         from .render.json_data import from_text
 
         return from_text(cls, text, cls._named_types())
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema (draft 2020-12) of what :meth:`to_json` writes."""
+        """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""
         from .render.json_data import schema_of
 
         return schema_of(cls, cls._named_types())
@@ -182,9 +181,9 @@ class Views(ABC):
         return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
-        """The tables as a piece of HTML that may stand in any page; layers are nested, unless a ``style`` is given.
+        """Return the tables as an HTML fragment for any page; layers are nested unless ``style`` says otherwise.
 
-        It reads well as it is. Where its script runs, rows fold, columns sort, and there is a search; it loads nothing.
+        With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
         """
         from .render.html import fragment
 
@@ -202,11 +201,11 @@ class Views(ABC):
     def to_html_report(
         self, path: str | Path, overwrite: bool = False, *, compare: Views | Iterable[Views] = ()
     ) -> Path:
-        """Write one page with all that is known, and return its path; it loads nothing and runs in any browser.
+        """Write everything to one self-contained HTML page and return its path.
 
-        It has a tab of the layers, one of the memory where that was asked for (over the step, at the peak by module),
-        and those of the results that ``compare`` adds: a :class:`Comparison`, or other summaries. Raises
-        ``FileExistsError`` for a file that is there already unless ``overwrite`` is given.
+        It has a tab for the layers, one for memory if an estimate was asked for (over the step, and at the peak by
+        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. Raises
+        ``FileExistsError`` if the file exists, unless ``overwrite`` is given.
         """
         from .render.html_report import report_page
 
@@ -215,11 +214,11 @@ class Views(ABC):
         return _write(Path(path), report_page(*self._headline(), parts), overwrite)
 
     def _headline(self) -> tuple[str, str]:
-        """What a report of the result is headed, and a line under that."""
+        """Return the report's heading and subtitle."""
         return self.tables()[0].title, ""
 
     def _sections(self) -> tuple[Section, ...]:
-        """The tabs of a report of the result."""
+        """Return the report's tabs."""
         from .render.html_report import tables_section
 
         tables = self.tables(style=self._html_style)
