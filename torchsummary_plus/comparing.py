@@ -1,4 +1,4 @@
-"""Reports set side by side: the data of a comparison. No torch, no text."""
+"""The data of a comparison: reports side by side. No torch, no text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .report import Report
 
 @dataclass(frozen=True, slots=True)
 class StepPeaks:
-    """What steps of a model take: their peaks in bytes, and the largest batch whose training step fits in ``gpu``.
+    """Peaks of a model's steps in bytes, and the largest batch whose training step fits in ``gpu``.
 
-    ``info`` is the step that was asked for: its batch, mode, numbers, device, card, optimizer and loss. None where
-    nothing was asked or could be told; ``gpu`` is a card's name, an amount of memory, or "".
+    ``info`` has the settings: batch size, mode, dtypes, device, GPU, optimizer and loss. A figure is None if it was not
+    asked for or is unknown; ``gpu`` is a GPU's name, an amount of memory, or "".
     """
 
     info: StepInfo
@@ -24,13 +24,13 @@ class StepPeaks:
 
     @property
     def batch_size(self) -> int:
-        """The batch of the steps."""
+        """The batch size of the steps."""
         return self.info.batch_size
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One of what is compared: its name, the numbers of its summary, and what its steps take."""
+    """One entry of a comparison: its name, its summary and the memory of its steps."""
 
     name: str
     report: Report
@@ -39,10 +39,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Compared:
-    """Entries in their order, the first of which the others are compared with.
+    """Entries in order; the others are compared with the first.
 
-    ``ratios`` asks for each figure's ratio to the first entry's, ``changes_only`` leaves out the layers that all have
-    alike.
+    ``ratios`` adds each figure's ratio to the first entry's, ``changes_only`` leaves out layers that all share.
     """
 
     entries: tuple[Entry, ...]

@@ -1,4 +1,4 @@
-"""Figures written out: the arithmetic of a layer, and the batch that a formula says fits."""
+"""`explain` and `explain_batch`: the arithmetic behind a layer's figures and a batch's memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from .units import describe
 
 
 def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1, **options: Any) -> Explanation:
-    """The arithmetic of a layer's parameters, output shape, bytes and multiply-adds, with its own numbers.
+    """Explain a layer's parameters, output shape, bytes and multiply-adds, with its own numbers.
 
     Args:
-        layer: a row of a summary, or a layer, whose parameters alone are explained without an input.
-        input_size, batch_size, options: for a layer as for :func:`summary`; a row has been called already.
+        layer: a row of a summary, or a module; without an input only its parameters are explained.
+        input_size, batch_size, options: for a module, as in :func:`summary`.
 
-    The result is a mapping from a figure's name to its value, shown as text by ``str()`` and as LaTeX by
-    ``to_latex()``. Where the batch is open the figures are those of a batch of 1. Raises :class:`InputError` for
-    another argument.
+    The result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
+    With an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
 
     >>> from torch import nn
     >>> print(explain(nn.Conv3d(1, 30, kernel_size=3)))
@@ -55,13 +54,12 @@ def explain_batch(
     engine: bool = True,
     **options: Any,
 ) -> BatchExplanation:
-    """The memory of a training batch by the formula params + grads + bs x (I1 + 2 x sum Ii), beside the engine's.
+    """Explain a training batch's memory by the formula params + grads + bs x (I1 + 2 x sum Ii).
 
-    I1 is what goes in, and the Ii are what layers and functions give, each of one sample: a map counts twice, for
-    itself and for its gradient. The formula is that of courses on CNNs; it is solved for the largest batch in
-    ``memory`` (bytes, "24GiB", a GPU's name). It knows nothing of an optimizer, of workspaces, and of what a backward
-    really keeps, so :func:`max_batch_size` answers beside it, with ``device`` and its other ``options``, unless
-    ``engine`` is False.
+    I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the
+    activation and its gradient. This textbook formula is solved for the largest batch that fits in ``memory`` (bytes,
+    "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
+    :func:`max_batch_size`, with ``device`` and other ``options``, is shown beside it unless ``engine`` is False.
 
     >>> from torch import nn
     >>> print(explain_batch(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 10, 2048, engine=False))

@@ -1,8 +1,8 @@
-"""The calls of older tools on this engine: change the import, and the figures are right.
+"""The calls of older tools, corrected: only the import changes.
 
 ``from pytorch_modelsize import SizeEstimator``, ``from modelsize_estimate import modelsize``, ``from gpu_mem_track
 import MemTracker`` and ``from torchsummary import summary, summary_string`` become ``from torchsummary_plus.legacy
-import ...``. Each call says what it gave before and why.
+import ...``. Each docstring says what the old tool returned, and why.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["MemTracker", "ModelSize", "SizeEstimator", "modelsize", "summary", "
 
 
 class SizeEstimator:
-    """pytorch_modelsize's estimator: the bits of parameters, of every output twice, and of the input.
+    """pytorch_modelsize's estimator: the bits of the parameters, of every output (twice) and of the input.
 
-    ``input_size`` has the batch axis; ``bits`` are those of an element. Its results are attributes of the old names,
-    with shapes as tuples and bits as integers; a step that needs another one takes it.
+    ``input_size`` includes the batch axis; ``bits`` is the size of an element. Results are attributes with the old
+    names, shapes as tuples and bits as integers; each step computes the ones it depends on.
 
-    For the model of its documentation, two convolutions, it published ``(0.5694580078125, 4776960)`` for one picture of
-    32 x 32, and ``(408.2833251953125, 3424928768)`` for sixteen of 256 x 256: its loop over the parameters kept those
-    of the last module, 4,640 of 4,800. Right are 4,782,080 and 3,424,933,888 bits. A later version counted a nested
-    module's parameters once for each module around it, and no output at all. ``bits`` was ignored, shared parameters
-    counted again, and modules ran in the order they are listed in, whatever ``forward`` says; functions were not seen.
+    For its documented model, two convolutions, the original published ``(0.5694580078125, 4776960)`` for one image of
+    32 x 32, and ``(408.2833251953125, 3424928768)`` for sixteen of 256 x 256: its loop kept only the last module's
+    parameters, 4,640 of 4,800. The correct values are 4,782,080 and 3,424,933,888 bits. A later version counted a
+    nested module's parameters once per enclosing module, and no outputs. ``bits`` was ignored, shared parameters were
+    counted repeatedly, modules ran in registration order whatever ``forward`` said, and functions were missed.
 
-    Not counted is what works in place. What a step really takes is more than outputs twice: :func:`estimate_memory`.
+    In-place operations are not counted. A step really needs more than its outputs twice: see :func:`estimate_memory`.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(1, 16, kernel_size=3, padding=5), nn.Conv2d(16, 32, kernel_size=3))
@@ -52,30 +52,30 @@ class SizeEstimator:
         self.bits = bits
 
     def get_parameter_sizes(self) -> None:
-        """The shape of each parameter, once: ``param_sizes``."""
+        """Set ``param_sizes``: the shape of each distinct parameter."""
         self.param_sizes = [tuple(parameter.shape) for parameter in self.model.parameters()]
 
     def get_output_sizes(self) -> None:
-        """The shape of each output of a layer or function: ``out_sizes``."""
+        """Set ``out_sizes``: the shape of each output of a layer or function."""
         size, batch = self.input_size[1:], self.input_size[0]
         self.out_sizes = _output_shapes(summary(self.model, size, batch, functional=True, verbose=0))
 
     def calc_param_bits(self) -> None:
-        """The bits of all parameters: ``param_bits``."""
+        """Set ``param_bits``: the bits of all parameters."""
         self.get_parameter_sizes()
         self.param_bits = self.bits * sum(map(prod, self.param_sizes))
 
     def calc_forward_backward_bits(self) -> None:
-        """Twice the bits of all outputs, for the forward and for the backward: ``forward_backward_bits``."""
+        """Set ``forward_backward_bits``: twice the bits of all outputs."""
         self.get_output_sizes()
         self.forward_backward_bits = 2 * self.bits * sum(map(prod, self.out_sizes))
 
     def calc_input_bits(self) -> None:
-        """The bits of the input: ``input_bits``."""
+        """Set ``input_bits``: the bits of the input."""
         self.input_bits = self.bits * prod(self.input_size)
 
     def estimate_size(self) -> tuple[float, int]:
-        """The size of it all, in MB of 1024 x 1024 bytes and in bits."""
+        """Return the total size in MB (1024 x 1024 bytes) and in bits."""
         self.calc_param_bits()
         self.calc_forward_backward_bits()
         self.calc_input_bits()
@@ -84,7 +84,7 @@ class SizeEstimator:
 
 
 class ModelSize(NamedTuple):
-    """Bytes of the parameters, of the intermediate variables, and of these with their gradients."""
+    """Bytes of the parameters, of the intermediate variables, and of these including gradients."""
 
     param_bytes: int
     forward_bytes: int
@@ -92,15 +92,14 @@ class ModelSize(NamedTuple):
 
 
 def modelsize(model: nn.Module, input: Tensor, type_size: int = 4) -> ModelSize:
-    """Pytorch-Memory-Utils' size of a model: prints its three lines, in MB of 1,000,000 bytes, and returns the bytes.
+    """Print Pytorch-Memory-Utils' three lines, in MB of 1,000,000 bytes, and return the sizes in bytes.
 
-    ``type_size`` are the bytes of an element. The lines are the old ones to the letter, a spelling of their own
-    included.
+    ``type_size`` is the bytes of an element. The lines are unchanged, including a misspelling.
 
-    For the six layers of its documentation and a picture of 682 x 700 the figures are the published ones: 0.450304,
-    336.0896 and 672.1792. Others were not: modules ran in the order they are listed in, a container after and beside
-    what is in it, so that most models failed or counted twice; functions were not seen; of what works in place only
-    ``nn.ReLU`` was left out; and the model really ran, with gradients.
+    For the documented six layers and an image of 682 x 700 the results equal the published ones: 0.450304, 336.0896
+    and 672.1792. Other models were wrong: modules ran in registration order, containers in addition to their contents,
+    so most models failed or were counted twice; functions were missed; of in-place operations only ``nn.ReLU`` was
+    left out; and the model really ran, with gradients.
 
     >>> import torch
     >>> _ = modelsize(nn.Linear(1000, 500), torch.zeros(8, 1000))
@@ -121,13 +120,13 @@ def modelsize(model: nn.Module, input: Tensor, type_size: int = 4) -> ModelSize:
 
 
 class MemTracker(tracker.MemTracker):
-    """Pytorch-Memory-Utils' tracker: :class:`torchsummary_plus.MemTracker` that writes a file of the old name.
+    """Pytorch-Memory-Utils' tracker: a :class:`torchsummary_plus.MemTracker` that writes a file with the old name.
 
-    The file's name is ``path``, the time and ``-gpu_mem_track.txt``: by default it is in the current folder. ``device``
-    is the number of a CUDA device; without CUDA it is the CPU. The frame that older versions took first is neither
-    needed nor kept, and ``verbose`` has nothing to tell.
+    The file is named ``path`` + time + ``-gpu_mem_track.txt``, in the current folder by default. ``device`` is a CUDA
+    device's index; without CUDA the CPU is tracked. The frame that older versions took as first argument is ignored,
+    and so is ``verbose``.
 
-    An element of int16 was counted as 2.67 bytes, float8 ended the run; views and tied weights were counted again.
+    The original counted an int16 element as 2.67 bytes, failed on float8, and counted views and tied weights twice.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,5 +147,5 @@ def _settings(detail: bool = True, path: str = "", verbose: bool = False, device
 
 
 def _output_shapes(result: ModelSummary) -> list[tuple[int, ...]]:
-    """The shape of each output of a layer or function that calls no other and does not work in place."""
+    """Return the output shapes of layers and functions that call no others and do not work in place."""
     return [spec.shape for row in map_rows(result) for spec in tensors(row.outputs)]

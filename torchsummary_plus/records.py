@@ -1,6 +1,6 @@
-"""What happened, as plain frozen data: the only language the floors above tracing speak.
+"""A recorded pass as immutable data, shared by every other folder.
 
-Nothing here holds a tensor or a module, so a record outlives its model, pickles, and compares by value.
+No record holds a tensor or a module: it outlives its model, can be pickled, and compares by value.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Union
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: its shape, dtype name ("float32"), and the bytes its elements take.
+    """One tensor: its shape, dtype name ("float32") and the bytes of its elements.
 
-    ``batch_axes`` are the axes that grow with the batch; they are only known, and only shown as -1, when the
-    summary was asked for an open batch. ``shape`` is then that of a batch of 1.
+    ``batch_axes`` are the axes that scale with the batch, known and shown as -1 only if the batch is open; ``shape``
+    is then for a batch of 1.
     """
 
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class TensorSpec:
 
     @property
     def shown(self) -> list[int]:
-        """The shape as a table prints it, with -1 for the axes that grow with the batch.
+        """Return the shape as a table prints it, with -1 for axes that scale with the batch.
 
         >>> TensorSpec((1, 3, 8, 8), "float32", 768, batch_axes=(0,)).shown
         [-1, 3, 8, 8]
@@ -35,18 +35,18 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A tuple, list, dict or object of tensors: its tensors in order, with names where it had them."""
+    """A tuple, list, dict or object of tensors: its items in order, with their names if it has any."""
 
     items: tuple[Structure, ...]
     names: tuple[str, ...] | None = None
 
 
 Structure = Union[TensorSpec, Group, None]
-"""What a module takes or gives; None where there is no tensor at all."""
+"""A module's inputs or outputs; None without any tensor."""
 
 
 def tensors(structure: Structure) -> Iterator[TensorSpec]:
-    """Every tensor of a structure, in order.
+    """Yield every tensor of a structure, in order.
 
     >>> a = TensorSpec((2,), "float32", 8)
     >>> len(list(tensors(Group((a, Group((a, a)))))))
@@ -61,10 +61,10 @@ def tensors(structure: Structure) -> Iterator[TensorSpec]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSpec:
-    """A parameter or buffer. ``key`` is the same for names of one tensor.
+    """A parameter or buffer; all names of one tensor share a ``key``.
 
-    ``shape`` and ``numel`` are those of the weight it stands for, also where its elements are packed. ``storages`` are
-    the number and the bytes of each storage it lies in, so that two views of one are not counted twice.
+    ``shape`` and ``numel`` are the logical weight's, even if its elements are packed. ``storages`` has the id and bytes
+    of each underlying storage, so that views of one storage count once.
     """
 
     name: str
@@ -77,14 +77,14 @@ class ParameterSpec:
 
 
 Setting = Union[bool, int, float, str, tuple[int, ...], None]
-"""What a layer was made with: plain values alone."""
+"""A constructor argument of a layer, if it is a plain value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """How a module was made: the class of ``torch.nn`` that it is or derives from, and what that class holds constant.
+    """A layer's configuration: its ``torch.nn`` class or base class, and that class's constants.
 
-    ``parameters`` are its own: name, shape and dtype.
+    ``parameters`` has the name, shape and dtype of its own parameters.
     """
 
     base: str
@@ -94,7 +94,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSpec:
-    """A module as it stands, called or not. ``parent`` and ``children`` are indices into ``Trace.modules``."""
+    """A module, called or not. ``parent`` and ``children`` are indices into ``Trace.modules``."""
 
     index: int
     path: str
@@ -107,20 +107,20 @@ class ModuleSpec:
     kernel_size: tuple[int, ...] | None = None
     groups: int | None = None
     is_container: bool = False
-    """True of ``nn.Sequential``, ``nn.ModuleList`` and their like, which torchsummary gives no row."""
+    """True for ``nn.Sequential``, ``nn.ModuleList`` and similar, which have no row in torchsummary."""
     registered: bool = True
-    """False where only a plain list, tuple or dict holds it, so that ``nn.Module`` does not know of it."""
+    """False if it is only held in a plain list, tuple or dict, unknown to ``nn.Module``."""
     layer: LayerSpec | None = None
-    """None where there is nothing to tell."""
+    """None for a class outside ``torch.nn`` without parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a module, or of a function when ``module`` is None.
+    """One call of a module, or of a function if ``module`` is None.
 
-    ``parent`` is the index of the call it happened in; calls are listed in the order they began, and ``finished``
-    ranks them by the order they ended. ``macs`` (multiply-adds) and ``unknown_ops`` (operator, count) are its own
-    share, without that of the calls inside it. ``used`` are the keys of the parameters its own operators read.
+    Calls are listed in the order they began; ``finished`` ranks them by the order they ended, and ``parent`` is the
+    index of the enclosing call. ``macs`` (multiply-adds) and ``unknown_ops`` (operator, count) exclude nested calls.
+    ``used`` has the keys of the parameters that its own operators read.
     """
 
     index: int
@@ -134,12 +134,12 @@ class Call:
     unknown_ops: tuple[tuple[str, int], ...] = ()
     used: frozenset[int] = frozenset()
     path: str = ""
-    """The path it was called by: another than the module's own where a module has several parents."""
+    """The path it was called by, which differs from the module's own if it has several parents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Which pass ran ("fake", "real" or "none"), why, where, and for which batch (None: open, shown as -1)."""
+    """The pass that ran ("fake", "real" or "none"), why, on which device, and its batch size (None: open)."""
 
     kind: str
     reason: str
@@ -149,7 +149,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A model and one pass through it. ``calls`` is empty for a static reading."""
+    """A model and one pass through it; ``calls`` is empty for a static summary."""
 
     modules: tuple[ModuleSpec, ...]
     calls: tuple[Call, ...]

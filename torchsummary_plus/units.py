@@ -9,11 +9,11 @@ from .records import Structure, TensorSpec
 MIB = 1024 * 1024
 
 UNITS = ("MiB", "MB", "auto")
-"""What bytes can be shown in: 1024 x 1024 of them, 1,000,000, or the largest of the first kind that is not above."""
+"""Units of sizes: 1024 x 1024 bytes, 1,000,000 bytes, or the largest binary unit that fits each figure."""
 
 
 def mebibytes(nbytes: int) -> str:
-    """Bytes in units of 1024 x 1024 with two decimals, as torchsummary prints what it calls MB.
+    """Format bytes in units of 1024 x 1024 with two decimals, as torchsummary formats its MB.
 
     >>> mebibytes(19_267_584), mebibytes(-8)
     ('18.38', '0.00')
@@ -23,7 +23,7 @@ def mebibytes(nbytes: int) -> str:
 
 
 def in_unit(nbytes: int, units: str) -> tuple[str, str]:
-    """Bytes as a figure and its unit: "MiB" is 1024 x 1024 bytes, "MB" 1,000,000; "auto" is B, KiB, MiB, GiB or TiB.
+    """Format bytes as a figure and its unit: "MiB" (1024 x 1024 bytes), "MB" (1,000,000), or "auto" (B to TiB).
 
     >>> in_unit(19_267_584, "MiB"), in_unit(19_267_584, "MB"), in_unit(19_267_584_000, "auto"), in_unit(0, "auto")
     (('18.38', 'MiB'), ('19.27', 'MB'), ('17.94', 'GiB'), ('0', 'B'))
@@ -37,7 +37,7 @@ def in_unit(nbytes: int, units: str) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    r"""A name as it can stand in a table: control characters, and what else has no glyph, are spelt out.
+    r"""Return a name that fits in a table cell: control and other non-printing characters are escaped.
 
     >>> one_line("conv"), one_line("a\nb")
     ('conv', 'a\\nb')
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def describe(value: object) -> str:
-    """A value as an error message shows it: short, quoted where it is text.
+    """Format a value for an error message: shortened, with text in quotes.
 
     >>> describe("x" * 100)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"
@@ -58,7 +58,7 @@ def describe(value: object) -> str:
 
 
 def structure_text(structure: Structure) -> str:
-    """A structure as a table cell, nested as it was: ``[-1, 64]``, ``[[-1, 64], [2, -1, 8]]``, ``{logits: [-1, 10]}``.
+    """Format nested shapes as a table cell: ``[-1, 64]``, ``[[-1, 64], [2, -1, 8]]``, ``{logits: [-1, 10]}``.
 
     >>> from torchsummary_plus.records import Group
     >>> a = TensorSpec((2, 3), "float32", 24)

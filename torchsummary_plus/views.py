@@ -225,17 +225,17 @@ class Views(ABC):
         return (tables_section(tables[0].title, tables),)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """What notebooks show: HTML, and the text for those that cannot. A shell at a terminal needs no HTML."""
+        """Return what a notebook shows: HTML with a text fallback; a terminal gets only text."""
         bundle = {"text/plain": repr(self)}
         if ipython() is None or takes_html():
             bundle["text/html"] = self.to_html()
         return bundle
 
     def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
-        """Write a file in the format of its suffix, with the options of that format, and return its path.
+        """Write a file in the format of its suffix, passing on that format's options, and return its path.
 
-        Raises :class:`InputError` for a suffix that no format has, ``FileExistsError`` for a file that is there already
-        unless ``overwrite`` is given.
+        Raises :class:`InputError` for an unknown suffix, and ``FileExistsError`` if the file exists, unless
+        ``overwrite`` is given.
         """
         place = Path(path)
         known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
@@ -246,7 +246,7 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file where there is none, unless told otherwise."""
+    """Write a file; an existing one only with ``overwrite``."""
     with place.open("wb" if overwrite else "xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
     return place
