@@ -111,7 +111,7 @@ class ModuleSpec:
     registered: bool = True
     """False if it is only held in a plain list, tuple or dict, unknown to ``nn.Module``."""
     layer: LayerSpec | None = None
-    """None for a class outside ``torch.nn`` without parameters."""
+    """None if it has no known settings or parameters."""
 
 
 @dataclass(frozen=True, slots=True)
