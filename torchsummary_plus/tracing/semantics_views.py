@@ -28,9 +28,21 @@ class RenewedViews:
         self._watch = watch
         self._versions: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         """Of views: the version of their data at which their node is up to date."""
+        self._pending: list[tuple[Tensor, int]] = []
+        """Views whose nodes torch has made anew outside of functions, with the number that these begin from at least."""
+        self._seen = 0
+        """The number of the next node when the last call was over."""
+
+    def renewing(self, view: Tensor) -> None:
+        """Hear that torch makes the node of a view anew, and holds the lock without which it tells no node."""
+        if view._is_view():
+            self._pending.append((view, self._seen))
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and see to the nodes that are made anew for views among its arguments, before or by it."""
+        while self._pending:
+            view, first = self._pending.pop()
+            self._see_to([view], first)
         views = [tensor for tensor in _fakes((*args, *kwargs.values())) if tensor._is_view()]
         self._see_to(views, torch._C._autograd._get_sequence_nr())
         first = torch._C._autograd._get_sequence_nr()
@@ -39,6 +51,7 @@ class RenewedViews:
         for tensor in _fakes((out,)):
             if tensor._is_view() and tensor not in self._versions:
                 self._versions[tensor] = tensor._version
+        self._seen = torch._C._autograd._get_sequence_nr()
         return out
 
     def _see_to(self, views: Iterable[Tensor], first: int) -> None:
