@@ -28,7 +28,7 @@ from benchmarks.programs_text import FOOTER, Program
 ROOT = Path(__file__).parents[1]
 SECONDS = 20.0
 """How long a program may take."""
-START = 120.0
+START = 600.0
 """How long a child process may take to import torch."""
 
 

@@ -101,6 +101,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.semantics_prod",
         "tracing.semantics_extremes",
         "tracing.semantics_views",
+        "tracing.semantics_inline",
         "tracing.semantics_functions",
         "tracing.semantics",
         "tracing.optimizers",

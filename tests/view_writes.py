@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -64,6 +66,43 @@ def _view_of_view(y: Tensor) -> Tensor:
     return y.view(-1)[8:].unflatten(0, (-1, 8)).mul_(2).add_(1)
 
 
+class Doubled(torch.autograd.Function):
+    """Twice its input, which it keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x[:, 0] * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        full = torch.zeros_like(x)
+        full[:, 0] = grad * 2
+        return full
+
+
+class Handed(nn.Module):
+    """A view that torch must give another node while it is handed to what is no function that a mode sees."""
+
+    def __init__(self, use: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        view = y[:, ::2]
+        y[:, 1:].mul_(y[:, 1:].detach().clone())
+        return self.use(view) + view.sum()
+
+
+USES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a function of one's own": lambda view: Doubled.apply(view),  # type: ignore[no-untyped-call]
+    "a checkpoint": lambda view: checkpoint(lambda x: x.sigmoid() * 2, view, use_reentrant=False),
+    "a checkpoint that is entered again": lambda view: checkpoint(lambda x: x.sigmoid() * 2, view, use_reentrant=True),
+}
+
 WRITES: dict[str, Write] = {
     "add to an item": _add_to_item,
     "multiply an item": _multiply_item,
@@ -92,6 +131,8 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
     for name, write in WRITES.items():
         yield f"{name}, flat", Written(write, keep=False), (16,)
         yield f"{name}, kept", Written(write, keep=True), (3, 16)
+    for name, use in USES.items():
+        yield f"a view for {name}", Handed(use), (16,)
     leaky = nn.LeakyReLU(0.1, inplace=True)
     for name, write in WRITES.items():
         yield f"{name}, and its view", Bare(write), (5, 8)

@@ -73,7 +73,7 @@ def _values_hint(error: BaseException, no_values: str) -> str:
 
 
 def _key_hint(error: BaseException) -> str:
-    if not isinstance(error, KeyError) or not isinstance(error.args[0], Fake):
+    if not (isinstance(error, KeyError) and error.args and isinstance(error.args[0], Fake)):
         return ""
     return "fakes stand for parameters during a step; what is looked up by a parameter must be in a dict keyed by them"
 

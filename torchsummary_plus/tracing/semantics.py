@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from .on_zeros import on_zeros
 from .passes import Pass
 from .questions import OUTSIDE, ZEROS, Answers, module_of
 from .semantics_functions import StepFunctions, note_node
+from .semantics_inline import is_on
 from .stored import is_transformed
 from .values import ValuedKernels
 from .versions import since
@@ -196,7 +197,7 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
             with (
                 torch.autograd.set_multithreading_enabled(False),
                 functions.engine.started(roots) as begun,
-                functions.again(),
+                nullcontext() if is_on(StepFunctions) else functions.again(),
             ):
                 return run(begun, *args, **kwargs)
         finally:

@@ -20,6 +20,7 @@ from .passes import Pass
 from .questions import module_of
 from .semantics_cuda import ATTENTION, cuda_function
 from .semantics_extremes import extreme_function
+from .semantics_inline import run_inline
 from .semantics_prod import product_function
 from .semantics_views import RenewedViews
 from .workspace import AMPERE, Capability
@@ -58,6 +59,9 @@ class StepFunctions(TorchFunctionMode):
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _HOOKS_SETTER and isinstance(args[0], Fake):
+            self.renewed.renewing(args[0])
+            return func(*args)
         outer, self.watch.in_engine = self.watch.in_engine, False
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
@@ -123,6 +127,12 @@ class StepFunctions(TorchFunctionMode):
 
 
 _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+
+_HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
+"""What torch sets to None while it gives a tensor another node, under the lock of its views.
+
+Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
+"""
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
@@ -214,33 +224,38 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.Tensor, str], None]) -> Iterator[None]:
-    """While it holds, torch's own functions do as they do under no mode, where a mode does not see them called.
+    """While it holds, torch's own functions do as they do under no mode.
 
-    On the CPU attention and encoder layers leave their fast path where a function mode is on; and what functions call
-    that a mode has seen, it sees no more. No operator makes the state of the random generator, which checkpointing
-    keeps: ``notice`` is told.
+    Those in Python run inline. On the CPU attention and encoder layers keep their fast path, but for the one that makes
+    nested tensors, which have no fakes. What functions of a user's class of tensors call the mode does not see, nor the
+    state of the random generator, which checkpointing keeps and no operator makes: ``notice`` is told.
     """
     overrides: Any = torch.overrides
     random: Any = torch.random
     layers: Any = functional
     asked, get_rng_state = overrides.has_torch_function, torch.get_rng_state
-
-    def has_torch_function(tensors: Any) -> bool:
-        """Whether to leave the fast path: only for the one that makes nested tensors, which have no fakes."""
-        is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
-        return (is_encoder or functions.on_cuda) and bool(asked(tensors))
+    slow = {layer.forward.__code__ for layer in (_FAST_LAYERS if functions.on_cuda else _FAST_LAYERS[:1])}
 
     def noticed_rng_state() -> torch.Tensor:
         state = get_rng_state()
         notice(state, "torch::get_rng_state")
         return state
 
-    overrides.has_torch_function = has_torch_function
-    layers.linear, layers.scaled_dot_product_attention = _linear, functions.stand_in(ATTENTION)
-    torch.get_rng_state = random.get_rng_state = noticed_rng_state
-    try:
-        yield
-    finally:
-        overrides.has_torch_function = asked
-        layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
-        torch.get_rng_state = random.get_rng_state = get_rng_state
+    with run_inline(StepFunctions):
+        inline = overrides.has_torch_function
+
+        def has_torch_function(tensors: Any) -> bool:
+            return bool(asked(tensors)) if sys._getframe(1).f_code in slow else inline(tensors)
+
+        overrides.has_torch_function = has_torch_function
+        layers.linear, layers.scaled_dot_product_attention = _linear, functions.stand_in(ATTENTION)
+        torch.get_rng_state = random.get_rng_state = noticed_rng_state
+        try:
+            yield
+        finally:
+            layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
+            torch.get_rng_state = random.get_rng_state = get_rng_state
+
+
+_FAST_LAYERS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Layers that have a fast path for inference, which they leave where a function mode is on."""

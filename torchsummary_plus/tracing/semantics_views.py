@@ -28,27 +28,40 @@ class RenewedViews:
         self._watch = watch
         self._versions: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         """Of views: the version of their data at which their node is up to date."""
+        self._pending: list[tuple[Tensor, int]] = []
+        """Views whose nodes torch has made anew outside of functions, with the number that these begin from at least."""
+        self._seen = 0
+        """The number of the next node when the last call was over."""
+
+    def renewing(self, view: Tensor) -> None:
+        """Hear that torch makes the node of a view anew, and holds the lock without which it tells no node."""
+        if _views((view,)):
+            self._pending.append((view, self._seen))
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and see to the nodes that are made anew for views among its arguments, before or by it."""
-        views = [tensor for tensor in _fakes((*args, *kwargs.values())) if tensor._is_view()]
+        while self._pending:
+            view, first = self._pending.pop()
+            self._see_to([view], first)
+        views = _views((*args, *kwargs.values()))
         self._see_to(views, torch._C._autograd._get_sequence_nr())
         first = torch._C._autograd._get_sequence_nr()
         out = func(*args, **kwargs)
         self._see_to(views, first)
-        for tensor in _fakes((out,)):
-            if tensor._is_view() and tensor not in self._versions:
-                self._versions[tensor] = tensor._version
+        for view in _views((out,)):
+            if view not in self._versions:
+                self._versions[view] = _version(view)
+        self._seen = torch._C._autograd._get_sequence_nr()
         return out
 
     def _see_to(self, views: Iterable[Tensor], first: int) -> None:
         """See to the nodes, from number ``first`` on, of views that were written to since theirs were up to date."""
         for view in views:
-            version = view._version
+            version = _version(view)
             if self._versions.get(view, version) != version:
                 self._versions[view] = version
-                nodes = list(_nodes(view, first))
-                scattered = _Scattered(self._watch, view._base)
+                with torch._C.DisableTorchFunctionSubclass():
+                    nodes, scattered = list(_nodes(view, first)), _Scattered(self._watch, view._base)
                 for node in nodes:
                     node.register_prehook(scattered.begin)
                     node.register_hook(scattered.end)
@@ -90,6 +103,17 @@ class _Scattered:
             self._storage = gradient.untyped_storage()._cdata
         strides = torch._prims_common.make_contiguous_strides_for(made.shape)
         return gradient.as_strided(made.shape, strides), *given_back[1:]
+
+
+def _views(values: Iterable[Any]) -> list[Fake]:
+    """The fakes among some values that are views; a user's class of tensors is not told that they are asked."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return [fake for fake in _fakes(values) if fake._is_view()]
+
+
+def _version(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor._version
 
 
 def _fakes(values: Iterable[Any]) -> Iterator[Fake]:
