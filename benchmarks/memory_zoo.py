@@ -43,12 +43,21 @@ class Trained:
     peaks: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
+    range_bytes: tuple[int, int] = (0, 0)
+    """What ``peak_range`` of the estimate on the CPU says."""
     unknown: tuple[str, ...] = ()
+    """Operators that the estimate on the CPU is not sure of."""
 
     @property
     def wrong(self) -> bool:
         """Whether an estimate failed although the model runs for real."""
         return "real" in self.peaks and ("cpu" not in self.peaks or "cuda" not in self.peaks)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the real peak is not in the range of its estimate."""
+        least, most = self.range_bytes
+        return "real" in self.peaks and "cpu" in self.peaks and not least <= self.peaks["real"] <= most
 
     def __str__(self) -> str:
         cells = [f"{self.peaks[at] / MIB:10.1f}" if at in self.peaks else f"{'-':>10}" for at in PLACES]
@@ -56,6 +65,10 @@ class Trained:
         if "real" in self.peaks and "cpu" in self.peaks:
             error = f"{self.peaks['cpu'] / self.peaks['real'] - 1:+.3%}"
         notes = [f"{at}: {why}" for at, why in self.failures.items()] + list(self.assumed[:1])
+        if error and self.peaks["cpu"] != self.peaks["real"]:
+            exact = f"{self.peaks['cpu']:,} for {self.peaks['real']:,}"
+            notes += [f"{exact}, range {self.range_bytes[0]:,} to {self.range_bytes[1]:,}"]
+            notes += ["OUTSIDE"] * self.is_outside + [f"unknown: {' '.join(self.unknown)}"] * bool(self.unknown)
         return f"{self.case.library + '/' + self.case.name:50} {' '.join(cells)} {error:>9}  {'; '.join(notes)}"
 
 
@@ -93,16 +106,18 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
 
     def attempt(place: str, run: Callable[[], int]) -> None:
         try:
-            with time_limit(seconds):
+            with torch.enable_grad(), time_limit(seconds):
                 found.peaks[place] = run()
         except (Exception, Timeout) as error:
             found.failures[place] = text_of(error)
 
     def predicted(device: str) -> int:
-        mode: dict[str, Any] = {"optimizer": "adamw"} if training else {"mode": "eval"}
+        mode: dict[str, Any] = {"optimizer": "adamw", "loss": default_loss} if training else {"mode": "eval"}
         estimate = estimate_memory(model, input_data=(args, kwargs), device=device, **mode)
         found.assumed = estimate.assumptions
-        found.unknown = tuple(name for name, _ in estimate.unknown)
+        if device == "cpu":
+            found.range_bytes = estimate.peak_range
+            found.unknown = tuple(name for name, _ in estimate.unknown)
         return estimate.peak_bytes
 
     for device in ("cpu", "cuda"):
@@ -175,7 +190,8 @@ def print_totals(done: list[Trained]) -> int:
         print(
             f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
             f" {len(real)} ran for real, {failed} of these without an estimate,"
-            f" {sum(error == 0 for error in both)} estimated to the byte{middle}"
+            f" {sum(error == 0 for error in both)} estimated to the byte{middle};"
+            f" {sum(one.is_outside for one in mine)} outside peak_range"
         )
     reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
     for (place, why), count in reasons.most_common():

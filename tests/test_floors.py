@@ -39,6 +39,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.rules_pointwise",
         "tracing.rules_layers",
         "tracing.rules_moves",
+        "tracing.rules_kernels",
         "tracing.rules",
         "tracing.at_one",
         "tracing.twins",

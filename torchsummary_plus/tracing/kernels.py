@@ -18,7 +18,7 @@ from .conv_backend import settings
 from .fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
 from .inputs import MASK
 from .mixed_dtypes import ATTENTION, check_dtypes
-from .rules import ruled
+from .rules import ruled, ruled_by_kernel
 from .rules_views import View, viewed
 from .twins import Twins
 
@@ -278,8 +278,11 @@ def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views
-    rule = ruled(func, args, kwargs)
-    return None if rule is None else _placed(rule, _result_device(kwargs, found))
+    device = _result_device(kwargs, found)
+    rule = ruled_by_kernel(func, args, kwargs, device.type == "cpu")
+    if rule is None:
+        rule = ruled(func, args, kwargs)
+    return None if rule is None else _placed(rule, device)
 
 
 def _placed(rule: Any, device: torch.device) -> Any:

@@ -12,6 +12,18 @@ from torch._ops import OpOverload
 
 from . import rules_images, rules_layers, rules_moves, rules_pointwise, rules_reductions  # noqa: F401  (they register)
 from .rulebook import RULES, Answer, Unsure
+from .rules_kernels import of_kernel
+
+
+def ruled_by_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], on_cpu: bool) -> Answer | None:
+    """What the kernels of an operator give where its meta kernel is known to say something else; None elsewhere."""
+    rule = of_kernel(func.name(), on_cpu)
+    if rule is None:
+        return None
+    try:
+        return rule(*args, **kwargs)
+    except Unsure:
+        return None
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:

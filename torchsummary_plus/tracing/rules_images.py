@@ -145,7 +145,7 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Out:
 @rule("constant_pad_nd")
 def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
     sure(any(padding) and min(padding) >= 0)
-    return in_format_of(x, _padded(x, padding), x.dtype)
+    return in_format_of(x, padded(x, padding), x.dtype)
 
 
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
@@ -158,10 +158,10 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(x: Tensor, padding: Sizes) -> Out:
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape) and not is_channels_last(x))
-    return fresh(_padded(x, padding), x.dtype)
+    return fresh(padded(x, padding), x.dtype)
 
 
-def _padded(x: Tensor, padding: Sizes) -> Shape:
+def padded(x: Tensor, padding: Sizes) -> Shape:
     """The shape with two numbers added for each axis, from the last one on."""
     sizes = list(x.shape)
     sure(len(padding) % 2 == 0 and len(padding) <= 2 * len(sizes))

@@ -163,7 +163,7 @@ def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bo
 # Normalisation
 
 
-def _statistics(x: Tensor) -> torch.dtype:
+def statistics_of(x: Tensor) -> torch.dtype:
     """The dtype in which statistics are accumulated."""
     return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
 
@@ -227,7 +227,7 @@ def cudnn_batch_norm(
 ) -> Outs:
     sure(mean is not None and var is not None and (_has_variance(x) or not training))
     out = _normalised(x, weight, bias, mean, var)
-    statistics = fresh(weight.shape, _statistics(x)) if training else fresh((0,), weight.dtype)
+    statistics = fresh(weight.shape, statistics_of(x)) if training else fresh((0,), weight.dtype)
     return [out, statistics, statistics, fresh((0,), torch.uint8)]
 
 
@@ -237,7 +237,7 @@ def _has_variance(x: Tensor) -> bool:
 
 
 def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
-    statistics = fresh(x.shape[1:2], _statistics(x))
+    statistics = fresh(x.shape[1:2], statistics_of(x))
     return [_normalised(x, *parameters), statistics, statistics]
 
 
@@ -268,7 +268,7 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
     shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
     sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
     sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
-    return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), _statistics(x))
+    return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
 
 @rule("_softmax", "_log_softmax")
@@ -313,7 +313,7 @@ def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__
     batch, heads, length, size = query.shape
     sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
     sure(key.shape[0] == batch and key.shape[3] == size)
-    sums = (batch, heads, length), (length * heads, 1, heads), _statistics(query)
+    sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
     return [(query.shape, preserved(query), query.dtype), sums]
 
 

@@ -54,7 +54,8 @@ def _upsampled(points: int) -> Callable[..., int]:
             if is_last and x.shape[1] > 3:
                 return copied(x, layout)
             if len(sizes) == 2 and sum(sizes) <= SMALL_IMAGE:
-                return copied(x, layout) if is_last else nbytes(x) + nbytes(out)
+                last = torch.channels_last
+                return copied(x, layout) if is_last else copied(x, last) + copied(out, last)
         return points * sum(sizes) * (INT64 + itemsize(out))
 
     return formula
