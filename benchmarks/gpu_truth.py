@@ -13,6 +13,7 @@ alone: nothing may be fitted to them.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,6 +95,8 @@ def main() -> None:
         judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_truth"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
     chosen = [c for c in configured(options.set, options.device == "cpu") if re.search(options.only, c.name)]
+    if is_active():
+        warm_up()
     headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
     for header, records in zip(headers, record_all(chosen, options.device, options.seconds, cards)):
         out = options.out or DATA / recording_name(header)
@@ -185,6 +189,13 @@ ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError)
 
 def described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def warm_up() -> None:
+    """Load once what every child would: torch's compiler stack, which optimizers ask for, and cuDNN's libraries."""
+    import_module("torch._dynamo")
+    for path in sorted(Path(os.environ["NOCUDA_CUDNN"]).parent.glob("libcudnn_*.so*")):
+        ctypes.CDLL(str(path))
 
 
 def in_child(run: Callable[[], dict[str, Any]], card: str = "") -> dict[str, Any]:
