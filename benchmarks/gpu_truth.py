@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from benchmarks.gpu_truth_configs import STEPS, configurations
-from benchmarks.gpu_truth_history import histories_path, write_histories
+from benchmarks.gpu_truth_history import histories_path, read_histories, write_histories
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active, play
@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="begin no further configuration after so long")
+    parser.add_argument("--resume", action="store_true", help="record only what the file has not reached")
     parser.add_argument(
         "--compare", type=Path, nargs="?", const=Path(), help="print a recording beside the predictions, record nothing"
     )
@@ -98,10 +99,26 @@ def main() -> None:
     if is_active():
         warm_up()
     headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
-    for header, records in zip(headers, record_all(chosen, options.device, options.seconds, cards)):
-        out = options.out or DATA / recording_name(header)
-        write(out, header, records)
+    paths = [options.out or DATA / recording_name(header) for header in headers]
+    before = [recorded(path) if options.resume else {} for path in paths]
+    missing = [c for c in chosen if any(c.name not in known for known in before)]
+    found = record_all(missing, options.device, options.seconds, cards)
+    for out, header, known, records in zip(paths, headers, before, found):
+        known = {**{record["name"]: record for record in records}, **known}
+        write(out, header, [known[c.name] for c in chosen])
         print(f"written to {out}")
+
+
+NOT_REACHED = "not reached"
+
+
+def recorded(path: Path) -> dict[str, dict[str, Any]]:
+    """What a file holds, by name, with the histories; not what was not reached."""
+    if not path.exists():
+        return {}
+    histories = read_histories(histories_path(path))
+    known = (record for record in json.loads(path.read_text())["records"] if record.get("error") != NOT_REACHED)
+    return {r["name"]: {**r, **({"history": histories[r["name"]]} if "error" not in r else {})} for r in known}
 
 
 def configured(which: str, small: bool = False) -> Sequence[Configured]:
@@ -168,7 +185,7 @@ def record_all(
             if isinstance(model, nn.Module):
                 found = in_child(partial(attempt, configuration, model, device), card)
             else:
-                found = {"error": model or "not reached"}
+                found = {"error": model or NOT_REACHED}
             record = {**identity(configuration), **found}
             peak, error = record.get("peak_bytes", 0) / 2**20, record.get("error", "")
             print(f"{record['name']:44} {card:8} {peak:10,.1f} MiB {error}", flush=True)
@@ -266,7 +283,8 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:
     """The recording, a line for each configuration, and beside it the allocator's histories."""
-    histories = {record["name"]: record.pop("history") for record in records if "history" in record}
+    histories = {record["name"]: record["history"] for record in records if "history" in record}
+    records = [{key: value for key, value in record.items() if key != "history"} for record in records]
     if histories:
         write_histories(histories_path(out), histories)
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
