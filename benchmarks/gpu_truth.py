@@ -4,7 +4,7 @@
 (benchmarks/nocuda): kernels do nothing there, and the recording says so and lists what cannot be known that way.
 
 Each configuration starts from an empty cache and runs two training or inference steps; written down are the
-allocator's peaks, what it reserved, what the device gave away in all, and of some the allocator's whole history.
+allocator's peaks, what it reserved, what the device gave away in all, and in a file beside it the allocator's history.
 ``--device cpu`` runs the same in small, with torch's profiler as the truth. ``--compare`` prints a recording beside
 the predictions for its GPU, with ``--card`` alone that card's. Configurations marked as held out are for checking
 alone: nothing may be fitted to them.
@@ -13,60 +13,121 @@ alone: nothing may be fitted to them.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import os
 import platform
 import re
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from benchmarks.gpu_truth_configs import OPTIMIZERS, STEPS, Configuration, configurations, predict
+from benchmarks.gpu_truth_configs import STEPS, configurations
+from benchmarks.gpu_truth_history import histories_path, read_histories, write_histories
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
 from benchmarks.nocuda.cards import card_path
-from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active
+from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active, play
 from torchsummary_plus.errors import SummaryError
-from torchsummary_plus.tracing.steps import default_loss
+from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.tracing.structures import all_tensors
 
+SETS = ("own", "libraries")
 DATA = Path(__file__).parent / "data"
 SECONDS = 500
 """After so long no further configuration is begun: a command may take 540."""
+CHILD_SECONDS = 240
+"""A configuration that has a process of its own may take so long: cuDNN compiles some of the plans that it tries."""
+
+
+class Configured(Protocol):
+    """A model, and how it runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def held_out(self) -> bool: ...
+
+    def build(self) -> nn.Module:
+        """The model on ``meta``."""
+
+    def inputs(self, device: str) -> Any:
+        """What it is called with."""
+
+    def run(self, model: nn.Module, x: Any, meter: Meter) -> None:
+        """Two steps on the meter's device, phase by phase."""
+
+    def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
+        """The estimate, for the GPU of a name."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--card", help="a card of benchmarks/nocuda to record without a GPU, or to compare")
+    parser.add_argument("--card", help="a card of benchmarks/nocuda to record without a GPU (A100,T4: two), or to compare")
+    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="begin no further configuration after so long")
-    parser.add_argument("--histories", action="store_true", help="keep the allocator's history of every configuration")
+    parser.add_argument("--resume", action="store_true", help="record only what the file has not reached")
     parser.add_argument(
         "--compare", type=Path, nargs="?", const=Path(), help="print a recording beside the predictions, record nothing"
     )
+    parser.add_argument("--write", action="store_true", help="with --compare: note the predictions in the recording")
     options = parser.parse_args()
     if options.compare is not None:
-        path = options.compare if options.compare.name else latest_recording(options.card or parser.error("no --card"))
-        compare(json.loads(path.read_text()), options.only)
+        path = options.compare
+        if not path.name:
+            path = latest_recording(options.card or parser.error("no --card"), options.set)
+        compare_file(path, options.only, options.write)
         return
-    if options.card is not None and not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_truth"]
+    cards = options.card.split(",") if options.card else [""]
+    if options.card and not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_truth"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    header = describe(options.device)
-    out = options.out or DATA / recording_name(header)
-    chosen = [c for c in configurations(options.device == "cpu") if re.search(options.only, c.name)]
-    if options.histories:
-        chosen = [replace(c, has_history=True) for c in chosen]
-    write(out, header, record_all(chosen, options.device, options.seconds))
-    print(f"written to {out}")
+    chosen = [c for c in configured(options.set, options.device == "cpu") if re.search(options.only, c.name)]
+    if is_active():
+        warm_up()
+    headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
+    paths = [options.out or DATA / recording_name(header) for header in headers]
+    before = [recorded(path) if options.resume else {} for path in paths]
+    missing = [c for c in chosen if any(c.name not in known for known in before)]
+    found = record_all(missing, options.device, options.seconds, cards)
+    for out, header, known, records in zip(paths, headers, before, found):
+        known = {**{record["name"]: record for record in records}, **known}
+        write(out, header, [known[c.name] for c in chosen])
+        print(f"written to {out}")
+
+
+NOT_REACHED = "not reached"
+
+
+def recorded(path: Path) -> dict[str, dict[str, Any]]:
+    """What a file holds, by name, with the histories; not what was not reached."""
+    if not path.exists():
+        return {}
+    histories = read_histories(histories_path(path))
+    known = (record for record in json.loads(path.read_text())["records"] if record.get("error") != NOT_REACHED)
+    return {r["name"]: {**r, **({"history": histories[r["name"]]} if "error" not in r else {})} for r in known}
+
+
+def configured(which: str, small: bool = False) -> Sequence[Configured]:
+    """The configurations of a set."""
+    if which == "own":
+        return configurations(small)
+    from benchmarks.gpu_truth_ways import variants
+
+    return [variant for variant in variants() if variant.family.is_installed]
 
 
 def recording_name(header: dict[str, Any]) -> str:
@@ -81,21 +142,25 @@ def recording_name(header: dict[str, Any]) -> str:
         return f"gpu_truth_{re.sub('[^a-z0-9]+', '_', header['gpu'].lower())}.json"
     cudnn = header["cudnn"]
     versions = f"torch_{header['torch'].split('+')[0]}_cudnn_{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
-    return f"gpu_truth_noop_{header['card']}_{versions}.json"
+    return f"gpu_truth_noop_{card_and_set(header['card'], header.get('set', 'own'))}_{versions}.json"
 
 
-def latest_recording(card: str) -> Path:
-    """The last recording that the no-op runtime made of a card."""
-    name = card_path(card).stem
-    found = sorted(DATA.glob(f"gpu_truth_noop_{name}_*.json"), key=lambda path: path.stat().st_mtime)
+def card_and_set(card: str, which: str) -> str:
+    return card if which == "own" else f"{card}_{which}"
+
+
+def latest_recording(card: str, which: str = "own") -> Path:
+    """The last recording of a set that the no-op runtime made of a card."""
+    name = card_and_set(card_path(card).stem, which)
+    found = sorted(DATA.glob(f"gpu_truth_noop_{name}_torch_*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise SystemExit(f"{card} has no recording: make one with --card {card}")
     return found[-1]
 
 
-def describe(device: str) -> dict[str, Any]:
+def describe(device: str, which: str = "own") -> dict[str, Any]:
     """The machine and its versions."""
-    header: dict[str, Any] = {"device": device, "gpu": platform.processor() or platform.machine()}
+    header: dict[str, Any] = {"device": device, "set": which, "gpu": platform.processor() or platform.machine()}
     if device == "cuda":
         header["gpu"] = torch.cuda.get_device_name()
         header["capability"] = torch.cuda.get_device_capability()
@@ -108,45 +173,92 @@ def describe(device: str) -> dict[str, Any]:
     return {**header, "torch": torch.__version__, "python": platform.python_version(), "steps": STEPS}
 
 
-def record_all(chosen: Iterable[Configuration], device: str, seconds: int = SECONDS) -> list[dict[str, Any]]:
-    """A record of each configuration in its order; one that fails or comes too late says so."""
+def record_all(
+    chosen: Iterable[Configured], device: str, seconds: int = SECONDS, cards: Sequence[str] = ("",)
+) -> list[list[dict[str, Any]]]:
+    """For each card a record of each configuration in its order; one that fails or comes too late says so."""
     began = time.monotonic()
-    records = []
+    records: list[list[dict[str, Any]]] = [[] for _ in cards]
     for configuration in chosen:
-        late = time.monotonic() - began > seconds
-        record = {**identity(configuration), **({"error": "not reached"} if late else attempt(configuration, device))}
-        print(
-            f"{record['name']:44} {record.get('peak_bytes', 0) / 2**20:10,.1f} MiB {record.get('error', '')}",
-            flush=True,
-        )
-        records.append(record)
+        model = None if time.monotonic() - began > seconds else built(configuration)
+        for card, into in zip(cards, records):
+            if isinstance(model, nn.Module):
+                found = in_child(partial(attempt, configuration, model, device), card)
+            else:
+                found = {"error": model or NOT_REACHED}
+            record = {**identity(configuration), **found}
+            peak, error = record.get("peak_bytes", 0) / 2**20, record.get("error", "")
+            print(f"{record['name']:44} {card:8} {peak:10,.1f} MiB {error}", flush=True)
+            into.append(record)
     return records
 
 
-def identity(configuration: Configuration) -> dict[str, Any]:
+def built(configuration: Configured) -> nn.Module | str:
+    """The model on ``meta``, or why there is none."""
+    try:
+        return configuration.build()
+    except ERRORS as error:
+        return described(error)
+
+
+ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, ImportError)
+
+
+def described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def warm_up() -> None:
+    """Load once what every child would: torch's compiler stack, which optimizers ask for, and cuDNN's libraries."""
+    import_module("torch._dynamo")
+    for path in sorted(Path(os.environ["NOCUDA_CUDNN"]).parent.glob("libcudnn_*.so*")):
+        ctypes.CDLL(str(path))
+
+
+def in_child(run: Callable[[], dict[str, Any]], card: str = "") -> dict[str, Any]:
+    """What a call returns; under the no-op runtime in a process of its own with a card, so that no cache outlives it.
+
+    cuDNN's plans, above all, are kept for as long as the process, whatever ``cudnn.benchmark`` says later.
+    """
+    if not is_active():
+        return run()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        play(card)
+        signal.alarm(CHILD_SECONDS)
+        with os.fdopen(writer, "w") as out:
+            json.dump(run(), out)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else {"error": f"the process ended with status {status}"}  # type: ignore[no-any-return]
+
+
+def identity(configuration: Configured) -> dict[str, Any]:
     return {"name": configuration.name, "held_out": configuration.held_out}
 
 
-def attempt(configuration: Configuration, device: str) -> dict[str, Any]:
+def attempt(configuration: Configured, model: nn.Module, device: str) -> dict[str, Any]:
     try:
-        return record(configuration, device)
-    except (RuntimeError, ValueError, TypeError) as error:
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+        return record(configuration, model, device)
+    except ERRORS as error:
+        return {"error": described(error)}
     finally:
         gc.collect()
 
 
-def record(configuration: Configuration, device: str) -> dict[str, Any]:
+def record(configuration: Configured, model: nn.Module, device: str) -> dict[str, Any]:
     """What two steps of a configuration hold at most."""
-    meter: Meter = CudaMeter(configuration.has_history) if device == "cuda" else CpuMeter()
+    meter: Meter = CudaMeter() if device == "cuda" else CpuMeter()
     meter.begin()
-    model = placed(configuration.build(), device)
+    model = placed(model, device)
     x = configuration.inputs(device)
-    meter.hold([*model.parameters(), *model.buffers(), x])
-    made = OPTIMIZERS[configuration.optimizer]
-    optimizer = made(list(model.parameters())) if made is not None and configuration.mode == "train" else None
-    for _ in range(STEPS):
-        run_step(configuration, model, x, optimizer, meter)
+    meter.hold([*model.parameters(), *model.buffers(), *all_tensors(x)])
+    configuration.run(model, x, meter)
     return meter.end()
 
 
@@ -169,39 +281,32 @@ def placed(model: nn.Module, device: str) -> nn.Module:
     return model
 
 
-def run_step(configuration: Configuration, model: nn.Module, x: torch.Tensor, optimizer: Any, meter: Meter) -> None:
-    """A step phase by phase; the output is freed once the loss is known, gradients by ``zero_grad()``."""
-    kept: list[torch.Tensor] = []
-
-    def forward() -> None:
-        dtype = configuration.autocast
-        with torch.autocast(meter.device, dtype or torch.bfloat16, enabled=dtype is not None):
-            kept.append(default_loss(model(x)))
-
-    def infer() -> None:
-        with torch.no_grad():
-            model(x)
-
-    if configuration.mode == "eval":
-        meter.phase("forward", infer)
-        return
-    meter.phase("forward", forward)
-    meter.phase("backward", lambda: kept.pop().backward())
-    if optimizer is not None:
-        meter.phase("optimizer", optimizer.step)
-    meter.phase("forward", model.zero_grad)
-
-
 def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """The recording, a line for each configuration."""
+    """The recording, a line for each configuration, and beside it the allocator's histories."""
+    histories = {record["name"]: record["history"] for record in records if "history" in record}
+    records = [{key: value for key, value in record.items() if key != "history"} for record in records]
+    if histories:
+        write_histories(histories_path(out), histories)
     lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
     head = json.dumps(header)[1:-1]
     out.write_text(f'{{{head},\n"records":[\n{lines}\n]}}\n')
 
 
+def compare_file(path: Path, only: str, is_noted: bool) -> None:
+    """Print a recording beside the predictions, and note these in it where they are to be."""
+    recording = json.loads(path.read_text())
+    compare(recording, only)
+    if is_noted:
+        records = recording.pop("records")
+        write(path, recording, records)
+
+
 def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]:
-    """Print each configuration's figures beside the predicted ones; the relative errors of peaks and reserved bytes."""
-    known = {c.name: c for c in configurations(recording["device"] == "cpu")}
+    """Print each configuration's figures beside the predicted ones; the relative errors of peaks and reserved bytes.
+
+    The records are given what was predicted, or why nothing was.
+    """
+    known = {c.name: c for c in configured(recording.get("set", "own"), recording["device"] == "cpu")}
     gpu = recording["gpu"] if recording["device"] == "cuda" else None
     errors: dict[str, list[float]] = {"peak_bytes": [], "reserved_bytes": []}
     print(f"{'configuration':44} {'':8} {'measured':>14} {'predicted':>14} {'error':>8}")
@@ -209,13 +314,16 @@ def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]
         if "error" in found or found["name"] not in known or not re.search(only, found["name"]):
             continue
         try:
-            estimate = predict(known[found["name"]], recording["device"], gpu)
-        except (SummaryError, RuntimeError, ValueError, TypeError) as error:
-            print(f"{found['name']:44} not predicted: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            estimate = known[found["name"]].predict(recording["device"], gpu)
+        except (SummaryError, *ERRORS) as error:
+            why = described(error)
+            print(f"{found['name']:44} not predicted: {why}", flush=True)
+            found["predicted"] = {"error": why}
             continue
+        found["predicted"] = {}
         for key in errors:
             if key in found:
-                predicted = getattr(estimate, key)
+                predicted = found["predicted"][key] = getattr(estimate, key)
                 errors[key].append(predicted / found[key] - 1)
                 held = "held out" if found["held_out"] else ""
                 print(

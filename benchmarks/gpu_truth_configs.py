@@ -9,10 +9,12 @@ from zlib import crc32
 import torch
 from torch import nn
 
+from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_models import FAMILIES, Size, checkpointed
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory_estimate import MemoryEstimate
 from torchsummary_plus.tracing.optimizers import OptimizerMaker
+from torchsummary_plus.tracing.steps import default_loss
 
 STEPS = 2
 
@@ -38,7 +40,6 @@ class Configuration:
     mode: str = "train"
     checkpointed: bool = False
     channels_last: bool = False
-    has_history: bool = False
     held_out: bool = False
     small: bool = False
 
@@ -84,6 +85,44 @@ class Configuration:
     def autocast(self) -> torch.dtype | None:
         return torch.bfloat16 if self.precision == "amp" else None
 
+    def run(self, model: nn.Module, x: torch.Tensor, meter: Meter) -> None:
+        """The steps, phase by phase: the output is freed once the loss is known, gradients by ``zero_grad()``."""
+        made = OPTIMIZERS[self.optimizer]
+        optimizer = made(list(model.parameters())) if made is not None and self.mode == "train" else None
+        for _ in range(STEPS):
+            if self.mode == "eval":
+                meter.phase("forward", lambda: infer(model, x))
+                continue
+            kept: list[torch.Tensor] = []
+            meter.phase("forward", lambda: kept.append(self._loss(model, x, meter.device)))
+            meter.phase("backward", lambda: kept.pop().backward())
+            if optimizer is not None:
+                meter.phase("optimizer", optimizer.step)
+            meter.phase("forward", model.zero_grad)
+
+    def _loss(self, model: nn.Module, x: torch.Tensor, device: str) -> torch.Tensor:
+        with torch.autocast(device, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            return default_loss(model(x))
+
+    def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
+        """The estimate, for the GPU of a name."""
+        return estimate_memory(
+            self.build(),
+            input_data=self.inputs("meta"),
+            device=device,
+            mode=self.mode,
+            optimizer=OPTIMIZERS[self.optimizer],
+            autocast=self.autocast,
+            steps=STEPS,
+            gpu=gpu,
+            progress=False,
+        )
+
+
+@torch.no_grad()
+def infer(model: nn.Module, x: torch.Tensor) -> None:
+    model(x)
+
 
 def configurations(small: bool = False) -> list[Configuration]:
     """All of them; half of each precision, drawn by the checksums of their names, are kept out of any fitting."""
@@ -93,13 +132,9 @@ def configurations(small: bool = False) -> list[Configuration]:
     return [replace(c, small=small, held_out=c in held_out) for c in every]
 
 
-HISTORIES = ("mlp", "vgg16", "resnet18", "gpt2", "bert", "lstm", "unet", "diffusion")
-"""Families whose first configuration is recorded allocation by allocation."""
-
-
 def _configurations() -> Iterator[Configuration]:
-    for family in sorted(FAMILIES, key=lambda family: family not in HISTORIES):
-        yield Configuration(family, 0, "fp32", "adamw", has_history=family in HISTORIES)
+    for family in FAMILIES:
+        yield Configuration(family, 0, "fp32", "adamw")
     for family in FAMILIES:
         yield Configuration(family, 1, "amp", "adamw")
         yield Configuration(family, 1, "bf16", mode="eval")
@@ -115,18 +150,3 @@ def _configurations() -> Iterator[Configuration]:
         yield Configuration(family, 1, "amp", "adamw", checkpointed=True)
     for family in ("resnet50", "unet"):
         yield Configuration(family, 1, "amp", "momentum", channels_last=True)
-
-
-def predict(configuration: Configuration, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
-    """The estimate of a configuration, for the GPU of a name."""
-    return estimate_memory(
-        configuration.build(),
-        input_data=configuration.inputs("meta"),
-        device=device,
-        mode=configuration.mode,
-        optimizer=OPTIMIZERS[configuration.optimizer],
-        autocast=configuration.autocast,
-        steps=STEPS,
-        gpu=gpu,
-        progress=False,
-    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torchsummary_plus.memory.allocator import CachingAllocator
@@ -76,3 +79,63 @@ def _emptied(allocator: CachingAllocator, released: int, index: int) -> list[str
     allocator.empty_cache()
     given = before - allocator.reserved_bytes
     return [] if given == released else [f"event {index}: {given:,} bytes given back, {released:,} on the card"]
+
+
+def histories_path(recording: Path) -> Path:
+    """Where the histories of a recording's configurations are."""
+    return recording.with_suffix(".histories.xz")
+
+
+def write_histories(path: Path, histories: Mapping[str, History]) -> None:
+    """Histories by configuration, compressed."""
+    text = json.dumps({name: packed(history) for name, history in histories.items()}, separators=(",", ":"))
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+def read_histories(path: Path) -> dict[str, History]:
+    """What :func:`write_histories` wrote."""
+    texts: dict[str, str] = json.loads(lzma.decompress(path.read_bytes()))
+    return {name: unpacked(text) for name, text in texts.items()}
+
+
+def packed(history: History) -> str:
+    """A history as text that compresses well: "512" allocates, "~1" frees the youngest block but 0, "+" and "-" are
+    what the allocator takes from the device and gives back.
+
+    >>> packed([[SEGMENT, 2097152], [0, 512], [1, 1024], [0, 0]])
+    '+2097152 512 1024 ~1'
+    """
+    words: list[str] = []
+    live: list[int] = []
+    for block, nbytes in history:
+        if block in (SEGMENT, RELEASED):
+            words.append(f"{'+' if block == SEGMENT else '-'}{nbytes}")
+        elif nbytes:
+            words.append(str(nbytes))
+            live.append(block)
+        else:
+            place = live.index(block)
+            words.append(f"~{len(live) - 1 - place}")
+            del live[place]
+    return " ".join(words)
+
+
+def unpacked(text: str) -> History:
+    """The history that a text stands for.
+
+    >>> unpacked("+2097152 512 1024 ~1")
+    [[-1, 2097152], [0, 512], [1, 1024], [0, 0]]
+    """
+    history: History = []
+    live: list[int] = []
+    count = 0
+    for word in text.split():
+        if word[0] in "+-":
+            history.append([SEGMENT if word[0] == "+" else RELEASED, int(word[1:])])
+        elif word[0] == "~":
+            history.append([live.pop(len(live) - 1 - int(word[1:])), 0])
+        else:
+            history.append([count, int(word)])
+            live.append(count)
+            count += 1
+    return history

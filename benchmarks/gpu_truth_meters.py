@@ -11,6 +11,7 @@ import torch
 from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from benchmarks.gpu_truth_history import reduce_history
 from benchmarks.nocuda.runtime import is_active
 from tests.memory_truth import storage_bytes
 
@@ -92,9 +93,8 @@ class CudaMeter(Meter):
 
     device = "cuda"
 
-    def __init__(self, has_history: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.has_history = has_history
         self.reserved = 0
 
     def begin(self) -> None:
@@ -103,8 +103,7 @@ class CudaMeter(Meter):
         torch.cuda.empty_cache()
         torch.cuda.synchronize()
         self.left = torch.cuda.memory_reserved()
-        if self.has_history:
-            torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000, clear_history=True)
+        torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000, clear_history=True)
 
     def hold(self, tensors: list[torch.Tensor]) -> None:
         torch.cuda.empty_cache()
@@ -127,9 +126,6 @@ class CudaMeter(Meter):
             free, total = torch.cuda.mem_get_info()
             found["device_bytes"] = total - free
             found["outside_bytes"] = total - free - torch.cuda.memory_reserved()
-        if self.has_history:
-            from benchmarks.gpu_truth_history import reduce_history
-
-            found["history"] = reduce_history(torch.cuda.memory._snapshot())
-            torch.cuda.memory._record_memory_history(enabled=None)
+        found["history"] = reduce_history(torch.cuda.memory._snapshot())
+        torch.cuda.memory._record_memory_history(enabled=None)
         return found

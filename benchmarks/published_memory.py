@@ -127,9 +127,10 @@ def judge(line: Batch) -> dict[int, str]:
         for batch in (line.fits, line.fails)
     )
     gpu = find_gpu("RTX 3090")
+    taken_off = gpu.context_bytes[1]
     verdicts = {}
     for context in CONTEXTS:
-        memory = gpu.usable_bytes - context * MIB + gpu.context_bytes[1]
+        memory = gpu.usable_bytes - context * MIB + taken_off
         verdicts[context] = "too high" if not ran.fits(memory) else "too low" if failed.fits(memory) else ""
     print(
         f"{line.model:42} {line.fits:4} {peak_mib(ran):6,} MiB {line.fails:4} {peak_mib(failed):6,} MiB"

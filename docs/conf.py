@@ -15,7 +15,7 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs.measured import MARK, measured_table  # noqa: E402
+from docs import measured, measured_cuda  # noqa: E402
 from torchsummary_plus import __version__  # noqa: E402
 
 project = "torchsummary_plus"
@@ -34,9 +34,11 @@ autodoc_inherit_docstrings = False
 
 
 def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
-    """Put the table of what was measured where a page asks for it."""
-    if MARK in source[0]:
-        source[0] = source[0].replace(MARK, measured_table(ROOT / "benchmarks" / "data"))
+    """Put the tables of what was measured where a page asks for them."""
+    data = ROOT / "benchmarks" / "data"
+    for one, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
+        if one in source[0]:
+            source[0] = source[0].replace(one, table(data))
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:

@@ -137,6 +137,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "memory.allocator_options",
         "memory.blocks",
         "memory.allocator",
+        "memory.contexts",
         "memory.gpus",
         "memory.attribution",
         "memory.footprint",

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchsummary_plus.errors import InputError
-from torchsummary_plus.memory.gpus import ALIASES, CONTEXT_BYTES, GPU, GPUS, find_gpu, parse_memory, register_gpu
+from torchsummary_plus.memory.gpus import ALIASES, ARCHITECTURES, GPU, GPUS, find_gpu, parse_memory, register_gpu
 
 GIB, MIB = 1024**3, 1024**2
 
@@ -15,7 +15,7 @@ GIB, MIB = 1024**3, 1024**2
 def test_there_are_enough_of_them() -> None:
     assert len(GPUS) >= 45
     families = {gpu.architecture for gpu in GPUS.values()}
-    assert families == set(CONTEXT_BYTES)
+    assert families == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)

@@ -51,6 +51,7 @@ def test_a_card_has_its_properties_and_their_sources(name: str) -> None:
     known = find_gpu(card["name"])
     assert known.compute_capability == (card["major"], card["minor"])
     assert known.usable_bytes == card["memory_mib"] << 20
+    assert known.context_bytes[1] == card["context_mib"] << 20
     assert set(card["sources"]) == {"chip", "limits", "memory", "context"} and all(card["sources"].values())
 
 

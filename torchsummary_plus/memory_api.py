@@ -11,7 +11,7 @@ from torch import nn
 from .errors import InputError
 from .memory.attribution import run_log
 from .memory.capacity import BatchSizeLimit, Search
-from .memory.estimate import build_estimate, least, log_fits, room_for_tensors
+from .memory.estimate import build_estimate, least, log_fits, room_for_tensors, uses_libraries
 from .memory.gpus import named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog
@@ -183,13 +183,15 @@ def max_batch_size(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
     )
     asked = _Asked(model, _given(example), options)
-    room = room_for_tensors(memory, asked.backend)
+
+    def room(log: MemoryLog) -> int:
+        return room_for_tensors(memory, asked.backend, uses_libraries(log))
 
     def fits(log: MemoryLog) -> bool:
         return log_fits(log, asked.backend, asked.options, memory)
 
     with progress_bar("largest batch", "operators", progress) as tick:
-        search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room - asked.peak(least(log)))
+        search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
         found = search.run()
         fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
     return BatchSizeLimit(
@@ -201,6 +203,7 @@ def max_batch_size(
         traced=tuple(sorted(search.logs)),
         memory="" if isinstance(memory, int) else memory,
         memory_bytes=nbytes,
+        context_bytes=nbytes - room(fitting.log),
         info=fitting.info,
     )
 

@@ -28,9 +28,13 @@ SETTLE_SECONDS = 0.2
 """How long the process waits at its end: autograd's device thread may still need Python."""
 
 
+_loaded: list[Path] = []
+"""The stand-ins of this process, and of those that it forks."""
+
+
 def is_active() -> bool:
     """Whether this process runs on the stand-ins."""
-    return "NOCUDA_ACTIVE" in os.environ and os.environ["NOCUDA_ACTIVE"] == str(os.getpid())
+    return bool(_loaded)
 
 
 def activate(card: str) -> None:
@@ -46,8 +50,14 @@ def activate(card: str) -> None:
     os.environ["NOCUDA_CUDNN"] = str(wheel.cudnn)
     for path in build(wheel):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    os.environ["NOCUDA_ACTIVE"] = str(os.getpid())
+        _loaded.append(path)
     atexit.register(time.sleep, SETTLE_SECONDS)
+
+
+def play(card: str) -> None:
+    """Play another card, in a process that has not begun to use one; "" leaves it."""
+    if card:
+        os.environ["NOCUDA_CARD"] = str(card_path(card))
 
 
 def active_card_path() -> Path:

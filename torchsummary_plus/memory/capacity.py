@@ -22,7 +22,8 @@ class BatchSizeLimit:
     """The largest batch that fits, with its peak and the next one's, in bytes, and the module that holds most of it.
 
     ``memory_bytes`` is what it is to fit in, and ``memory`` the text that it was asked for by ("" for bytes),
-    such as "RTX 4090"; ``info`` is the step at that batch: its mode, numbers, device, card, optimizer and loss.
+    such as "RTX 4090"; ``context_bytes`` of it are left to the CUDA context, the most that one takes. ``info`` is the
+    step at that batch: its mode, numbers, device, card, optimizer and loss.
 
     Both peaks are without the scratch memory that kernels can spare where there is little left.
     ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH``
@@ -37,6 +38,7 @@ class BatchSizeLimit:
     traced: tuple[int, ...]
     memory: str
     memory_bytes: int
+    context_bytes: int
     info: StepInfo
 
     @property
@@ -64,6 +66,8 @@ class BatchSizeLimit:
         step = "a training" if self.info.mode == "train" else "an inference"
         name = f" ({self.memory})" if self.memory and not self.info.gpu else ""
         limit = f"{mebibytes(self.memory_bytes)} MB{name}"
+        if self.context_bytes:
+            limit += f" less {mebibytes(self.context_bytes)} for the context"
         return f"{step} step in {limit}, {self.info.settings}"
 
 

@@ -20,6 +20,7 @@ from .attribution import (
     storage_kinds,
     timeline,
 )
+from .contexts import is_of_a_library
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, named_gpu, parse_memory
 
@@ -79,7 +80,7 @@ class Estimate:
     @property
     def device_bytes(self) -> tuple[int, int]:
         """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known."""
-        low, high = context_range(self.info.gpu or 0) if self.backend == "cuda" else (0, 0)
+        low, high = (0, 0) if self.backend != "cuda" else context_range(self.info.gpu or 0, uses_libraries(self.log))
         return self.reserved_bytes + low, self.reserved_bytes + high
 
     @property
@@ -119,11 +120,11 @@ class Estimate:
     def fits(self, memory: int | str) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
 
-        The log is replayed under the limit, so that the allocator may give cached segments back before it fails, and
+        It is taken to need the most that one does on that card, or on the step's own, or else on any. The log is replayed under the limit, so that the allocator may give cached segments back before it fails, and
         a kernel does without the scratch memory that it can spare. Raises :class:`InputError` for a text that is
         neither, and for a card where the step is not on CUDA.
         """
-        return log_fits(self.log, self.backend, self.options, memory)
+        return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
@@ -153,12 +154,12 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     )
 
 
-def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str) -> bool:
+def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str, gpu: str = "") -> bool:
     """Whether a log runs in so much memory, the most that a context may take being taken off.
 
     Where there is no memory left for a kernel's scratch, it does with less if it can.
     """
-    allocator = new_allocator(backend, options, room_for_tensors(memory, backend))
+    allocator = new_allocator(backend, options, room_for_tensors(memory, backend, uses_libraries(log), gpu))
     spared: set[int] = set()
     for _, storage, nbytes in log.events:
         if storage in spared:
@@ -175,7 +176,12 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
     return True
 
 
-def room_for_tensors(memory: int | str, backend: str) -> int:
+def uses_libraries(log: MemoryLog) -> bool:
+    """Whether a step loads kernels of cuBLAS or cuDNN."""
+    return any(is_of_a_library(moment.operator) for moment in log.moments)
+
+
+def room_for_tensors(memory: int | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
     """What the allocator gets of so much memory: all but the most that a CUDA context may take.
 
     Raises :class:`InputError` for a card where the step is not on CUDA.
@@ -186,7 +192,7 @@ def room_for_tensors(memory: int | str, backend: str) -> int:
             f"memory is {describe(memory)}, a card, and the step is one on the {backend.upper()}; accepted: bytes, or "
             f"an estimate with gpu={describe(card.name)}"
         )
-    return parse_memory(memory) - (context_range(memory)[1] if backend == "cuda" else 0)
+    return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 
 
 def least(log: MemoryLog) -> MemoryLog:

@@ -20,16 +20,11 @@ from functools import cache
 
 from ..errors import InputError
 from ..units import MIB, describe
+from .contexts import any_context_bytes, context_bytes
 
 GIB = 1024 * MIB
 
-CONTEXT_BYTES: dict[str, tuple[int, int]] = dict.fromkeys(
-    ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell"), (256 * MIB, 616 * MIB)
-)
-"""Architecture -> the least and the most bytes of a CUDA context, which the allocator never sees, where kernels are
-loaded lazily (torch 1.13 and later). A bare one takes 256 MiB on an RTX 3090 (invoke-ai/InvokeAI#9413), the first small
-tensor 0.27 GiB in all in pytorch/pytorch#86509, 0.3 to 0.4 GB in #107667 and #109888, a serving process without a model
-616 MiB (LMCache/LMCache#4019); the kernels of a model come on top. No public figure tells the architectures apart."""
+ARCHITECTURES = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 
 PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
@@ -70,7 +65,7 @@ class GPU:
     @property
     def context_bytes(self) -> tuple[int, int]:
         """The least and the most of it that the CUDA context takes."""
-        return CONTEXT_BYTES[self.architecture]
+        return context_bytes(self.compute_capability)
 
 
 GPUS: dict[str, GPU] = {}
@@ -96,8 +91,8 @@ def register_gpu(gpu: GPU) -> GPU:
     """
     if _spellings(gpu) in map(_spellings, GPUS.values()):
         raise InputError(f"The GPU {describe(gpu.name)} is registered already")
-    if gpu.architecture not in CONTEXT_BYTES:
-        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(CONTEXT_BYTES)}")
+    if gpu.architecture not in ARCHITECTURES:
+        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
     GPUS[gpu.name] = gpu
     return gpu
 
@@ -135,15 +130,16 @@ def named_gpu(memory: int | str) -> GPU | None:
     return found[0] if found else None
 
 
-def context_range(memory: int | str) -> tuple[int, int]:
-    """The least and the most bytes of a CUDA context: on the card that ``memory`` names, else on any.
+def context_range(memory: int | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
+    """The least and the most bytes of a CUDA context: on the card that ``memory`` or else ``gpu`` names, else on any.
 
     >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
-    [256, 616]
+    [224, 990]
     """
-    gpu = named_gpu(memory)
-    ranges = CONTEXT_BYTES.values() if gpu is None else [gpu.context_bytes]
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
+    card = named_gpu(memory) or named_gpu(gpu)
+    if card is None:
+        return any_context_bytes(uses_libraries)
+    return context_bytes(card.compute_capability, uses_libraries)
 
 
 def parse_memory(value: int | str) -> int:

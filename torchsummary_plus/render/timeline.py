@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..memory.attribution import TimelinePoint
-from ..memory.estimate import Estimate, room_for_tensors
+from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu
 from ..units import describe
 from .figure import COLUMN_WIDTH, INK, STACK, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
@@ -117,7 +117,8 @@ def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: in
 
     One far above the highest point is named and not drawn: to its scale there would be nothing else to see.
     """
-    gpu, nbytes = named_gpu(memory), room_for_tensors(memory, estimate.backend)
+    gpu = named_gpu(memory)
+    nbytes = room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu)
     unit, unit_name = in_units(nbytes)
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size

@@ -1,0 +1,242 @@
+"""The further configurations: models of other libraries, each in two ways of training or inferring them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_truth_configs import OPTIMIZERS, STEPS
+from benchmarks.gpu_truth_libraries import Family, families
+from benchmarks.gpu_truth_meters import Meter
+from benchmarks.gpu_truth_models import checkpointed
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.tracing.optimizers import OptimizerMaker
+from torchsummary_plus.tracing.steps import default_loss
+
+BLOCK = 256
+"""Elements that share a scale in an optimizer of 8 bits, as in bitsandbytes."""
+LEAST_IN_8_BITS = 4096
+"""Smaller parameters have moments of 32 bits there."""
+
+
+class EightBit(torch.optim.Optimizer):
+    """The moments of bitsandbytes' ``AdamW8bit`` by their sizes: a byte for an element, a scale for each block."""
+
+    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state = self.state[parameter]
+            if not state:
+                small = parameter.numel() < LEAST_IN_8_BITS
+                for moment in ("first", "second"):
+                    kind = torch.float32 if small else torch.uint8
+                    state[moment] = torch.zeros_like(parameter, dtype=kind)
+                    if not small:
+                        blocks = -(-parameter.numel() // BLOCK)
+                        state[f"{moment}_scale"] = torch.zeros(blocks, device=parameter.device)
+            parameter.add_(parameter.grad, alpha=-1e-3)
+
+
+MAKERS: dict[str, OptimizerMaker | None] = {
+    **OPTIMIZERS,
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, foreach=True),
+    "8bit": EightBit,
+}
+PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST = {"amp": torch.bfloat16, "amp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model runs. ``precision`` "amp" and "amp16" are autocast to bfloat16, and to float16 with a GradScaler;
+    "tf32" allows TF32 in products and convolutions, "ieee" in neither; "fp32" is torch's default, convolutions alone.
+    """
+
+    precision: str
+    optimizer: str = "none"
+    traits: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> str:
+        return "eval" if self.optimizer == "none" else "train"
+
+
+ANY = (
+    Way("fp32", "adamw"),
+    Way("amp", "adamw"),
+    Way("fp32", "momentum"),
+    Way("amp16", "sgd"),
+    Way("bf16"),
+    Way("tf32", "adam"),
+    Way("fp32"),
+    Way("amp", "8bit"),
+    Way("bf16", "fused"),
+    Way("amp", "adam", ("checkpointed",)),
+    Way("fp32", "sgd", ("accumulated",)),
+    Way("ieee", "momentum"),
+    Way("fp16"),
+    Way("amp16", "fused", ("accumulated",)),
+    Way("fp32", "fused"),
+)
+CONVOLVING = (
+    *ANY,
+    Way("amp", "momentum", ("channels_last",)),
+    Way("fp32", "momentum", ("benchmark",)),
+    Way("fp16", "none", ("channels_last",)),
+    Way("ieee"),
+    Way("fp32", "sgd", ("channels_last",)),
+    Way("fp16", "none", ("benchmark",)),
+)
+"""What the families are given in turn."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A family in one way, at its first or second batch."""
+
+    family: Family
+    batch: int
+    way: Way
+    held_out: bool = False
+
+    @property
+    def name(self) -> str:
+        how = self.way.optimizer if self.way.mode == "train" else "eval"
+        return "-".join([self.family.name, f"b{self.batch_size}", self.way.precision, how, *self.way.traits])
+
+    @property
+    def batch_size(self) -> int:
+        return self.family.batches[self.batch]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return PARAMETERS.get(self.way.precision, torch.float32)
+
+    def has(self, trait: str) -> bool:
+        return trait in self.way.traits
+
+    def build(self) -> nn.Module:
+        """The model on ``meta``, in its dtype, layout and mode."""
+        model = self.family.make().to(self.dtype)
+        if self.has("channels_last"):
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.train(self.way.mode == "train")
+        return again(model) if self.has("checkpointed") else model
+
+    def inputs(self, device: str) -> Any:
+        """What the model is called with on a device."""
+        x = self.family.example(self.batch_size, device, self.dtype)
+        return x.to(memory_format=torch.channels_last) if self.has("channels_last") and torch.is_tensor(x) else x
+
+    def run(self, model: nn.Module, x: Any, meter: Meter) -> None:
+        """The steps, each one phase."""
+        args, kwargs = ((), x) if isinstance(x, dict) else ((x,), {})
+        with flags(self.way):
+            step = self.step(model)
+            for _ in range(STEPS):
+                meter.phase("step", lambda: step(model, *args, **kwargs))
+
+    def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
+        """The estimate, for the GPU of a name."""
+        model = self.build()
+        with flags(self.way):
+            return estimate_memory(
+                model,
+                input_data=self.inputs("meta"),
+                device=device,
+                mode=self.way.mode,
+                train_step=self.step(model) if self.way.mode == "train" else None,
+                autocast=AUTOCAST.get(self.way.precision) if self.way.mode == "eval" else None,
+                steps=STEPS,
+                gpu=gpu,
+                progress=False,
+            )
+
+    def step(self, model: nn.Module) -> Callable[..., None]:
+        """A step of the model: what is measured is what is predicted."""
+        autocast = AUTOCAST.get(self.way.precision)
+        if self.way.mode == "eval":
+            return inference(autocast)
+        made = MAKERS[self.way.optimizer]
+        assert made is not None
+        optimizer = made(list(model.parameters()))
+        scaler = torch.amp.GradScaler("cuda", enabled=autocast == torch.float16)
+        return training(optimizer, scaler, autocast, parts=2 if self.has("accumulated") else 1)
+
+
+def inference(autocast: torch.dtype | None) -> Callable[..., None]:
+    def step(model: nn.Module, *args: Tensor, **kwargs: Tensor) -> None:
+        with torch.no_grad(), torch.autocast("cuda", autocast or torch.bfloat16, enabled=autocast is not None):
+            model(*args, **kwargs)
+
+    return step
+
+
+def training(
+    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, autocast: torch.dtype | None, parts: int
+) -> Callable[..., None]:
+    """Forward and backward, as often as gradients are accumulated, then the optimizer's step."""
+
+    def step(model: nn.Module, *args: Tensor, **kwargs: Tensor) -> None:
+        for _ in range(parts):
+            with torch.autocast("cuda", autocast or torch.bfloat16, enabled=autocast is not None):
+                loss = default_loss(model(*args, **kwargs)) / parts
+            scaler.scale(loss).backward()
+            del loss
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+@contextmanager
+def flags(way: Way) -> Iterator[None]:
+    """TF32 and ``cudnn.benchmark`` as a way has them."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = way.precision == "tf32"
+    cudnn.allow_tf32 = way.precision != "ieee"
+    cudnn.benchmark = "benchmark" in way.traits
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+def again(model: Any) -> nn.Module:
+    """The model with its blocks run again in the backward, by its library's own switch where it has one."""
+    if hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    elif hasattr(model, "set_grad_checkpointing"):
+        model.set_grad_checkpointing(True)
+    else:
+        model = checkpointed(model)
+    return model
+
+
+def variants() -> list[Variant]:
+    """Two ways of each family; half of each precision, drawn by their names' checksums, are kept out of any fitting."""
+    every = list(_variants())
+    drawn = sorted(every, key=lambda v: (v.way.precision, crc32(v.name.encode())))
+    held_out = {v.name for v in drawn[::2]}
+    return [replace(v, held_out=v.name in held_out) for v in every]
+
+
+def _variants() -> Iterator[Variant]:
+    turns = {True: 0, False: 0}
+    for family in families().values():
+        ways = CONVOLVING if family.convolves else ANY
+        for batch in (0, 1):
+            yield Variant(family, batch, ways[turns[family.convolves] % len(ways)])
+            turns[family.convolves] += 1

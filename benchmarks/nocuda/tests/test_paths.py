@@ -1,0 +1,153 @@
+"""Every way of the package that a card takes: measuring, tracking, the card that is there, models that are on it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.nocuda.runtime import active_card_path
+from torchsummary_plus import MemTracker, compare, estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus.memory.contexts import context_bytes
+
+MIB = 1 << 20
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, 10))
+
+
+def pictures() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    return {"batch_size": 64, "device": "cuda", **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "eval"},
+        {"optimizer": "sgd", "autocast": torch.float16},
+        {"optimizer": "adamw", "autocast": torch.bfloat16, "loss": "cross_entropy"},
+        {"optimizer": "adam", "keep_output": True},
+        {"optimizer": "adamw", "steps": 3},
+    ],
+    ids=str,
+)
+def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
+    gpu = torch.cuda.get_device_name()
+    predicted = estimate_memory(perceptron(), (256,), gpu=gpu, progress=False, **asked(**changes))
+    measured = measure_memory(perceptron().cuda(), (256,), **asked(**changes))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.steady_bytes == predicted.steady_bytes
+    assert not [note for note in measured.assumptions if "allocator's own peak" in note]
+    beside = compare(predicted, measured)
+    assert "peak" in str(beside).lower()
+
+
+def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() -> None:
+    gpu = torch.cuda.get_device_name()
+    predicted = estimate_memory(pictures(), (3, 64, 64), gpu=gpu, progress=False, **asked(mode="eval"))
+    measured = measure_memory(pictures().cuda(), (3, 64, 64), **asked(mode="eval"))
+    low, high = predicted.peak_range
+    assert low <= measured.peak_bytes <= high
+    assert measured.log.events and measured.reserved_bytes % (2 * MIB) == 0
+
+
+def scaled() -> Callable[..., None]:
+    made: dict[str, Any] = {}
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        if not made:
+            made.update(scaler=torch.amp.GradScaler("cuda"), optimizer=torch.optim.SGD(model.parameters(), 0.1))
+        with torch.autocast("cuda", torch.float16):
+            loss = model(x).sum()
+        made["scaler"].scale(loss).backward()
+        made["scaler"].step(made["optimizer"])
+        made["scaler"].update()
+        made["optimizer"].zero_grad()
+
+    return step
+
+
+def test_a_users_step_is_measured_and_leaves_the_model() -> None:
+    model = perceptron().cuda()
+    before = {name: (p.data_ptr(), p.grad) for name, p in model.named_parameters()}
+    measured = measure_memory(model, (256,), train_step=scaled(), **asked())
+    assert measured.peak_bytes > sum(p.nbytes for p in model.parameters())
+    assert {name: (p.data_ptr(), p.grad) for name, p in model.named_parameters()} == before
+
+
+def test_a_history_of_the_users_goes_on() -> None:
+    torch.cuda.memory._record_memory_history(context=None, clear_history=True)
+    kept = torch.empty(12345, dtype=torch.int8, device="cuda")
+    measure_memory(perceptron().cuda(), (256,), **asked(mode="eval"))
+    (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert 12345 in [entry["size"] for entry in trace if entry["action"] == "alloc"]
+    assert kept.is_cuda
+
+
+def test_a_model_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="the model is on cpu"):
+        measure_memory(perceptron(), (256,), **asked())
+
+
+def test_a_model_on_the_card_is_predicted_for_that_card() -> None:
+    model = perceptron().cuda()
+    reserved = torch.cuda.memory_allocated()
+    estimate = estimate_memory(model, (256,), 64, optimizer="adamw", progress=False)
+    named = estimate_memory(perceptron(), (256,), **asked(optimizer="adamw", gpu=torch.cuda.get_device_name()))
+    assert estimate.backend == "cuda" and estimate.peak_bytes == named.peak_bytes
+    assert torch.cuda.memory_allocated() == reserved
+
+
+def test_a_summary_of_a_model_on_the_card_touches_nothing() -> None:
+    model = perceptron().cuda()
+    states = torch.cuda.get_rng_state()
+    reserved = torch.cuda.memory_allocated()
+    report = summary(model, (256,), 8, memory={"optimizer": "sgd"}, verbose=False)
+    assert "1,024" in str(report) or "1024" in str(report)
+    assert torch.cuda.memory_allocated() == reserved
+    assert torch.equal(torch.cuda.get_rng_state(), states)
+    assert next(model.parameters()).is_cuda
+
+
+def test_the_largest_batch_leaves_room_for_the_cards_context() -> None:
+    card = json.loads(active_card_path().read_text())
+    limit = max_batch_size(perceptron(), (256,), card["name"], optimizer="sgd", progress=False)
+    assert limit.context_bytes == context_bytes((card["major"], card["minor"]))[1] == card["context_mib"] * MIB
+    assert limit.is_proved and limit.batch_size > 1000
+    assert "for the context" in str(limit)
+
+
+def test_the_tracker_follows_a_model_and_its_gradients() -> None:
+    tracker = MemTracker(stream=io.StringIO())
+    tracker.track("before")
+    model = perceptron().cuda()
+    with tracker.watch(model):
+        model(torch.zeros(64, 256, device="cuda")).sum().backward()
+    last = tracker.track("after")
+    report = tracker.report()
+    tracker.clear_cache()
+    tracker.close()
+    assert report.device == "cuda:0"
+    assert last.memory is not None and last.memory.peak_bytes >= last.memory.allocated_bytes > 0
+    assert last.memory.used_bytes >= last.memory.reserved_bytes
+    grads = sum(p.nbytes for p in model.parameters())
+    assert last.tensor_bytes >= 2 * grads
+    assert report.modules
+
+
+def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
+    stream = io.StringIO()
+    with MemTracker(stream=stream, device="cuda"):
+        kept = torch.zeros(1 << 20, device="cuda")
+    assert kept.is_cuda and "Reserved Memory:4.0" in stream.getvalue()

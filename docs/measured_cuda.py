@@ -1,0 +1,85 @@
+"""The table of predicted against recorded CUDA peaks, from the recordings of benchmarks: ``python -m docs.measured_cuda``.
+
+``python -m benchmarks.gpu_truth --card A100 --compare --write`` notes the predictions in a recording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.cpu_truth_report import percentile
+
+MARK = "<!-- measured on cuda -->"
+DATA = Path(__file__).parents[1] / "benchmarks" / "data"
+HEAD = ("card", "steps", "to the byte", "within 1 %", "median", "95 %", "reserved: within 2 %", "median", "95 %")
+SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
+FAILED = 1.0
+"""The error of a configuration that is not predicted."""
+
+
+def cuda_table(folder: Path) -> str:
+    """A table in Markdown for each set of models, a line for each card, and one for what was held out of any fitting."""
+    paths = sorted(folder.glob("gpu_truth_noop_*.json"))
+    return "\n\n".join(_tables([json.loads(path.read_text()) for path in paths])) or "Nothing was compared yet."
+
+
+def _tables(recordings: list[dict[str, Any]]) -> Iterator[str]:
+    for which, title in SETS.items():
+        lines = [line for recording in recordings if recording.get("set", "own") == which for line in _lines(recording)]
+        if lines:
+            table = tabulate(lines, HEAD, tablefmt="github", colalign=("left", *("right",) * (len(HEAD) - 1)))
+            yield f"{title}:\n\n{table}"
+
+
+def _lines(recording: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    compared = [record for record in recording["records"] if "predicted" in record]
+    held_out = [record for record in compared if record["held_out"]]
+    name = recording["gpu"].removeprefix("NVIDIA ").removeprefix("GeForce ")
+    if compared:
+        yield line(name, compared)
+        yield line(f"{name}, held out", held_out)
+
+
+def line(name: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
+    """A row of the table."""
+    peaks, reserved = (
+        [abs(error(record, key)) for record in records] for key in ("peak_bytes", "reserved_bytes")
+    )
+    return (
+        name,
+        str(len(records)),
+        share(peaks, 0.0),
+        share(peaks, 0.01),
+        *(f"{100 * percentile(peaks, part):.2f} %" for part in (0.5, 0.95)),
+        share(reserved, 0.02),
+        *(f"{100 * percentile(reserved, part):.2f} %" for part in (0.5, 0.95)),
+    )
+
+
+def error(record: dict[str, Any], key: str) -> float:
+    """What a prediction is off by, of what was recorded.
+
+    >>> error({"peak_bytes": 100, "predicted": {"peak_bytes": 75}}, "peak_bytes")
+    -0.25
+    """
+    predicted: int | None = record["predicted"].get(key)
+    measured: int = record[key]
+    return FAILED if predicted is None else (predicted - measured) / measured
+
+
+def share(errors: list[float], within: float) -> str:
+    """The part of some errors that are no larger.
+
+    >>> share([0.0, 0.02, 0.005], 0.01)
+    '66.7 %'
+    """
+    return f"{100 * sum(one <= within for one in errors) / len(errors):.1f} %"
+
+
+if __name__ == "__main__":
+    print(cuda_table(DATA))

@@ -1,0 +1,96 @@
+"""What a CUDA context takes of a card: the driver's part, and the modules of the kernels that a process has loaded.
+
+The allocator never sees it. Figures are device memory less what the allocator had reserved, as others printed both:
+
+- bare, after the first call: 256 MiB on an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA
+  13: unslothai/unsloth-zoo#1053), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor (pytorch/
+  pytorch#86509), 300 to 400 (#107667, #109888);
+- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 224 on a card of 23.5 GiB
+  (XChenZ/havatar#6), 307 on an RTX 5090 (murong-xu/CADS#4), 501 on an A100 (TianheWu/CoSeR#10), 420 on an L40S
+  (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 616 of a server (LMCache/LMCache#4019);
+- training: 349 MiB on a card of 15.7 GiB (qingze-bai/VSmTrans#3), 880 to 990 on an L40S, 1,210 to 1,220 on an H100
+  (milabench), 902 to 996 on an A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there
+  with the wheels of earlier years;
+- all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
+  3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
+  anatomy of a model's memory).
+
+torch 2.11 and later are built for CUDA 12.6 and later, which load kernels when they are first used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ..units import MIB
+
+Range = tuple[int, int]
+"""The least and the most MiB."""
+
+LAZY: dict[tuple[int, int], Range] = {
+    (6, 0): (256, 616),
+    (6, 1): (256, 616),
+    (7, 0): (256, 616),
+    (7, 5): (100, 616),
+    (8, 0): (414, 2_048),
+    (8, 6): (224, 990),
+    (8, 9): (224, 990),
+    (9, 0): (414, 1_220),
+    (10, 0): (414, 1_220),
+    (12, 0): (307, 1_220),
+}
+"""By compute capability, where kernels are loaded when they are first used.
+
+Public figures exist for 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. Cards of 8.6 are taken to need no more than those of 8.9,
+Blackwell no more than Hopper; the oldest, for which today's wheels have few kernels, as much as a server.
+"""
+
+EAGER: Range = (1_001, 2_222)
+"""Where all kernels are loaded at once."""
+
+WITHOUT_LIBRARIES = 616
+"""The most where a step uses neither cuBLAS nor cuDNN, whose kernels make up the rest."""
+
+
+def context_bytes(
+    capability: tuple[int, int], uses_libraries: bool = True, environment: Mapping[str, str] = os.environ
+) -> Range:
+    """The least and the most bytes of a context on a card of a compute capability.
+
+    >>> [nbytes // MIB for nbytes in context_bytes((9, 0))]
+    [414, 1220]
+    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})]
+    [1001, 2222]
+    """
+    low, high = EAGER if environment.get("CUDA_MODULE_LOADING") == "EAGER" else LAZY.get(capability, _any())
+    if not uses_libraries and high < EAGER[1]:
+        high = min(high, WITHOUT_LIBRARIES)
+    return low * MIB, high * MIB
+
+
+def any_context_bytes(uses_libraries: bool = True, environment: Mapping[str, str] = os.environ) -> Range:
+    """The least and the most bytes of a context on whatever card."""
+    ranges = [context_bytes(capability, uses_libraries, environment) for capability in LAZY]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _any() -> Range:
+    return min(low for low, _ in LAZY.values()), max(high for _, high in LAZY.values())
+
+
+LIBRARY_OPERATORS = (
+    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_int_mm", "_scaled_mm", "linear", "_grouped_mm"),
+    *("convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "cudnn_batch_norm"),
+    *("native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+)
+"""What runs in cuBLAS or cuDNN. Fused attention has kernels of its own, which torch brings."""
+
+
+def is_of_a_library(operator: str) -> bool:
+    """Whether an operator runs in cuBLAS or cuDNN.
+
+    >>> is_of_a_library("aten::addmm"), is_of_a_library("aten::convolution.default"), is_of_a_library("aten::relu")
+    (True, True, False)
+    """
+    return operator.rpartition("::")[2].split(".")[0] in LIBRARY_OPERATORS
