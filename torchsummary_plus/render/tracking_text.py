@@ -15,7 +15,7 @@ def opening_text(point: TrackPoint) -> str:
 
 
 def point_text(point: TrackPoint, detail: bool = True) -> str:
-    """Return what appeared (+) and disappeared (-), then the call's line with the totals; Mb means 1024 x 1024 bytes."""
+    """Return what appeared (+) and disappeared (-), then the call's line with the totals; Mb is 1024 x 1024 bytes."""
     changes = [_change("+", group) for group in point.appeared] + [_change("-", group) for group in point.gone]
     where = f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else "")
     lines = changes if detail else []
