@@ -1,1 +1,1 @@
-"""Models that tests, notebooks and the README share: each file is one readable model, in plain torch."""
+"""Models shared by the tests, the notebooks and the README, each a short file of plain PyTorch."""

@@ -1,8 +1,8 @@
-"""A 3-d CNN for brain scans, after course notes on the parameters and memory of CNNs.
+"""A 3-D CNN for brain scans, after course notes on the parameters and memory of CNNs.
 
-The notes print the first layer, (27 x 1 + 1) x 30 = 840 parameters; its feature map, 191 x 227 x 191 x 30 floats =
-993.74 MB (decimal); nine maps between the input and the end; and a total, 3,301,651 parameters. They do not print
-the other layers, so those below are ours, and so is their total: 1,022,101.
+The notes give the first layer, (27 x 1 + 1) x 30 = 840 parameters; its feature map, 191 x 227 x 191 x 30 floats =
+993.74 MB (decimal); nine maps between input and output; and a total of 3,301,651 parameters. They do not give the other
+layers, so those below are our own, with a total of 1,022,101.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class CNN3d(nn.Module):
-    """Scans (N, 1, 193, 229, 193) -> one number each (N, 1): four convolutions, each pooled, then a linear layer."""
+    """Scans (N, 1, 193, 229, 193) -> one number each (N, 1): four convolutions with pooling, then a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

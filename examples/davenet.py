@@ -1,7 +1,7 @@
-"""DAVEnet (Harwath et al. 2018), a speech branch and an image branch: what one pooling module used four times costs.
+"""DAVEnet (Harwath et al. 2018): an audio and an image branch, with one pooling module called four times.
 
-The audio branch takes spectrograms of 40 bands without a channel axis, and applies its ReLUs as functions, so that
-a table of modules shows no row for them. 15,965,570 parameters; the image branch has 19,434,304.
+The audio branch takes spectrograms of 40 bands without a channel axis, and applies its ReLUs as functions, so a table
+of modules has no rows for them. It has 15,965,570 parameters, the image branch 19,434,304.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Audio(nn.Module):
 
 
 class Image(nn.Module):
-    """Pictures (N, 3, 224, 224) -> maps of embeddings (N, 1024, 14, 14): VGG-16 without its last pool, then a conv."""
+    """Images (N, 3, 224, 224) -> embedding maps (N, 1024, 14, 14): VGG-16 without its last pool, then a convolution."""
 
     def __init__(self, embedding_dim: int = 1024) -> None:
         super().__init__()

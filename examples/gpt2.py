@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), its head tied to its embedding: 124,439,808 parameters at the small size."""
+"""GPT-2 (Radford et al. 2019) with tied embeddings: 124,439,808 parameters in the small size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a GPT-2; the default is the small one."""
+    """The configuration of a GPT-2; the default is the small size."""
 
     width: int = 768
     depth: int = 12
@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each normalised first and added to what went in."""
+    """Attention, then a two-layer MLP, both pre-norm with a residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Token ids (N, T) -> scores of the next token (N, T, vocabulary)."""
+    """Token ids (N, T) -> next-token logits (N, T, vocabulary)."""
 
     def __init__(self, config: Config = SMALL) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Llama (Touvron et al. 2023, Grattafiori et al. 2024) at its published sizes, from 7 to 405 billion parameters.
 
-Build one under ``torch.device("meta")``: it then has every shape and not one weight.
+Build one under ``torch.device("meta")`` to get shapes without weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a Llama; ``kv_heads`` below ``heads`` means that several query heads share one key and value."""
+    """The configuration of a Llama; with fewer ``kv_heads`` than ``heads``, query heads share keys and values."""
 
     width: int
     depth: int
@@ -34,7 +34,7 @@ LLAMA3_405B = Config(width=16384, depth=126, heads=128, kv_heads=8, hidden=53248
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (x[i], x[i + half]) of a head by its position's angle; x is (N, heads, T, size)."""
+    """Rotate each pair (x[i], x[i + half]) of a head by its position's angle; x is (N, heads, T, size)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -72,7 +72,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then the feed-forward, each normalised first and added to what went in."""
+    """Attention, then the feed-forward, both pre-norm with a residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token ids (N, T) -> scores of the next token (N, T, vocabulary)."""
+    """Token ids (N, T) -> next-token logits (N, T, vocabulary)."""
 
     def __init__(self, config: Config = LLAMA2_7B) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Llama(nn.Module):
         return self.lm_head(self.norm(x))
 
     def angles(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of position x frequency, (length, head size / 2) each, in ``like``'s dtype on its device."""
+        """Return cos and sin of position x frequency, each (length, head size / 2), in ``like``'s dtype and device."""
         size = self.config.width // self.config.heads
         frequencies = self.config.rope_base ** (-torch.arange(0, size, 2, device=like.device) / size)
         angles = torch.outer(torch.arange(length, device=like.device), frequencies)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 STAGES = (
-    # expansion, channels, blocks, stride of the first
+    # expansion, channels, blocks, stride of the first block
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -25,7 +25,7 @@ def conv_bn_relu(channels: int, out: int, kernel_size: int, stride: int = 1, gro
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel by itself, narrow again; a shortcut where shapes allow it."""
+    """An inverted residual: expand, depthwise convolution, project, with a shortcut if the shapes match."""
 
     def __init__(self, channels: int, out: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Pictures (N, 3, H, W) -> scores (N, num_classes)."""
+    """Images (N, 3, H, W) -> logits (N, num_classes)."""
 
     def __init__(self, num_classes: int = 1000) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""pytorch_modelsize's example: two convolutions, 4,800 parameters, of which its published total counts 4,640.
+"""pytorch_modelsize's example: two convolutions with 4,800 parameters, of which its published total counts 4,640.
 
-For one 32 x 32 picture of 32-bit floats the input takes 32,768 bits, forward and backward 4,595,712 and the
-parameters 153,600: 4,782,080 bits in all, 0.570068359375 MB.
+For one 32 x 32 image of 32-bit floats the input takes 32,768 bits, forward and backward 4,595,712 and the parameters
+153,600: 4,782,080 bits in total, or 0.570068359375 MB.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class ModelsizeNet(nn.Module):
-    """Pictures (N, 1, 32, 32) -> maps (N, 32, 38, 38)."""
+    """Images (N, 1, 32, 32) -> feature maps (N, 32, 38, 38)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -27,7 +27,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3 x 3 convolution between two 1 x 1 ones, a quarter as wide as what goes in and out, beside a shortcut."""
+    """A 3 x 3 convolution between two 1 x 1 ones, at a quarter of the width, with a shortcut."""
 
     expansion = 4
 
@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Pictures (N, 3, H, W) -> scores (N, num_classes); ``depths`` are the blocks of the four stages."""
+    """Images (N, 3, H, W) -> logits (N, num_classes); ``depths`` is the number of blocks in each of the four stages."""
 
     def __init__(
         self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, ...], num_classes: int = 1000
@@ -77,7 +77,7 @@ class ResNet(nn.Module):
 def stage(
     block: type[BasicBlock] | type[Bottleneck], channels: int, width: int, depth: int, stride: int
 ) -> nn.Sequential:
-    """``depth`` blocks; the first takes the stride, and a shortcut that fits where shapes change."""
+    """Return ``depth`` blocks; the first has the stride and, if shapes change, a projection shortcut."""
     out = width * block.expansion
     shortcut = None
     if stride != 1 or channels != out:

@@ -1,7 +1,7 @@
-"""The SimpleCNN of an article on the memory of PyTorch models, as printed and as it must have been meant.
+"""The SimpleCNN of an article on the memory of PyTorch models, as printed and as presumably intended.
 
-Its ReLUs are made inside ``forward``, so no registered module ever sees them. The article prints 0.32 MB; the
-421,642 parameters alone take 1.61 MB.
+Its ReLUs are created inside ``forward``, so they are not registered modules. The article prints 0.32 MB; the 421,642
+parameters alone take 1.61 MB.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch.nn.functional import max_pool2d
 
 
 class SimpleCNN(nn.Module):
-    """As printed, it cannot run: nothing pools, and ``fc1`` meets 50,176 features where it expects 3,136."""
+    """The model as printed. It cannot run: without pooling, ``fc1`` gets 50,176 features and expects 3,136."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class SimpleCNN(nn.Module):
 
 
 class PooledCNN(SimpleCNN):
-    """Digits (N, 1, 28, 28) -> scores (N, 10): the same layers with a 2 x 2 pool after each convolution's ReLU."""
+    """Digits (N, 1, 28, 28) -> logits (N, 10): the same layers, with 2 x 2 pooling after each convolution's ReLU."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = max_pool2d(nn.ReLU()(self.conv1(x)), 2)

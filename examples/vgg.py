@@ -9,7 +9,7 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 def features(layers: int) -> nn.Sequential:
-    """Five stages of 3 x 3 convolutions, each ended by a pool that halves the picture."""
+    """Return five stages of 3 x 3 convolutions, each followed by pooling that halves the resolution."""
     stages = nn.Sequential()
     channels = 3
     for width, convolutions in zip(WIDTHS, CONVOLUTIONS_PER_STAGE[layers]):
@@ -22,7 +22,7 @@ def features(layers: int) -> nn.Sequential:
 
 
 class VGG(nn.Module):
-    """Pictures (N, 3, H, W) -> scores (N, num_classes)."""
+    """Images (N, 3, H, W) -> logits (N, num_classes)."""
 
     def __init__(self, layers: int = 16, num_classes: int = 1000) -> None:
         super().__init__()
@@ -51,5 +51,5 @@ def vgg19(num_classes: int = 1000) -> VGG:
 
 
 def vgg19_features() -> nn.Sequential:
-    """The model of Pytorch-Memory-Utils' example: 20,024,384 parameters, which it shows on a GPU as 76.4 MB."""
+    """Return the model of Pytorch-Memory-Utils' example: 20,024,384 parameters, shown there as 76.4 MB on a GPU."""
     return features(19)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each normalised first and added to what went in."""
+    """Attention, then a two-layer MLP, both pre-norm with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Pictures (N, 3, size, size) -> scores (N, num_classes)."""
+    """Images (N, 3, size, size) -> logits (N, num_classes)."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
     python examples/will_it_fit.py
 
-No GPU is needed and nothing is allocated. For each model: what a step takes, who holds it, and what mixed precision,
-checkpointing and a frozen backbone would change.
+No GPU is needed and nothing is allocated. For each model it shows the memory of a step, the module that holds most of
+it, and the effect of mixed precision, checkpointing and a frozen backbone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tabulate import tabulate
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # Run as a file, from anywhere.
+sys.path.insert(0, str(Path(__file__).parents[1]))  # So that the file runs from any directory.
 
 from examples.llama import Layer, llama2_7b
 from examples.resnet import Bottleneck, resnet50
@@ -29,21 +29,21 @@ CARDS = ("RTX 4090", "H200")
 GIB = 1024**3
 
 Change = Callable[[nn.Module], dict[str, Any]]
-"""What is done to a model before it is trained; what it returns are options of ``estimate_memory``."""
+"""A change to a model before training; it returns options of ``estimate_memory``."""
 
 
 def as_it_is(model: nn.Module) -> dict[str, Any]:
-    """Float32, every parameter trained, every activation kept."""
+    """Train every parameter in float32 and keep every activation."""
     return {}
 
 
 def mixed_precision(model: nn.Module) -> dict[str, Any]:
-    """The forward under autocast; parameters, gradients and optimizer state stay float32."""
+    """Run the forward under autocast; parameters, gradients and optimizer state stay float32."""
     return {"autocast": torch.bfloat16}
 
 
 def checkpointing(model: nn.Module) -> dict[str, Any]:
-    """Each block keeps its input alone, and runs again in the backward."""
+    """Keep only each block's input, and run the block again in the backward."""
     for block in model.modules():
         if isinstance(block, (Bottleneck, Layer)):
             vars(block)["forward"] = functools.partial(checkpoint, block.forward, use_reentrant=False)
@@ -51,7 +51,7 @@ def checkpointing(model: nn.Module) -> dict[str, Any]:
 
 
 def frozen_backbone(model: nn.Module) -> dict[str, Any]:
-    """Only the last layer is trained."""
+    """Train only the last linear layer."""
     *_, last = (module for module in model.modules() if isinstance(module, nn.Linear))
     model.requires_grad_(False)
     last.requires_grad_(True)
@@ -62,7 +62,7 @@ CHANGES: tuple[Change, ...] = (as_it_is, mixed_precision, checkpointing, frozen_
 
 
 def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> None:
-    """Print what a step of a model takes, and a line for each change of it."""
+    """Print the estimate of a model's step, and a table with a line per change."""
     lines = []
     for change in CHANGES:
         with torch.device("meta"):
@@ -83,7 +83,7 @@ def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], bat
 
 
 def main() -> None:
-    report("ResNet-50, pictures of 224 x 224", resnet50, (3, 224, 224), 256)
+    report("ResNet-50, 224 x 224 images", resnet50, (3, 224, 224), 256)
     report("Llama 2 7B, 2,048 tokens", llama2_7b, (2048,), 1)
 
 

@@ -56,7 +56,7 @@ def test_it_writes_a_new_file(places: list[str], tmp_path: Path, capsys: pytest.
     file = tmp_path / "both.md"
     assert main(["compare", *places, "4", "--output", str(file)]) == 0
     assert file.read_text(encoding="utf-8").startswith("**mlp / gelu**\n")
-    assert capsys.readouterr().out.endswith(f"Written: {file}\n")
+    assert capsys.readouterr().out.endswith(f"Saved to {file}\n")
     assert main(["compare", *places, "4", "--output", str(file)]) == 2
     assert "cannot be written: File exists" in capsys.readouterr().err
     assert main([places[0], "4", "--output", str(tmp_path / "one.tex")]) == 0
@@ -68,7 +68,7 @@ def test_it_writes_a_new_file(places: list[str], tmp_path: Path, capsys: pytest.
     [
         (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "there are 1 models; accepted: two or more"),
         (["1,28,28"], "there are 0 models"),
-        (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "names like it: PooledCNN"),
+        (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
         (
             ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
             "accepted: 'package.module:callable'",

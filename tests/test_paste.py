@@ -144,11 +144,11 @@ def assert_comes_back(result: Any) -> None:
             "is of 'Estimate', version 1; accepted: ModelSummary, 1",
         ),
         (lambda data: data.update(version=0), "version 0; accepted: ModelSummary, 1"),
-        (lambda data: data.pop("rows"), "is no ModelSummary; its fields: rows, "),
-        (lambda data: data.update(total_params="many"), "'many' is no int"),
-        (lambda data: data["rows"][0].update(colour=1), "is no Row; its fields: index, "),
-        (lambda data: data.update(inputs=3), "3 is none of TensorSpec, Group, NoneType"),
-        (lambda data: data.update(unknown_ops=[["aten::x"]]), "has not 2 items"),
+        (lambda data: data.pop("rows"), "is not a ModelSummary; its fields: rows, "),
+        (lambda data: data.update(total_params="many"), "'many' is not of type int"),
+        (lambda data: data["rows"][0].update(colour=1), "is not a Row; its fields: index, "),
+        (lambda data: data.update(inputs=3), "3 is not one of TensorSpec, Group, NoneType"),
+        (lambda data: data.update(unknown_ops=[["aten::x"]]), "does not have 2 items"),
     ],
     ids=["type", "version", "missing", "value", "unknown", "union", "tuple"],
 )
@@ -157,7 +157,7 @@ def test_json_of_another_kind_is_refused(change: Any, told: str) -> None:
     change(data)
     with pytest.raises(InputError, match=re.escape(told)):
         ModelSummary.from_json(json.dumps(data))
-    with pytest.raises(InputError, match="no JSON"):
+    with pytest.raises(InputError, match="not valid JSON"):
         ModelSummary.from_json("{")
 
 

@@ -1,7 +1,7 @@
-"""Sequences of layers -> rows in which like stands beside like: a global alignment of least cost.
+"""Align sequences of layers so that matching layers share a row: a minimum-cost global alignment.
 
-Two sequences are aligned as Needleman and Wunsch (1970) do, in a band that is widened until no path outside it can be
-cheaper (Ukkonen, 1985); further ones are aligned, one after the other, with the rows found so far.
+Two sequences are aligned by Needleman and Wunsch's algorithm (1970), in a band that is widened until no path outside it
+can be cheaper (Ukkonen, 1985). Further sequences are aligned one by one with the rows so far.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from functools import cache
 from itertools import takewhile
 
 GAP = 10
-"""The cost of a layer that stands alone. Two layers share a row where that costs less than two gaps."""
+"""The cost of an unmatched layer. Two layers share a row if that costs less than two gaps."""
 
 OTHER_TYPE = 14
-"""The cost of another type with the same outputs, both with or both without parameters: an exchanged activation."""
+"""The cost of a type swap: same outputs, both with or both without parameters (an activation replaced by another)."""
 
 UNLIKE = 2 * GAP + 1
-"""The cost of any other type: never less than two gaps."""
+"""The cost of any other difference in type: more than two gaps, so such layers never share a row."""
 
 OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS, OTHER_PATH = 4, 1, 2, 1, 1
-"""The costs of what differs between layers of one type; together less than a gap, so that a change is no insertion."""
+"""The costs of differences within a type. Their sum is below one gap, so a changed layer is never read as inserted."""
 
 REACH = 16
-"""How far from the diagonal the first band goes."""
+"""How far the initial band reaches from the diagonal."""
 
 FAR = 1 << 60
-"""More than any path costs."""
+"""More than the cost of any path."""
 
 BOTH, LEFT, RIGHT = range(3)
-"""The steps of a path: a row of both, of what is on the left alone, of what is on the right alone."""
+"""The steps of a path: a row with both layers, with the left one only, with the right one only."""
 
 CELLS = 4_000_000
-"""A band is not widened beyond so many cells, about a second: the alignment is then the cheapest inside it."""
+"""The most cells of a band (about a second): beyond that, the alignment is the cheapest within the band."""
 
 Pair = tuple["int | None", "int | None"]
 
@@ -42,7 +42,7 @@ Kind = tuple[str, str, str, int, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layer:
-    """What layers are compared by: type, shapes, parameters, kernel and groups; the path only breaks ties."""
+    """The properties that layers are compared by: type, shapes, parameters, kernel and groups; the path breaks ties."""
 
     type: str
     outputs: str
@@ -53,23 +53,23 @@ class Layer:
 
     @property
     def kind(self) -> Kind:
-        """All but the path."""
+        """Everything but the path."""
         return self.type, self.outputs, self.inputs, self.num_params, self.details
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """The layers that share a row: their kinds and their paths."""
+    """The layers of a row: their kinds and paths."""
 
     kinds: frozenset[Kind]
     paths: frozenset[str]
 
 
 def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
-    """The rows of an alignment: for each sequence the place of its layer, or None where it has none.
+    """Return the rows of the alignment: for each sequence the index of its layer, or None if it has none.
 
-    Each layer stands in one row, in the order of its sequence. Between two rows that all share, those of earlier
-    sequences come first.
+    Each layer is in one row, in the order of its sequence. Between two shared rows, layers of earlier sequences come
+    first.
 
     >>> relu, gelu, fc = Layer("ReLU", "[8]"), Layer("GELU", "[8]"), Layer("Linear", "[8]", num_params=72)
     >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
@@ -80,7 +80,7 @@ def align(sequences: Sequence[Sequence[Layer]]) -> list[tuple[int | None, ...]]:
     for count, sequence in enumerate(others, 1):
         items = [_item([sequences[s][p] for s, p in enumerate(row) if p is not None]) for row in rows]
         right = [_item([layer]) for layer in sequence]
-        swapped = count == 1 and list(sequence) < list(first)  # Among equals the choice is the same from both sides.
+        swapped = count == 1 and list(sequence) < list(first)  # Ties break the same way in both directions.
         pairs = [(i, j) for j, i in _pairs(right, items)] if swapped else _pairs(items, right)
         rows = [(*((None,) * count if i is None else rows[i]), j) for i, j in _in_order(pairs)]
     return rows
@@ -91,7 +91,7 @@ def _item(layers: Sequence[Layer]) -> _Item:
 
 
 def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """The pairs, with all that is on the left alone before what is on the right alone, between two full ones."""
+    """Yield the pairs with, between two full ones, the left-only pairs before the right-only ones."""
     lone: list[Pair] = []
     for pair in [*pairs, (-1, -1)]:
         if None in pair:
@@ -104,7 +104,7 @@ def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
 
 
 def _pairs(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
-    """The alignment of two sequences. What costs nothing at both ends is paired at once: no other way is cheaper."""
+    """Align two sequences. Free matches at both ends are paired first, since nothing can be cheaper."""
     start = sum(1 for _ in takewhile(bool, (_free(a, b) for a, b in zip(left, right))))
     shortest = min(len(left), len(right)) - start
     backwards = zip(reversed(left), reversed(right))
@@ -134,7 +134,7 @@ def _inner(left: Sequence[_Item], right: Sequence[_Item]) -> list[Pair]:
 
 
 class _Costs:
-    """What it costs to let two items share a row."""
+    """The cost of putting two items in one row."""
 
     def __init__(self, left: Sequence[_Item], right: Sequence[_Item]) -> None:
         self.left = left
@@ -148,7 +148,7 @@ class _Costs:
                 self.places.setdefault(path, []).append(place)
 
     def row(self, i: int, start: int, stop: int) -> list[int]:
-        """The costs of an item on the left with those from ``start`` to ``stop`` on the right."""
+        """Return the costs of a left item with the right items from ``start`` to ``stop``."""
         item = self.left[i]
         table = self.table(item.kinds)
         costs = [table[kind] for kind in self.kinds[start:stop]]
@@ -172,10 +172,10 @@ def _cost(a: Kind, b: Kind) -> int:
 
 
 def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearray]]:
-    """The least cost of a path inside a band, and the last step of the best path to each cell of it, row by row.
+    """Return the least cost of a path inside a band and, row by row, the last step of the best path to each cell.
 
-    Among equals the step that leaves one alone is taken, so that what is repeated more often is added at the end.
-    The cell of ``j`` items on the right stands in row ``i`` at ``j - i - low``.
+    Ties prefer a gap, so that additional repeats of a layer are added at the end. The cell of ``j`` items on the right
+    is at ``j - i - low`` in row ``i``.
     """
     low, high = _bounds(n, m, reach)
     width = high - low + 1
@@ -204,12 +204,12 @@ def _band(costs: _Costs, n: int, m: int, reach: int) -> tuple[int, list[bytearra
 
 
 def _bounds(n: int, m: int, reach: int) -> tuple[int, int]:
-    """The lowest and the highest diagonal of a band."""
+    """Return the lowest and highest diagonal of a band."""
     return min(0, m - n) - reach, max(0, m - n) + reach
 
 
 def _trace(moves: Sequence[bytearray], n: int, m: int, reach: int) -> list[Pair]:
-    """The path that leads to the last cell."""
+    """Return the best path to the last cell."""
     low, _ = _bounds(n, m, reach)
     i, j, pairs = n, m, []
     while i or j:

@@ -1,4 +1,4 @@
-"""Passes at two or three batches -> one whose batch is open: -1 on exactly the axes that grow."""
+"""Traces at two or three batch sizes -> one trace with -1 on the axes that scale with the batch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .records import Call, Group, Structure, TensorSpec, Trace
 
 
 def is_proportional(two: Trace, three: Trace) -> bool:
-    """Whether every call's multiply-adds grow as the batch does from 2 to 3."""
+    """Return whether every call's multiply-adds are proportional to the batch, from batch 2 to batch 3."""
     return all(3 * a.macs == 2 * b.macs for a, b in zip(two.calls, three.calls))
 
 
 def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
-    """The trace of a batch of 1, read off those of 2 and 3 (and 4, where multiply-adds are not proportional).
+    """Extrapolate the trace of a batch of 1 from those of 2 and 3 (and 4 if multiply-adds are not proportional).
 
-    An axis of a + c*b elements gets a + c, and is marked where c is not 0. Multiply-adds follow the batch with at
-    most its square. Where a forward makes other calls for other batches no axis can be told: then it is the pass at 2.
+    An axis of length a + c*b becomes a + c, and counts as a batch axis unless c is 0. Multiply-adds are taken to be at
+    most quadratic in the batch. If the calls depend on the batch size, the trace at batch 2 is returned as it is.
     """
     traces = [two, three, *([four] if four is not None else [])]
     if any(not _alike(two, other) for other in traces[1:]):
@@ -61,7 +61,7 @@ def _open(a: Structure, b: Structure) -> Structure:
 
 
 def _bytes_of_one(a: TensorSpec, b: TensorSpec, shape: tuple[int, ...]) -> int:
-    """Bytes at a batch of 1: by elements where bytes follow them, else straight back from 2 and 3."""
+    """Return the bytes at batch 1: proportional to the elements if possible, else extrapolated from batches 2 and 3."""
     elements, ours = 1, 1
     for x, y in zip(a.shape, shape):
         elements *= x

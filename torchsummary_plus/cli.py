@@ -1,6 +1,6 @@
-"""The shell command: a model named by its place, sizes as words -> the table on stdout, and an exit code.
+"""The shell command: prints a model's table to stdout.
 
-0: the table was printed. 1: the model failed, when it was built or in its forward. 2: the command was not understood.
+Exit codes: 0 for success; 1 if building or running the model failed; 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ examples:
   torchsummary-plus my_models.py:TwoInputs 3,64,64 10 --dtypes float32,int64
   torchsummary-plus examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --gpu "RTX 4090"
   torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
-  torchsummary-plus examples/vgg.py:vgg16 (no size: names and parameters only)
+  torchsummary-plus examples/vgg.py:vgg16  (without a size: names and parameters only)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
 
 BRANCHES = str.maketrans("├└│─", "|`|-")
-"""What a tree is drawn with where the output cannot take its glyphs."""
+"""ASCII stand-ins for the tree's glyphs, for outputs that cannot encode them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, by default on the words of the command line, and return its exit code."""
+    """Run the command on ``argv`` (default: the command line) and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser, run = summary_parser(), table
     if words[:1] == ["compare"]:
-        from .cli_compare import compare_parser, comparison  # Only now: a table alone is quicker without it.
+        from .cli_compare import compare_parser, comparison  # Imported here: a plain table starts faster without it.
 
         parser, run, words = compare_parser(), comparison, words[1:]
     arguments = parser.parse_intermixed_args(words)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # What the model prints is not part of the table.
+        with contextlib.redirect_stdout(sys.stderr):  # The model's own prints are not part of the table.
             text = run(arguments)
     except InputError as error:
         return fail(error, 2)
@@ -68,10 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summary_parser() -> argparse.ArgumentParser:
+    """Return the parser of the main command."""
     parser = argparse.ArgumentParser(
         prog="torchsummary-plus",
-        description="Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, bytes. "
-        "torchsummary-plus compare --help: models side by side.",
+        description="Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory. "
+        "To compare models, see torchsummary-plus compare --help.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -82,15 +83,15 @@ def summary_parser() -> argparse.ArgumentParser:
     add_pass_options(parser)
     add_table_options(parser)
     group = add_memory_options(parser)
-    group.add_argument("--max-batch", action="store_true", help="also search the largest batch that fits in --gpu")
+    group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
     return parser
 
 
 def table(arguments: argparse.Namespace) -> str:
-    """The table that some parsed arguments ask for. Raises :class:`SummaryError`."""
+    """Return the table for parsed arguments. Raises :class:`SummaryError`."""
     place = parse_place(arguments.model)
     if arguments.max_batch and arguments.gpu is None:
-        raise InputError("--max-batch needs --gpu: the memory that the batch is to fit in")
+        raise InputError("--max-batch needs --gpu, the memory to fit in")
     memory = memory_options(arguments)
     with importable(place):
         model = build_model(find(*place), parse_pairs(arguments.kwargs), arguments.meta)
@@ -115,7 +116,7 @@ def table(arguments: argparse.Namespace) -> str:
 
 
 def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """What ``summary`` takes as ``memory``: the card where ``--gpu`` names one; None where nothing was asked for."""
+    """Return ``summary``'s ``memory`` argument, with the GPU that ``--gpu`` names; None if no estimate is wanted."""
     step = step_options(arguments)
     if arguments.gpu is None or step is None:
         return step
@@ -128,10 +129,10 @@ def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
 def answers_of(
     arguments: argparse.Namespace, result: ModelSummary, model: Any, sizes: Any, dtypes: Any, options: Any
 ) -> list[str]:
-    """The lines that say whether the step fits in ``--gpu``, and the largest batch that does."""
-    from .memory_api import max_batch_size  # Only now: a table alone is quicker without it.
+    """Return the lines that say whether the step fits in ``--gpu``, and which batch is the largest that does."""
+    from .memory_api import max_batch_size  # Imported here: a plain table starts faster without it.
 
-    assert result.memory is not None  # ``--gpu`` asks for it.
+    assert result.memory is not None  # ``--gpu`` implies an estimate.
     fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
     lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
     if arguments.max_batch:
@@ -141,20 +142,21 @@ def answers_of(
 
 
 def fail(error: SummaryError, code: int) -> int:
+    """Print an error to stderr and return the exit code."""
     print(f"torchsummary-plus: {printable(str(error), sys.stderr.encoding)}", file=sys.stderr)
     return code
 
 
 def show(text: str) -> None:
-    """Print, quietly also where the reader has closed the pipe."""
+    """Print, ignoring a pipe closed by its reader."""
     try:
         print(printable(text, sys.stdout.encoding), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For the flush at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # So that the flush at exit does not fail.
 
 
 def printable(text: str, encoding: str) -> str:
-    """The text as an encoding can carry it: as it is, else a tree of plain strokes and "?" for the rest.
+    """Return the text in a form the encoding can represent: ASCII tree branches, and "?" for other characters.
 
     >>> printable("└─fc (Linear)", "utf-8"), printable("└─fc (Linear)", "ascii")
     ('└─fc (Linear)', '`-fc (Linear)')

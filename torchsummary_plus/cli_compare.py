@@ -1,4 +1,4 @@
-"""``torchsummary-plus compare MODEL MODEL... SIZE``: models side by side, as the shell asks for them."""
+"""``torchsummary-plus compare MODEL MODEL... SIZE``: models side by side."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ examples:
 
 
 def compare_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = argparse.ArgumentParser(
         prog="torchsummary-plus compare",
-        description="Set PyTorch models side by side: their figures, the best marked, and their layers, aligned.",
+        description="Compare PyTorch models side by side: totals with the best marked, and aligned layers.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    places = "package.module:callable or path/to/file.py:callable, two or more"
+    places = "two or more of package.module:callable or path/to/file.py:callable"
     parser.add_argument("words", metavar="MODEL|SIZE", nargs="+", help=f"{places}; then {SIZE_HELP}")
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
     add_memory_options(parser)
-    group = parser.add_argument_group("the comparison")
-    group.add_argument("--names", metavar="NAME[,NAME...]", help="what the models are called")
-    group.add_argument("--ratios", action="store_true", help="each figure's ratio to the first model's")
-    group.add_argument("--changes-only", action="store_true", help="leave out the layers that all models have alike")
+    group = parser.add_argument_group("comparison")
+    group.add_argument("--names", metavar="NAME[,NAME...]", help="names of the models")
+    group.add_argument("--ratios", action="store_true", help="also show ratios to the first model")
+    group.add_argument("--changes-only", action="store_true", help="hide layers that all models share")
     return parser
 
 
 def comparison(arguments: argparse.Namespace) -> str:
-    """The tables that some parsed arguments ask for. Raises :class:`SummaryError`.
+    """Return the tables for parsed arguments. Raises :class:`SummaryError`.
 
-    A word with a colon is a model, any other one a size.
+    A word with a colon is a model, any other a size.
     """
     places = [parse_place(word) for word in arguments.words if ":" in word]
     names = [name for _, name in places]

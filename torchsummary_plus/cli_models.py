@@ -1,4 +1,4 @@
-"""Models as the shell names them: a module or file and what is in it, built."""
+"""Find and build the models named on the command line."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .units import describe
 
 
 class BuildError(SummaryError, RuntimeError):
-    """The model could not be built: its own constructor or function failed."""
+    """The model could not be built: its constructor or function failed."""
 
 
 def build_model(found: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
-    """What a class or function returns; a model that is already built is itself.
+    """Call a class or function and return the model; return a model that is already built as it is.
 
-    Raises :class:`InputError` for keyword arguments with nothing to call, :class:`BuildError` where the call fails.
+    Raises :class:`InputError` for keyword arguments without a callable, :class:`BuildError` if the call fails.
     """
     if isinstance(found, nn.Module) or not callable(found):
         if kwargs or on_meta:
-            raise InputError(f"MODEL is {describe(found)}, which is not called: it takes no --kwargs and no --meta")
+            raise InputError(f"MODEL is {describe(found)}, not a callable: it takes no --kwargs and no --meta")
         return found
     try:
         with torch.device("meta") if on_meta else contextlib.nullcontext():
@@ -42,18 +42,18 @@ def build_model(found: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
 
 
 def find(source: str, name: str) -> Any:
-    """A dotted name in a module or file. Raises :class:`InputError` with the names most like it."""
+    """Return a dotted name of a module or file. Raises :class:`InputError` with the closest matches."""
     module = import_source(source)
     try:
         return operator.attrgetter(name)(module)
     except AttributeError as error:
         near = difflib.get_close_matches(name, vars(module), n=5)
-        like = f"; names like it: {', '.join(near)}" if near else ""
+        like = f"; similar names: {', '.join(near)}" if near else ""
         raise InputError(f"{source} has no {name}{like}") from error
 
 
 def import_source(source: str) -> ModuleType:
-    """The module of a dotted name or a file. Raises :class:`InputError` where it is not there or fails to import."""
+    """Import a dotted name or a file. Raises :class:`InputError` if it is missing or fails to import."""
     try:
         return import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except Exception as error:
@@ -61,7 +61,7 @@ def import_source(source: str) -> ModuleType:
 
 
 def import_file(path: Path) -> ModuleType:
-    """The module of a file, under a name that hides no other module's."""
+    """Import a file under a name that does not shadow another module."""
     spec = importlib.util.spec_from_file_location(f"file_{path.stem}", path)
     assert spec is not None and spec.loader is not None  # The name ends in ".py".
     module = importlib.util.module_from_spec(spec)
@@ -71,7 +71,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def parse_place(word: str) -> tuple[str, str]:
-    """Where a model is: a module or file, and a name in it. Raises :class:`InputError`.
+    """Split ``source:name`` into a module or file and a name in it. Raises :class:`InputError`.
 
     >>> parse_place("torchvision.models:resnet50")
     ('torchvision.models', 'resnet50')
@@ -84,7 +84,7 @@ def parse_place(word: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def importable(*places: tuple[str, str]) -> Iterator[None]:
-    """This folder and those of the files first in ``sys.path``, for a while: a file may import its neighbours."""
+    """Temporarily put the working directory and the files' folders first in ``sys.path``: files can import siblings."""
     before = list(sys.path)
     files = (Path(source) for source, _ in places if source.endswith(".py"))
     sys.path[:0] = [os.getcwd(), *(str(file.resolve().parent) for file in files)]

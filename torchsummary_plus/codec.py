@@ -1,8 +1,7 @@
-"""Frozen dataclasses <-> plain JSON data, driven by their type hints: what goes out comes back equal.
+"""Frozen dataclasses <-> plain JSON data, driven by type hints, with a lossless round trip.
 
-A dataclass is an object of its fields, a tuple an array, a mapping an object. A tuple of a type that the codec writes
-``by_column`` is one object with an array for each field. Of several dataclasses that a field may hold, the names in the
-object tell which it is.
+Dataclasses and mappings become objects, tuples become arrays. A tuple of a type written ``by_column`` becomes one
+object with an array per field. In a union of dataclasses, the keys of the object tell which one it is.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PRIMITIVES: dict[type, Schema] = {
 
 
 class Way(NamedTuple):
-    """How values of a type go out and come back; ``plain`` where they are JSON as they stand."""
+    """How values of a type are encoded and decoded; ``plain`` if they are JSON values already."""
 
     out: Callable[[Any], Any]
     back: Callable[[Any], Any]
@@ -37,7 +36,7 @@ class Way(NamedTuple):
 
 
 class Codec:
-    """Writes and reads dataclasses. ``names`` are types that annotations name and their modules do not hold."""
+    """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define."""
 
     def __init__(self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None) -> None:
         self.by_column = tuple(by_column)
@@ -45,23 +44,23 @@ class Codec:
         self.ways: dict[Any, Way] = {}
 
     def encode(self, value: Any) -> Any:
-        """A dataclass as plain data."""
+        """Return a dataclass as plain data."""
         return self.way(type(value)).out(value)
 
     def decode(self, kind: Any, data: Any) -> Any:
-        """Plain data as a value of a type. Raises :class:`InputError` where it is not of that type."""
+        """Return plain data as a value of a type. Raises :class:`InputError` if it does not match."""
         return self.way(kind).back(data)
 
     def hints(self, kind: type) -> dict[str, Any]:
-        """The types of a dataclass's fields, in their order."""
+        """Return the types of a dataclass's fields, in order."""
         known = get_type_hints(kind, localns=self.names)
         return {one.name: known[one.name] for one in fields(kind)}
 
     def way(self, kind: Any) -> Way:
-        """The way of a type, worked out once."""
+        """Return the encoder and decoder of a type, cached."""
         if kind not in self.ways:
             self.ways[kind] = Way(lambda value: self.ways[kind].out(value), lambda data: self.ways[kind].back(data))
-            self.ways[kind] = self._way(kind)  # What was put there first serves a type that holds itself.
+            self.ways[kind] = self._way(kind)  # The placeholder above serves recursive types.
         return self.ways[kind]
 
     def _way(self, kind: Any) -> Way:
@@ -76,7 +75,7 @@ class Codec:
             return self._union(inner)
         if origin is Mapping:
             return self._mapping(inner[1])
-        raise TypeError(f"no way to write {kind} as JSON")
+        raise TypeError(f"cannot encode {kind} as JSON")
 
     def _dataclass(self, kind: type) -> Way:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
@@ -88,7 +87,7 @@ class Codec:
 
         def back(data: Any) -> Any:
             if not isinstance(data, dict) or data.keys() != readers.keys():
-                raise InputError(f"{describe(data)} is no {kind.__name__}; its fields: {', '.join(readers)}")
+                raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
             return kind(**{name: readers[name](given) for name, given in data.items()})
 
         return Way(out, back)
@@ -103,7 +102,7 @@ class Codec:
         return Way(out, lambda data: tuple([one.back(item) for item in _array(data)]))
 
     def _fixed(self, inner: tuple[Any, ...]) -> Way:
-        """A tuple of so many values, each of its own type."""
+        """Return the encoder and decoder of a fixed-length tuple."""
         ways = [self.way(kind) for kind in inner]
         plain = all(way.plain for way in ways)
 
@@ -112,7 +111,7 @@ class Codec:
 
         def back(data: Any) -> tuple[Any, ...]:
             if len(_array(data)) != len(ways):
-                raise InputError(f"{describe(data)} has not {len(ways)} items")
+                raise InputError(f"{describe(data)} does not have {len(ways)} items")
             return tuple([way.back(item) for way, item in zip(ways, data)])
 
         return Way(out, back)
@@ -125,10 +124,10 @@ class Codec:
 
         def back(data: Any) -> tuple[Any, ...]:
             if not isinstance(data, dict) or data.keys() != ways.keys():
-                raise InputError(f"{describe(data)} is no columns of {kind.__name__}; its fields: {', '.join(ways)}")
+                raise InputError(f"{describe(data)} does not have the columns of {kind.__name__}: {', '.join(ways)}")
             columns = [[ways[name].back(item) for item in _array(data[name])] for name in ways]
             if len({len(column) for column in columns}) > 1:
-                raise InputError(f"the columns of {kind.__name__} are not of one length")
+                raise InputError(f"the columns of {kind.__name__} differ in length")
             return tuple([kind(*values) for values in zip(*columns)])
 
         return Way(out, back)
@@ -142,7 +141,7 @@ class Codec:
             if kind is dict:
                 kind = next(iter(objects.values())) if len(objects) == 1 else objects.get(frozenset(data))
             if kind not in ways:
-                raise InputError(f"{describe(data)} is none of {', '.join(one.__name__ for one in ways)}")
+                raise InputError(f"{describe(data)} is not one of {', '.join(one.__name__ for one in ways)}")
             return ways[kind].back(data)
 
         return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
@@ -152,13 +151,13 @@ class Codec:
 
         def back(data: Any) -> dict[str, Any]:
             if not isinstance(data, dict):
-                raise InputError(f"{describe(data)} is no object")
+                raise InputError(f"{describe(data)} is not an object")
             return {name: one.back(item) for name, item in data.items()}
 
         return Way(lambda values: {name: one.out(value) for name, value in values.items()}, back)
 
     def schema(self, kind: Any) -> Schema:
-        """The JSON Schema (draft 2020-12) of a type, with all that it refers to."""
+        """Return the JSON Schema (draft 2020-12) of a type, with every definition it refers to."""
         definitions: dict[str, Schema] = {}
         top = self._schema(kind, definitions)
         return {**top, "$defs": definitions}
@@ -169,7 +168,7 @@ class Codec:
             return PRIMITIVES[kind]
         if is_dataclass(kind) and isinstance(kind, type):
             if kind.__name__ not in definitions:
-                definitions[kind.__name__] = {}  # For a type that holds itself.
+                definitions[kind.__name__] = {}  # For recursive types.
                 hints = self.hints(kind).items()
                 definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
             return {"$ref": f"#/$defs/{kind.__name__}"}
@@ -189,7 +188,7 @@ class Codec:
 def _primitive(kind: type) -> Way:
     def back(data: Any) -> Any:
         if type(data) is not kind:
-            raise InputError(f"{describe(data)} is no {kind.__name__}")
+            raise InputError(f"{describe(data)} is not of type {kind.__name__}")
         return data
 
     return Way(lambda value: value, back, plain=True)
@@ -197,7 +196,7 @@ def _primitive(kind: type) -> Way:
 
 def _array(data: Any) -> list[Any]:
     if not isinstance(data, list):
-        raise InputError(f"{describe(data)} is no array")
+        raise InputError(f"{describe(data)} is not an array")
     return data
 
 

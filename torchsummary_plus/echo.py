@@ -1,4 +1,4 @@
-"""What an interactive shell shows by itself: the value that a statement ends with, though the statement showed it."""
+"""Detect an interactive shell's echo of a value that the statement has already shown."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from weakref import ref
 
 RUNNERS = ("run_code", "runcode")
-"""Who runs a statement: IPython's shell, and the consoles made from the standard library's ``code``."""
+"""The functions that run a statement: IPython's, and that of consoles built on the standard library's ``code``."""
 
 STATEMENTS = ("<module>", "<cell line")
-"""How the code of a statement is called; the second was IPython's way for a time."""
+"""Names of a statement's code object; older versions of IPython used the second."""
 
 
 class _Shown:
-    """What the present statement has shown. It holds the statement's code, no frame and no result."""
+    """What the current statement has shown. It keeps the statement's code alive, but no frame and no result."""
 
     def __init__(self) -> None:
         self.statement: CodeType | None = None
@@ -24,7 +24,7 @@ class _Shown:
 
     def add(self, result: object) -> None:
         statement = _statement()
-        if statement is None:  # Another thread than the shell's.
+        if statement is None:  # Not the shell's thread.
             return
         kept = [one for one in self.results if one() is not None] if statement is self.statement else []
         self.statement, self.results = statement, [*kept, ref(result)]
@@ -37,16 +37,16 @@ _shown = _Shown()
 
 
 def note_shown(result: object) -> None:
-    """Keep in mind that the statement under way has shown a result, where a shell may show it again."""
+    """Record that the current statement has shown a result, if a shell may show it again."""
     if hasattr(sys, "ps1"):
         _shown.add(result)
 
 
 def is_echo(result: object) -> bool:
-    """Whether a shell is about to show the value of a statement that showed it already.
+    """Return whether a shell is about to show a result again that the statement has already shown.
 
-    Python's own shell is written in C and asks for the text straight away; IPython's hook is found among the callers,
-    so that a ``display`` in the statement is none.
+    Python's own shell is written in C and asks for the text directly; IPython's display hook must be among the callers,
+    so an explicit ``display`` does not count as an echo.
     """
     if not _shown.has(result):
         return False
@@ -55,19 +55,19 @@ def is_echo(result: object) -> bool:
 
 
 def ipython() -> Any:
-    """The IPython shell that this runs in, or None."""
+    """Return the current IPython shell, or None."""
     module = sys.modules.get("IPython")
     return None if module is None else module.get_ipython()
 
 
 def takes_html() -> bool:
-    """Whether this runs in a shell that passes HTML on: a notebook's does, one at a terminal does not."""
+    """Return whether the current shell displays HTML: a notebook does, a terminal does not."""
     shell = ipython()
     return shell is not None and "text/html" in shell.display_formatter.active_types
 
 
 def _statement() -> CodeType | None:
-    """The code of the statement that a shell runs now: the outermost one of a module below the shell's own."""
+    """Return the code of the statement that a shell is running: the outermost module code below the shell's own."""
     found = None
     for frame in _callers():
         if frame.f_code.co_name in RUNNERS:

@@ -1,4 +1,4 @@
-"""The memory of a step beside the rows of a table."""
+"""A step's memory per row of a table."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def memory_of(
     trace: Trace,
     rows: tuple[Row, ...],
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
-    """The estimate that ``memory`` asks for, a mode or options over those ``given``, and what each row has of it."""
+    """Return the estimate for ``memory`` (a mode, or options that override ``given``), and each row's share of it."""
     estimate = estimate_memory(model, input_size, **{**given, **_options(memory)})
     return estimate, row_memory(trace, rows, estimate.by_call, module_memory(estimate.log))
 
 
 def _options(memory: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Options of :func:`estimate_memory`. Raises :class:`InputError` for an unknown one."""
+    """Return ``memory`` as options of :func:`estimate_memory`. Raises :class:`InputError` for an unknown option."""
     if not isinstance(memory, Mapping):
         if memory not in MODES:
             raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])

@@ -1,4 +1,4 @@
-"""Trace -> rows and totals: the data of a summary. No torch, no text."""
+"""Trace -> rows and totals, the data of a summary. No torch, no text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .records import Call, LayerSpec, ModuleSpec, ParameterSpec, Run, Structure,
 class Row:
     """A call of a module or function, a container around calls, or a module that is never called.
 
-    ``num_params`` are the elements of its own parameters that no other row counts, so that the rows of a summary
-    add up to its total; ``total_params`` adds those of all rows below. ``mult_adds`` is inclusive in the same way,
-    ``own_mult_adds`` is not. ``user`` is the row whose own operators read the parameters of a module never called.
+    ``num_params`` counts the elements of its own parameters that no other row counts, so the rows of a summary add up
+    to its total; ``total_params`` includes all rows below. Likewise ``mult_adds`` includes the rows below and
+    ``own_mult_adds`` does not. For a module never called, ``user`` is the row whose own operators read its parameters.
     """
 
     index: int
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Every number of a summary, as plain data. Bytes are bytes, parameters and multiply-adds are counts."""
+    """All numbers of a summary, as plain data; sizes are in bytes."""
 
     rows: tuple[Row, ...]
     inputs: Structure
@@ -63,21 +63,21 @@ class Report:
     buffer_bytes: int
     run: Run
     row_memory: tuple[RowMemory, ...] = ()
-    """What each row adds to memory, where that was asked for."""
+    """Each row's memory, if it was asked for."""
 
     @property
     def non_trainable_params(self) -> int:
-        """Parameters that no gradient reaches."""
+        """Frozen parameters: those that do not require gradients."""
         return self.total_params - self.trainable_params
 
     @property
     def total_bytes(self) -> int:
-        """Input, forward/backward pass and parameters together, as torchsummary adds them; buffers stand apart."""
+        """The sum of input, forward/backward pass and parameters, as in torchsummary; buffers are not included."""
         return self.input_bytes + self.forward_backward_bytes + self.param_bytes
 
 
 def build_report(trace: Trace) -> Report:
-    """The rows and totals of a trace."""
+    """Build the rows and totals of a trace."""
     nodes = _grow(trace)
     _count_parameters(trace, nodes)
     _find_users(trace, nodes)
@@ -102,9 +102,9 @@ def build_report(trace: Trace) -> Report:
 def row_memory(
     trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
 ) -> tuple[RowMemory, ...]:
-    """What each row adds to memory, from the ``calls`` of a step and what each module ``held``, both by path.
+    """Return each row's memory, from a step's ``calls`` and what each module ``held``, both by path.
 
-    The n-th call of a module in the step is the n-th one in the trace. What a module holds stands in its first row.
+    The n-th call of a module in the step is its n-th call in the trace. What a module holds goes to its first row.
     """
     waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
     for path, memory in calls:
@@ -125,7 +125,7 @@ def row_memory(
 
 @dataclass(eq=False)
 class _Node:
-    """A row in the making."""
+    """A row under construction."""
 
     kind: str
     module: ModuleSpec | None
@@ -144,7 +144,7 @@ class _Node:
 
 
 def _grow(trace: Trace) -> list[_Node]:
-    """The tree of rows, in pre-order: calls, the uncalled containers they came through, and what was never called."""
+    """Return the tree of rows in pre-order: calls, the uncalled containers around them, and modules never called."""
     known: dict[int, _Node] = {}
     by_path = {module.path: module for module in trace.modules if module.registered}
     calls: list[_Node] = []
@@ -172,7 +172,7 @@ def _attach(node: _Node, known: dict[int, _Node]) -> None:
 
 
 def _through_containers(path: str, above: _Node, by_path: dict[str, ModuleSpec], known: dict[int, _Node]) -> _Node:
-    """The row of the innermost container between a caller and what it calls, opened where it is not the last one."""
+    """Return the innermost container between a caller and its callee, adding a row unless it is still the last one."""
     prefix = above.path + "." if above.path else ""
     if not path.startswith(prefix):
         return above
@@ -204,7 +204,7 @@ def _preorder(root: _Node) -> list[_Node]:
 
 
 def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
-    """Give each distinct parameter to the first call of a module that holds it, else to the first row of one."""
+    """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one."""
     taken: set[int] = set()
     called = sorted((node for node in nodes if node.call is not None), key=lambda node: node.call.index)  # type: ignore[union-attr]
     for node in (*called, *(node for node in nodes if node.call is None)):
@@ -215,7 +215,7 @@ def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
 
 
 def _find_users(trace: Trace, nodes: list[_Node]) -> None:
-    """For each module never called: the call that read its parameters itself, if one did."""
+    """Set the ``user`` of each module never called: the call that read its parameters directly, if any."""
     readers: dict[int, _Node] = {}
     for node in nodes:
         for key in node.call.used if node.call is not None else ():
@@ -281,9 +281,9 @@ def _last(path: str) -> str:
 
 
 def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows that torchsummary's table has, in the order calls finish; what is never called comes last.
+    """Return the rows of torchsummary's table in the order the calls finish; modules never called come last.
 
-    Containers and the root stand aside unless they count parameters, or nothing else is there.
+    Containers and the root are left out unless they count parameters or there are no other rows.
     """
     lent = {row.user for row in rows if row.user is not None}
 
@@ -297,6 +297,6 @@ def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def _storage_bytes(counted: list[ParameterSpec], without: list[ParameterSpec] | None = None) -> int:
-    """Bytes of the distinct storages of some parameters, without those that other ones hold."""
+    """Return the bytes of the distinct storages of some parameters, except those shared with ``without``."""
     excluded = {number for p in without or () for number, _ in p.storages}
     return sum({number: n for p in counted for number, n in p.storages if number not in excluded}.values())

@@ -1,4 +1,4 @@
-"""StepComparison: what steps take side by side, predicted or measured, and every way to look at it."""
+"""StepComparison: memory estimates and measurements side by side, with their views."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class StepComparison(Views, Figures):
-    """The result of :func:`compare` for estimates and measurements: frozen data, shown by ``str()`` and by the views.
+    """The result of :func:`compare` for steps: immutable data, printed by ``str()`` and the other views.
 
-    Its table has a row for each figure in bytes (the peak by kind and by phase; from what tensors take to what the
-    device shows), a column for each step, and what the others differ by from the first.
+    The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), a
+    column per step, and the difference of each further step from the first.
     """
 
     names: tuple[str, ...]
     estimates: tuple[MemoryEstimate, ...]
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """The table as plain text; bytes are in MiB unless told otherwise."""
+        """Return the table as plain text; sizes are in MiB by default."""
         from .render.text import table_text
 
         return table_text(self.tables(**look)[0])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Bars of the peaks by kind. Axes that are not given are those of a new pyplot figure, as wide as a column.
+        """Plot the peaks as bars, by kind. Without ``ax`` a new figure, one column wide, is made.
 
         Raises :class:`MissingExtraError` without matplotlib.
         """

@@ -1,4 +1,4 @@
-"""What a step is, as the calls that predict memory are told: one object in place of their many arguments."""
+"""StepOptions: the options of a step, shared by the calls that predict memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .units import MIB, describe
 MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
-"""What torch's autocast takes on every device (torch/amp/autocast_mode.py)."""
+"""The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of :func:`estimate_memory` that say what a step is, and where it runs; there each is documented."""
+    """What a step does and where it runs; see :func:`estimate_memory` for each option."""
 
     mode: str = "train"
     optimizer: Any = None
@@ -46,7 +46,7 @@ class StepOptions:
     cudnn: str = AUTO
 
     def step(self) -> Step:
-        """The step, checked. Raises :class:`InputError`."""
+        """Return the validated step. Raises :class:`InputError`."""
         if self.mode not in MODES:
             raise choice_error("mode", self.mode, MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
@@ -62,7 +62,7 @@ class StepOptions:
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
 
     def card(self) -> GPU | None:
-        """The card that was named. Raises :class:`InputError` where it is unknown."""
+        """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
         return None if self.gpu is None else find_gpu(self.gpu)
 
     def asker(self, device: torch.device) -> Cudnn:
@@ -77,9 +77,9 @@ class StepOptions:
         return Cudnn(figures_of(gpu), self.cudnn)
 
     def place(self, tree: ModuleTree) -> torch.device:
-        """The device that the step runs on: CUDA where a card is named, else the model's own unless it is given.
+        """Return the step's device: the given one, else CUDA if a GPU is named, else the model's.
 
-        Raises :class:`InputError`, also for a card that is to be another device.
+        Raises :class:`InputError`, also for a GPU on a device other than CUDA.
         """
         given = as_device(self.device)
         device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
@@ -93,7 +93,7 @@ class StepOptions:
         return device
 
     def allocation(self) -> AllocatorOptions:
-        """The options of the allocator. Raises :class:`InputError`."""
+        """Return the allocator's options. Raises :class:`InputError`."""
         if self.allocator is None:
             return AllocatorOptions.from_environment()
         return AllocatorOptions.parse(self.allocator)
@@ -112,7 +112,7 @@ def figures_of(gpu: GPU) -> Card | None:
 def step_info(
     step: Step, device: torch.device, card: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
 ) -> StepInfo:
-    """The step that a log is of, in words."""
+    """Describe the step of a log."""
     trains, own = step.mode == "train", step.train_step
     parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
     dtypes = Counter(str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point)
@@ -131,5 +131,5 @@ def step_info(
 
 
 def called(given: Any) -> str:
-    """What an optimizer or a function is called: its name as given, or that of its class or callable."""
+    """Return the name of an optimizer or function: the given string, else that of the callable or class."""
     return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)

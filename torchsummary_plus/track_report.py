@@ -1,4 +1,4 @@
-"""TrackReport: what a tracker saw, and every way to look at it."""
+"""TrackReport: a tracker's points and watched modules, with their views."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class TrackReport(Tracking, Views, Figures):
-    """The result of :meth:`MemTracker.report`: frozen data, shown by ``str()`` and by the views.
+    """The result of :meth:`MemTracker.report`: immutable data, printed by ``str()`` and the other views.
 
-    Its main table has a row for each point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
+    The main table has a row per point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
     ``appeared_bytes``, ``gone_bytes``, ``allocated_bytes``, ``reserved_bytes``, ``peak_bytes``, ``used_bytes`` and
-    ``process_bytes``; the second one the modules that were watched.
+    ``process_bytes``; the second has the watched modules.
     """
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """The tables as plain text; bytes are in MiB unless told otherwise."""
+        """Return the tables as plain text; sizes are in MiB by default."""
         from .render.text import table_text
 
         return "\n\n".join(map(table_text, self.tables(**look)))
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """The bytes of tensors from point to point, and what the allocator and the device say where they do.
+        """Plot the bytes of tensors over the points, with the allocator's and the device's figures where known.
 
-        Axes that are not given are those of a new pyplot figure, as wide as a column of a paper. Raises
-        :class:`InputError` without points, :class:`MissingExtraError` without matplotlib.
+        Without ``ax`` a new figure, one column wide, is made. Raises :class:`InputError` without points,
+        :class:`MissingExtraError` without matplotlib.
         """
         from .render.figure import placed
 

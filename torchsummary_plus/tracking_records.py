@@ -1,4 +1,4 @@
-"""What a tracker saw: real memory between calls, as plain frozen data."""
+"""A tracker's records: real memory between calls, as plain immutable data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A storage as the first tensor on it was: shape, dtype, class, the storage's own bytes, and whose it is."""
+    """A storage, described by the first tensor on it: shape, dtype, class, the storage's bytes, and its owner."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -21,7 +21,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class TensorGroup:
-    """Storages of one shape, dtype and class: how many, the bytes of all of them, and whose they are where known."""
+    """Storages of one shape, dtype and class: their number, total bytes, and owners where known."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -33,10 +33,10 @@ class TensorGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What the device and the process say, in bytes; None where nobody can tell.
+    """Memory of the device and the process in bytes; None if unknown.
 
     ``allocated_bytes`` and ``reserved_bytes`` are the caching allocator's, ``peak_bytes`` the most allocated since the
-    last point, ``used_bytes`` what is taken on the device by anyone, ``process_bytes`` this process's resident memory.
+    last point, ``used_bytes`` what all processes use on the device, ``process_bytes`` this process's resident memory.
     """
 
     allocated_bytes: int | None = None
@@ -48,7 +48,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class TrackPoint:
-    """A call of ``track``: where and when it was made, what came and went since the last one, what is there now."""
+    """A call of ``track``: where and when, what appeared and disappeared since the last call, and what is live now."""
 
     label: str
     file: str
@@ -64,9 +64,9 @@ class TrackPoint:
 
 @dataclass(frozen=True, slots=True)
 class WatchedModule:
-    """A module's calls while it was watched: how many, and by how many bytes live tensors grew over them.
+    """A watched module: the number of its calls, and the growth of live tensors over them in bytes.
 
-    ``own_bytes`` is without the modules inside it. ``highest_bytes`` is the most that was live at the end of one.
+    ``own_bytes`` excludes its submodules. ``highest_bytes`` is the most that was live at the end of a call.
     """
 
     path: str
@@ -79,7 +79,7 @@ class WatchedModule:
 
 @dataclass(frozen=True)
 class Tracking:
-    """All points of a tracker, and the modules that it watched, on one device."""
+    """All points and watched modules of a tracker, on one device."""
 
     device: str
     points: tuple[TrackPoint, ...]
@@ -87,7 +87,7 @@ class Tracking:
 
 
 def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
-    """Holdings by shape, dtype and class, the largest group first; empty ones take nothing and are left out.
+    """Group holdings by shape, dtype and class, largest group first; empty storages are left out.
 
     >>> a = Holding((2, 3), "float32", "torch.Tensor", 24, "cpu", "weight")
     >>> grouped([a, a])

@@ -1,4 +1,4 @@
-"""Sums and products that keep how they were made: their value, as text, and as LaTeX."""
+"""Integer arithmetic that can be written out: expressions with their value, text and LaTeX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ATOM, PRODUCT, SUM = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A whole number and the arithmetic that gives it."""
+    """An integer and the arithmetic behind it."""
 
     value: int
     text: str
@@ -22,7 +22,7 @@ class Expr:
 
     @property
     def equation(self) -> str:
-        """The arithmetic and what it gives, the latter once.
+        """The expression and its value; the value alone if there is no arithmetic.
 
         >>> product(total(product(3, 3, 3, 1), 1), 30).equation
         '(3 x 3 x 3 x 1 + 1) x 30 = 840'
@@ -34,13 +34,13 @@ Term = Expr | int
 
 
 def number(value: int) -> Expr:
-    """A number as it stands."""
+    """Return an integer as an expression."""
     text = f"{value:,}"
     return Expr(value, text, text.replace(",", "{,}"))
 
 
 def product(*factors: Term) -> Expr:
-    """Factors multiplied in their order.
+    """Multiply factors in order.
 
     >>> product(2, total(3, 4)).latex
     '2 \\\\times \\\\left(3 + 4\\\\right)'
@@ -54,7 +54,7 @@ def product(*factors: Term) -> Expr:
 
 
 def total(*terms: Term) -> Expr:
-    """Terms added in their order."""
+    """Add terms in order."""
     parts = [_expr(term) for term in terms]
     if len(parts) == 1:
         return parts[0]
@@ -63,7 +63,7 @@ def total(*terms: Term) -> Expr:
 
 
 def minus(whole: Term, *taken: Term) -> Expr:
-    """Terms taken off in their order.
+    """Subtract terms in order.
 
     >>> minus(9, total(2, 3), 1).equation
     '9 - (2 + 3) - 1 = 3'
@@ -76,7 +76,7 @@ def minus(whole: Term, *taken: Term) -> Expr:
 
 
 def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
-    """A division, rounded down (or up) where something is left.
+    """Divide, rounding down (or up) if there is a remainder.
 
     >>> quotient(minus(7, 2), 2).equation, quotient(6, 3).text, quotient(7, 2, up=True).equation
     ('floor((7 - 2) / 2) = 2', '6 / 3', 'ceil(7 / 2) = 4')
@@ -95,7 +95,7 @@ def _expr(term: Term) -> Expr:
 
 
 def _text(part: Expr, most: int) -> str:
-    """A part as it stands in an expression that takes parts up to a rank as they are."""
+    """Return a part's text, in parentheses if its rank is above ``most``."""
     return f"({part.text})" if part.rank > most else part.text
 
 

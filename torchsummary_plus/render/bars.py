@@ -1,4 +1,4 @@
-"""The heaviest layers of a summary, and who holds the peak of an estimate: bars, the longest on top."""
+"""Bar charts, longest bar on top: a summary's heaviest layers, and the modules that hold an estimate's peak."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 LABEL = 26
-"""Characters of a layer's path that leave the bars half a column."""
+"""Characters of a layer's path; the bars keep half a column."""
 
 MEASURES = {
     "num_params": "Parameters",
     "mult_adds": "Multiply-adds",
     "output_bytes": "Output",
-    "saved_bytes": "Kept for the backward",
+    "saved_bytes": "Saved for backward",
     "grad_bytes": "Gradients",
     "optimizer_bytes": "Optimizer state",
 }
-"""The columns that bars can be of, those that add up over the lines, and how a figure calls them."""
+"""The columns that can be plotted (those that add up over the lines), with their axis labels."""
 
 VISIBLE = 0.005
-"""The share of the longest bar from which on a part of one can be seen, half a point."""
+"""The smallest visible part of a bar, as a share of the longest bar (half a point)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A labelled bar, made of parts by what they are of."""
+    """A labelled, stacked bar."""
 
     label: str
     parts: Mapping[str, int]
@@ -50,7 +50,7 @@ class Bar:
 
 
 def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Place) -> Axes:
-    """The lines of a table that have most of one figure, coloured by class. Raises :class:`InputError`."""
+    """Draw the table lines with the largest values of a column, coloured by class. Raises :class:`InputError`."""
     if by not in MEASURES:
         raise choice_error("by", by, MEASURES)
     check_view("torchsummary", depth, (by,), bool(report.row_memory))
@@ -70,7 +70,7 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
 
 
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
-    """The modules that own most of the bytes that live at the peak, by kind. Raises :class:`InputError`."""
+    """Draw the modules that hold most of the peak, by kind. Raises :class:`InputError`."""
     check_view("torchsummary", depth, None)
     held: dict[str, Counter[str]] = {}
     for module in estimate.by_module:
@@ -81,18 +81,18 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
 
 
 def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:
-    """The peaks of some steps by kind, in the order they are given in."""
+    """Draw the peaks of steps by kind, in the given order."""
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
     return _draw(bars, _kinds(STACK), "Peak", "bytes", None, place)
 
 
 def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:
-    """What is told by kind, by the kinds as they are read."""
+    """Return a mapping by kind with the kinds as words."""
     return {kind.replace("_", " "): value for kind, value in by_kind.items()}
 
 
 def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
-    """The longest so many, the longest first, equal ones as they stand. Raises :class:`InputError`."""
+    """Return the ``top`` longest bars, longest first, ties in order. Raises :class:`InputError`."""
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise InputError(f"top is {describe(top)}; accepted: an integer of at least 1")
     return sorted(bars, key=lambda bar: -bar.length)[:top]
@@ -105,7 +105,7 @@ def _name(line: Line) -> str:
 def _draw(
     bars: Sequence[Bar], colours: Mapping[str, str], what: str, unit: str, total: int | None, place: Place
 ) -> Axes:
-    """Bars in parts, their lengths beside them, and how much of a total they are under them."""
+    """Draw stacked bars with their lengths beside them and, below, their share of the total."""
     most = max((bar.length for bar in bars), default=0)
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
     seen = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
@@ -136,10 +136,10 @@ def _draw(
 
 
 def _label(name: str) -> str:
-    """A name that a legend shows: matplotlib leaves out those that begin with an underscore."""
+    """Return a name that a legend shows: matplotlib hides names that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
 def height_of(bars: int, names: int) -> float:
-    """Inches for so many bars, and a legend of so many names in rows of three."""
+    """Return the height in inches for a number of bars and a legend of ``names`` in rows of three."""
     return 0.5 + 0.14 * max(bars, 1) + (0.14 * -(-names // 3) + 0.05 if names > 1 else 0)

@@ -1,4 +1,4 @@
-"""The memory of a batch by the formula of courses on CNNs: params + grads + bs x (I1 + 2 x sum Ii)."""
+"""The memory of a batch by the textbook formula for CNNs: params + grads + bs x (I1 + 2 x sum Ii)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .arithmetic import minus, number, product, quotient, total
 from .explanation import Explanation, Step, bytes_of, in_words
 
 MOST_MAPS = 20
-"""More maps than that are added up without a line of their own."""
+"""Beyond this many maps only their sum is shown."""
 
 
 @dataclass(frozen=True, repr=False)
 class BatchExplanation(Explanation):
-    """What a batch takes and the largest one that has room, by a formula, with the engine's answer beside it."""
+    """A batch's memory and the largest batch that fits, by the formula, with the engine's answer for comparison."""
 
     engine: BatchSizeLimit | None = None
 
@@ -30,7 +30,7 @@ class BatchExplanation(Explanation):
 
 
 def map_rows(report: Report) -> list[Row]:
-    """The calls whose outputs are maps, in the order they ended: those that call no other and do not work in place."""
+    """Return the calls whose outputs are maps (leaf calls, not in place), in the order they finished."""
     parents = {row.parent for row in report.rows if row.called}
     calls = [row for row in report.rows if row.called and row.index not in parents]
     return sorted((row for row in calls if not _is_in_place(row)), key=lambda row: row.finished or 0)
@@ -43,10 +43,10 @@ def _is_in_place(row: Row) -> bool:
 def batch_formula(
     report: Report, gradient_bytes: int, memory_bytes: int, batch: int, engine: BatchSizeLimit | None = None
 ) -> BatchExplanation:
-    """What a training step takes by the formula, and the largest batch that has room in so much memory.
+    """Return a training step's memory by the formula, and the largest batch that fits in ``memory_bytes``.
 
-    ``report`` is of a batch of 1 or of an open one. The formula knows no optimizer, no workspace, and nothing of what a
-    backward really keeps: each map counts twice, for itself and for its gradient.
+    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and what the backward really
+    keeps: each map counts twice, for the activation and for its gradient.
     """
     maps = [step for row in map_rows(report) for step in _maps(row)]
     inputs = total(0) if not report.input_bytes else total(*map(bytes_of, tensors(report.inputs)))

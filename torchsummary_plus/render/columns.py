@@ -1,4 +1,4 @@
-"""The columns a table can have: a registry, one entry each."""
+"""The registry of table columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .lines import STYLES, Line
 from .table import Value
 
 Cell = Callable[[Line, Report, str], str]
-"""A line, the report it is of, and what stands for a zero in this style -> text."""
+"""(line, its report, the style's text for zero) -> text of the cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, how its cells read, what they hold as data, and the unit of that.
+    """A column: its heading, the text and the value of its cells, and the value's unit.
 
-    It does not fall below ``flat_width`` in torchsummary's table. One ``of_memory`` is there only in a summary that
-    was asked for the memory of a step. Where one ``adds_up`` a row leaves out what the rows inside it have.
+    ``flat_width`` is the minimum width in torchsummary's table. ``of_memory`` columns need a summary with a memory
+    estimate. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
     """
 
     heading: str
@@ -41,7 +41,7 @@ def _output_size(line: Line, report: Report, zero: str) -> str:
 
 
 def _absent(line: Line) -> str:
-    """What a row without a call shows: nothing for a container, else that nobody knows."""
+    """Return the text for a row that was never called: "--" for a container, else "N/A"."""
     return "--" if line.row.kind == "container" else "N/A"
 
 
@@ -94,7 +94,7 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
 
 
 def _held(name: str) -> Cell:
-    """The cell of one figure of a row's memory."""
+    """Return the cell function of a field of a row's memory."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
         nbytes = getattr(line.memory, name)
@@ -106,12 +106,12 @@ def _held(name: str) -> Cell:
 
 
 def _shape(what: str) -> Callable[[Line, Report], Value]:
-    """The sizes of what a call takes or gives, as text; None without a call."""
+    """Return the value function of a call's input or output shapes, as text; None without a call."""
     return lambda line, report: structure_text(getattr(line.row, what)) if line.row.called else None
 
 
 def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
-    """What a cell of words reads; None for an empty one."""
+    """Return the value function of a text cell; None if it is empty."""
 
     def value(line: Line, report: Report) -> Value:
         text = cell(line, report, "--")
@@ -121,7 +121,7 @@ def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
 
 
 def _memory(name: str) -> Callable[[Line, Report], Value]:
-    """One figure of a row's memory."""
+    """Return the value function of a field of a row's memory."""
 
     def value(line: Line, report: Report) -> Value:
         nbytes: int | None = getattr(line.memory, name)
@@ -131,7 +131,7 @@ def _memory(name: str) -> Callable[[Line, Report], Value]:
 
 
 def _known_mult_adds(line: Line, report: Report) -> Value:
-    """The multiply-adds; None where nothing ran that could tell."""
+    """Return the multiply-adds; None if unknown because nothing ran."""
     return None if _mult_adds(line, report, "") == "N/A" else line.mult_adds
 
 
@@ -140,10 +140,10 @@ def _share_of_params(line: Line, report: Report) -> Value:
 
 
 def _arithmetic(figure: str) -> Cell:
-    """The cell of the arithmetic that gives a line's parameters or multiply-adds; empty where other rows are in it."""
+    """Return the cell function for the arithmetic of parameters or multiply-adds; empty if other rows are folded in."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
-        from .explain import explain_row  # A table without it is quicker.
+        from .explain import explain_row  # Imported here: only this column needs it.
 
         count = line.num_params if figure == "parameters" else line.mult_adds
         own = line.row.num_params if figure == "parameters" else line.row.own_mult_adds
@@ -184,11 +184,11 @@ COLUMNS: dict[str, Column] = {
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
-"""What stands beside them by default where the memory of a step was asked for."""
+"""Shown in addition by default if a memory estimate was asked for."""
 
 
 def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:
-    """Names of columns as they were asked for; the default ones for None. Raises :class:`InputError`."""
+    """Return the names of the chosen columns, the defaults for None. Raises :class:`InputError`."""
     if isinstance(names, str):
         names = (names,)
     chosen = DEFAULT_COLUMNS + (MEMORY_COLUMNS if with_memory else ()) if names is None else tuple(names)
@@ -196,12 +196,12 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tupl
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)
         if COLUMNS[name].of_memory and not with_memory:
-            raise InputError(f'column {name!r} is of the memory of a step: summary(..., memory="train") makes it')
+            raise InputError(f'column {name!r} needs a memory estimate: summary(..., memory="train")')
     return chosen
 
 
 def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
-    """The columns of some names, in their order; the default ones for None. Raises :class:`InputError`."""
+    """Return the chosen columns, the defaults for None. Raises :class:`InputError`."""
     return [COLUMNS[name] for name in chosen_names(names, with_memory)]
 
 

@@ -1,4 +1,4 @@
-"""Models side by side as bars: a row for each, a panel for each figure."""
+"""Bar chart of a comparison: a row per model, a panel per figure."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ NAMES = {
     "forward_backward_bytes": "Forward/backward",
     "total_bytes": "Total size",
 }
-"""Figures whose label in print is too long for a panel."""
+"""Short labels for figures whose usual label is too long for a panel."""
 
 MEMORY = ("training_peak_bytes", "inference_peak_bytes", "total_bytes")
-"""What the panel of memory is of: the first that is known."""
+"""The figures for the memory panel, in order of preference: the first one known is shown."""
 
 BARS = 2.5
 BESIDE = 0.36
-"""Inches for all panels, and in each for the number beside its longest bar."""
+"""Inches for all panels together, and within each for the number beside its longest bar."""
 
 ROOM = 20
-"""Characters of a model's name."""
+"""The most characters of a model's name."""
 
 
 def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Place) -> Axes:
-    """Bars of some figures of each model; None: parameters, multiply-adds and memory. Raises :class:`InputError`."""
+    """Draw figures of each model as bars; None: parameters, multiply-adds, memory. Raises :class:`InputError`."""
     known = {row.path: row for row in figures_table(compared).rows}
     wanted = (figures,) if isinstance(figures, str) else figures
     if wanted is None:
@@ -63,7 +63,7 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
 
 
 def _panel(ax: Axes, panel: int, share: float, row: TableRow, count: int) -> str:
-    """The bars of one figure, the longest by a share of its panel, each with its number; what stands under them."""
+    """Draw the bars of one figure with their numbers, scaled to ``share`` of the panel; return the panel's label."""
     cells = row.cells[:count]
     values = [cell.value if isinstance(cell.value, int | float) else 0 for cell in cells]
     most = max(values)

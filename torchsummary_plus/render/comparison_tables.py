@@ -1,4 +1,4 @@
-"""Reports side by side -> the table of their figures and that of their aligned layers, both without a look."""
+"""A comparison -> the table of its figures and that of its aligned layers, independent of format."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STEP_FIGURES = {
     "inference_peak_bytes": ("Inference peak", "bytes"),
     "max_batch_size": ("Largest batch", "count"),
 }
-"""What steps take: how it is labelled, and its unit."""
+"""Memory figures of steps: label and unit."""
 
 MARKS = {"same": "", "changed": "~", "removed": "-", "added": "+"}
-"""How a row of layers differs: in what all have, by what some lack, by what the first one lacks."""
+"""The mark of a row of layers: the same in all, different, missing in some, missing in the first."""
 
 
 def figures_table(compared: Compared) -> Table:
-    """A row for each figure, a column for each entry, and one for its ratio to the first where that is asked for."""
+    """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry."""
     entries = compared.entries
     first = entries[0].name
     fields = [Field(entry.name, entry.name, "count") for entry in entries]
@@ -53,7 +53,7 @@ def figures_table(compared: Compared) -> Table:
 
 
 def _figures(entry: Entry) -> Iterator[Total]:
-    """The totals of an entry's report, the least that is known of the multiply-adds, and what its steps take."""
+    """Yield an entry's totals (multiply-adds without the list of unknown operators) and the memory of its steps."""
     for total in report_totals(entry.report):
         yield Total(total.field, replace(total.cell, text=total.cell.text.partition(" (")[0]))
     for name, (label, unit) in STEP_FIGURES.items():
@@ -71,7 +71,7 @@ def _figure_row(figures: Sequence[Total], with_ratios: bool) -> TableRow:
 
 
 def _best(name: str, cells: Sequence[Cell]) -> int | float | None:
-    """The best value of a figure; None where it has none, all are alike, or one is only a bound."""
+    """Return the best value of a figure; None if it has none, all are equal, or one is only a lower bound."""
     values = [cell.value for cell in cells if isinstance(cell.value, int | float)]
     if len(set(values)) < 2 or any(cell.text.startswith(">=") for cell in cells):
         return None
@@ -100,7 +100,7 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class AlignedLines:
-    """The lines of each entry's table, what they are compared by, and the rows of their alignment: places in them."""
+    """The lines of each entry's table, the layers they are compared by, and the aligned rows, as indices of lines."""
 
     lines: tuple[tuple[Line, ...], ...]
     layers: tuple[tuple[Layer, ...], ...]
@@ -108,14 +108,14 @@ class AlignedLines:
 
 
 def aligned_lines(compared: Compared, style: str, depth: int | None) -> AlignedLines:
-    """The lines that entries have in a style, with what is deeper than ``depth`` folded into them, side by side."""
+    """Align the entries' lines in a style, with levels below ``depth`` folded."""
     lines = tuple(tuple(STYLES[style](entry.report, depth)) for entry in compared.entries)
     layers = tuple(tuple(map(_layer, own)) for own in lines)
     return AlignedLines(lines, layers, tuple(align(layers)))
 
 
 def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[str] | None, nested: bool) -> Table:
-    """A row for each layer or so many that match, in which each entry has the chosen columns.
+    """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry.
 
     Raises :class:`InputError` for an unknown column.
     """
@@ -141,7 +141,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
 
 
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The names of the columns of each entry: those of memory only where all have them. Raises :class:`InputError`."""
+    """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
     return chosen_names(
         DEFAULT_COLUMNS if columns is None else columns, all(entry.report.row_memory for entry in compared.entries)
     )

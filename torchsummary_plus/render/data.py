@@ -1,4 +1,4 @@
-"""A table -> plain data for other programs: no thousands' separators, no units beside the numbers."""
+"""A table -> CSV or pandas: plain numbers, without thousands separators or units."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DTYPES = {"": "string", "%": "Float64", "ratio": "Float64"}
-"""Of the columns in pandas, by unit; whatever is counted is Int64."""
-
+"""pandas dtypes by unit; counts and bytes are Int64."""
 
 NUL, REPLACEMENT = "\0", "\ufffd"
-"""The character that CSV cannot hold: some readers end a field there, Python 3.10's writer and reader refuse it."""
+"""A character not allowed in CSV (some readers end the field there, Python 3.10 rejects it), and its replacement."""
 
 
 def csv_text(table: Table) -> str:
-    """A table's rows as CSV by RFC 4180, under the names of its fields; what has no value is an empty field."""
+    """Return a table's rows as CSV (RFC 4180), headed by the field names; missing values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
     writer.writerow([_label_name(table), "path", "level", *(field.name for field in table.fields)])
@@ -32,9 +31,9 @@ def csv_text(table: Table) -> str:
 
 
 def data_frame(table: Table) -> pd.DataFrame:
-    """A table's rows as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for words.
+    """Return a table's rows as a DataFrame: Int64 for counts and bytes, Float64 for percentages, string for text.
 
-    What has no value is ``pandas.NA``. Raises :class:`MissingExtraError` without pandas.
+    Missing values are ``pandas.NA``. Raises :class:`MissingExtraError` without pandas.
     """
     pandas = need_extra("pandas", "pandas")
     columns = {
@@ -49,5 +48,5 @@ def data_frame(table: Table) -> pd.DataFrame:
 
 
 def _label_name(table: Table) -> str:
-    """The name of the labels' column: "layer", "module", "kind", "figure"."""
+    """Return the name of the label column: "layer", "module", "kind", "figure"."""
     return table.labels.split()[0].lower()

@@ -1,4 +1,4 @@
-"""A report -> Mermaid: the model as a class diagram, or as the flow of its calls."""
+"""A report -> Mermaid: a class diagram of the model or a flowchart of its calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .diagram_flow import flow_lines
 
 EDGES = 500
 CHARACTERS = 50_000
-"""What Mermaid draws at most unless its page allows more (``maxEdges`` and ``maxTextSize``), as GitHub's does not."""
+"""Mermaid's default limits (``maxEdges`` and ``maxTextSize``), which GitHub keeps."""
 
 KINDS: dict[str, Callable[[Report, int], list[str]]] = {"class": class_lines, "flow": flow_lines}
 
 
 def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
-    """A diagram down to ``depth``; None is the deepest that Mermaid draws. Raises :class:`InputError`."""
+    """Return a diagram down to ``depth``; None is the deepest within Mermaid's limits. Raises :class:`InputError`."""
     if kind not in KINDS:
         raise choice_error("kind", kind, KINDS)
     check_view("tree", depth, None)
     if kind == "flow" and report.run.kind == "none":
-        raise InputError("nothing ran, so there is no flow of calls; accepted: the summary of a model with an input")
+        raise InputError("nothing ran, so there is no flow of calls; accepted: a summary made with an input")
     deepest = max(row.depth for row in report.rows)
     for level in range(deepest, -1, -1) if depth is None else [depth]:
         lines = KINDS[kind](report, level)

@@ -1,4 +1,4 @@
-"""A report -> a Mermaid class diagram: a box for each class of modules, as often as its insides differ."""
+"""A report -> a Mermaid class diagram: one box per distinct module (class and submodules)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..units import structure_text
 from .diagram_text import counted, safe
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")
-"""Names that no word of Mermaid's language is like: those begin with small letters, or are ``TB`` and its like."""
+"""Names that cannot clash with Mermaid keywords, which are lowercase or short, like ``TB``."""
 
 
 @dataclass(eq=False)
 class _Module:
-    """A module by its path: its first row, and the modules in it."""
+    """A module, by path: its first row and its submodules."""
 
     row: Row
     inside: list[_Module] = field(default_factory=list)
@@ -27,7 +27,7 @@ class _Module:
 
 @dataclass(eq=False)
 class _Box:
-    """Modules of one class with the same modules inside."""
+    """Modules of one class with the same submodules."""
 
     name: str
     label: str
@@ -35,7 +35,7 @@ class _Box:
 
 
 def class_lines(report: Report, depth: int) -> list[str]:
-    """The lines of a class diagram of the modules down to a depth."""
+    """Return the lines of a class diagram of the modules down to ``depth``."""
     modules = _modules(report, depth)
     boxes = _boxes(modules)
     lines = ["classDiagram"]
@@ -49,7 +49,7 @@ def class_lines(report: Report, depth: int) -> list[str]:
 
 
 def _modules(report: Report, depth: int) -> list[_Module]:
-    """The modules by their paths, each after the one it is in."""
+    """Return the modules, each after its parent."""
     found: dict[str, _Module] = {}
     for row in sorted(report.rows, key=lambda row: row.path.count(".")):
         if row.kind == "function" or row.path in found or _level(row.path) > depth:
@@ -68,7 +68,7 @@ def _level(path: str) -> int:
 
 
 def _boxes(modules: Sequence[_Module]) -> list[_Box]:
-    """The boxes of modules, in the order in which they are met from above."""
+    """Assign modules to boxes and return the boxes, from the top down."""
     known: dict[object, _Box] = {}
     numbers: Counter[str] = Counter()
     for module in reversed(modules):
@@ -87,7 +87,7 @@ def _boxes(modules: Sequence[_Module]) -> list[_Box]:
 
 
 def _members(box: _Box) -> Iterator[str]:
-    """What stands in a box: how many modules there are with how many parameters, what is in each, what it does."""
+    """Yield the text of a box: number of modules, parameters, submodules, and input and output shapes."""
     held = sum(module.row.total_params for module in box.modules)
     number = len(box.modules)
     yield (f"{number:,} modules, " if number > 1 else "") + counted(held)
@@ -101,7 +101,7 @@ def _members(box: _Box) -> Iterator[str]:
 
 
 def _member(box: _Box, start: int, stop: int) -> str:
-    """A module inside, or a run of them: its class and name, and its parameters if they are the same everywhere."""
+    """Return the line of a submodule or a run of them: class, name, and parameters if the same everywhere."""
     first, last = box.modules[0].inside[start], box.modules[0].inside[stop - 1]
     name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
     params = {one.row.total_params for module in box.modules for one in module.inside[start:stop]}
@@ -112,7 +112,7 @@ def _member(box: _Box, start: int, stop: int) -> str:
 
 
 def _runs(inside: Sequence[_Module]) -> list[tuple[int, int]]:
-    """Modules of one box whose names are numbers in a row stand together."""
+    """Group consecutively numbered modules of one box, as start and stop positions."""
     runs: list[tuple[int, int]] = []
     for place, module in enumerate(inside):
         if runs and _follows(inside[place - 1], module):

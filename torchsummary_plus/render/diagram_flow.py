@@ -1,4 +1,4 @@
-"""A report -> a Mermaid flowchart: the calls in their order, nested, alike ones in a row drawn once."""
+"""A report -> a Mermaid flowchart: the calls in order, nested, with repeated calls drawn once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .diagram_text import counted, safe
 
 @dataclass(eq=False)
 class _Step:
-    """A call or a container around calls, with those inside it; ``alike`` is the same for steps that look the same."""
+    """A call or a container, with the calls inside it; steps that look the same share a value of ``alike``."""
 
     row: Row
     inside: list[_Step] = field(default_factory=list)
@@ -21,7 +21,7 @@ class _Step:
 
 
 def flow_lines(report: Report, depth: int) -> list[str]:
-    """The lines of a flowchart of the calls down to a depth, in the order they began."""
+    """Return the lines of a flowchart of the calls down to ``depth``, in the order they began."""
     lines = ["flowchart TB", f'    given(["input {safe(structure_text(report.inputs))}"])']
     order = ["given"]
     stack: list[tuple[_Step, int, str, int] | str] = [(_steps(report, depth), 1, "", 0)]
@@ -45,7 +45,7 @@ def flow_lines(report: Report, depth: int) -> list[str]:
 
 
 def _steps(report: Report, depth: int) -> _Step:
-    """The calls down to a depth, as a tree."""
+    """Return the tree of calls down to ``depth``."""
     steps: dict[int | None, _Step] = {}
     for row in report.rows:
         if row.depth <= depth and (row.called or row.kind == "container"):
@@ -62,20 +62,20 @@ def _steps(report: Report, depth: int) -> _Step:
 
 
 def _runs(steps: Sequence[_Step]) -> Iterator[tuple[_Step, int, str]]:
-    """Steps that look alike in a row: the first of them, how many, and the name of the last."""
+    """Yield the runs of consecutive steps that look the same: the first step, their number, the last one's name."""
     for _, found in groupby(steps, key=lambda step: step.alike):
         run = list(found)
         yield run[0], len(run), run[-1].row.var_name
 
 
 def _title(row: Row, times: int, until: str) -> str:
-    """What a call is called: its name and class, of a run the first and the last name and how many there are."""
+    """Return a step's title: its name and class; for a run, the first and last name and the number of repeats."""
     names = f"{row.var_name} to {until}" if until and until != row.var_name else row.var_name
     return safe(f"{names}: {row.class_name}" if names else row.class_name) + (f" x {times:,}" if times > 1 else "")
 
 
 def _node(row: Row, title: str) -> str:
-    """A box with the shape that the call gives and its parameters; round for a function."""
+    """Return a node with the call's output shape and parameters; rounded for a function."""
     shape = structure_text(row.outputs)
     lines = [title, safe(shape), *([counted(row.total_params)] if row.total_params else [])]
     text = "<br/>".join(lines)

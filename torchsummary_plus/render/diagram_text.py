@@ -1,4 +1,4 @@
-"""Names and figures as a Mermaid diagram can hold them."""
+"""Names and figures escaped for Mermaid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from ..units import one_line
 
 SPECIAL = re.compile(r"[^A-Za-z0-9 .,:\[\]/+_-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+]")
-"""What means something to Mermaid, to HTML, or to Markdown, which Mermaid reads in labels."""
+"""Characters special to Mermaid, HTML or Markdown (which Mermaid interprets in labels)."""
 
 
 def safe(text: str) -> str:
-    """A name as it can stand in any label: what could mean more than itself is written by its number.
+    """Escape a name for any label: special characters become character codes.
 
     >>> safe("conv_1 [2, 3]"), safe('end"<b>'), safe("_fc_")
     ('conv_1 [2, 3]', 'end#34;#60;b#62;', '#95;fc#95;')
@@ -20,7 +20,7 @@ def safe(text: str) -> str:
 
 
 def counted(count: int) -> str:
-    """Parameters in words.
+    """Return a parameter count with its unit.
 
     >>> counted(1), counted(23_454_912)
     ('1 param', '23,454,912 params')

@@ -1,4 +1,4 @@
-"""A row -> its figures, each with the arithmetic that gives it."""
+"""A row -> the arithmetic behind its figures."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .explanation import Explanation, Step, bytes_of, in_words
 Told = TypeVar("Told")
 
 UNLIKE = (LookupError, TypeError, ValueError)
-"""What a rule raises for a layer that lacks a setting or a parameter, or has one of another kind."""
+"""What a rule may raise for a layer without an expected setting or parameter."""
 
 MOST_PARTS = 6
-"""More parameters than that are not listed one by one."""
+"""The most parameters listed individually."""
 
 
 def explain_row(row: Row) -> Explanation:
-    """The parameters, the output's shape and bytes, and the multiply-adds of a row, written out.
+    """Explain a row's parameters, output shape and bytes, and multiply-adds.
 
-    Each figure is the row's own. Arithmetic that does not give it, where a layer does something of its own, is left
-    out, and the figure stands alone.
+    Every figure is the row's own. If a layer deviates from its class and the arithmetic does not yield the figure, the
+    figure is shown without it.
     """
     layer = Layer(row)
     rule = rule_of(row)
@@ -76,20 +76,20 @@ def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
 
 
 def _axes(layer: Layer, rule: Rule) -> dict[int, tuple[str, Expr]]:
-    """The axes of the first output that a rule works out, by number, where it gives what came out."""
+    """Return the axes of the first output that a rule computes, by number, if they match the actual shape."""
     found = _tried(rule.axes, layer) or {}
     axes = {axis % len(layer.y): told for axis, told in found.items() if -len(layer.y) <= axis < len(layer.y)}
     return {axis: axes[axis] for axis in sorted(axes) if axes[axis][1].value == layer.y[axis]}
 
 
 def _checked(figure: Figure | None, layer: Layer, value: int) -> Expr | None:
-    """The arithmetic of a figure where it gives the value that the row has."""
+    """Return the arithmetic of a figure if it yields the row's value, else None."""
     expr = _tried(figure, layer)
     return expr if expr is not None and expr.value == value else None
 
 
 def _tried(part: Callable[[Layer], Told] | None, layer: Layer) -> Told | None:
-    """What a part of a rule says; None where there is none, or the layer is not what its class says."""
+    """Return the result of a part of a rule; None if there is none or it does not apply to the layer."""
     try:
         return None if part is None else part(layer)
     except UNLIKE:
@@ -97,7 +97,7 @@ def _tried(part: Callable[[Layer], Told] | None, layer: Layer) -> Told | None:
 
 
 def _itemsize(dtype: str) -> int:
-    """The bytes of an element by the name of its dtype.
+    """Return the size of an element in bytes, by dtype name.
 
     >>> [_itemsize(name) for name in ("float32", "bfloat16", "bool", "complex64", "float8_e4m3fn")]
     [4, 2, 1, 8, 1]

@@ -1,4 +1,4 @@
-"""The arithmetic of torch's own layers. The shapes are those that torch's documentation of each layer gives."""
+"""The arithmetic of torch's own layers, with the shape formulas of torch's documentation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from .arithmetic import Expr, Term, minus, number, product, quotient, total
 from .explain_registry import Layer, Rule, register_explanation
 
 SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
-"""What the last axes of pictures are called, by how many a layer works on."""
+"""Names of the spatial axes, by their number."""
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 def _with_bias(layer: Layer, fan_in: Term) -> Expr:
-    """What leads to one output: its weights, and its bias where there is one."""
+    """Return the parameters per output: its weights, plus one if there is a bias."""
     return total(fan_in, 1) if layer.has("bias") else total(fan_in)
 
 
@@ -20,7 +20,7 @@ def _with_bias(layer: Layer, fan_in: Term) -> Expr:
 
 
 def _filter(layer: Layer) -> Expr:
-    """The weights of one filter."""
+    """Return the number of weights of one filter."""
     channels, groups = layer.whole("in_channels"), layer.whole("groups")
     seen = number(channels) if groups == 1 else quotient(channels, groups)
     return product(*layer.each("kernel_size", len(layer.shapes["weight"]) - 2), seen)
@@ -35,7 +35,7 @@ def _convolution_parameters(layer: Layer) -> Expr:
 
 
 def _convolution_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    """(size + 2 x padding - dilation x (kernel - 1) - 1) / stride + 1, rounded down."""
+    """Return the axes by (size + 2 x padding - dilation x (kernel - 1) - 1) / stride + 1, rounded down."""
     names = SPATIAL[len(layer.shapes["weight"]) - 2]
     padding = layer.settings["padding"]
     if padding == "same":
@@ -47,7 +47,7 @@ def _convolution_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
 def _windows(
     layer: Layer, names: tuple[str, ...], pads: tuple[int, ...], gaps: tuple[int, ...], up: bool = False
 ) -> dict[int, tuple[str, Expr]]:
-    """How often a window fits on each of the last axes."""
+    """Return how often a window fits along each spatial axis."""
     found = {}
     count = len(names)
     kernels = layer.each("kernel_size", count)
@@ -61,19 +61,19 @@ def _windows(
 
 
 def _convolution_work(layer: Layer) -> Expr:
-    """Each output element is a product of a filter and what it sees."""
+    """Count one filter product per output element."""
     spatial = len(layer.shapes["weight"]) - 2
     batch, maps = layer.y[: -spatial - 1], layer.y[-spatial:]
     return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
 
 
 def _as_factor(expr: Expr) -> Expr:
-    """The value of an expression, as a factor that was worked out before."""
+    """Return the value of an expression explained earlier, as a plain factor."""
     return number(expr.value)
 
 
 def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    """(size - 1) x stride - 2 x padding + dilation x (kernel - 1) + output padding + 1."""
+    """Return the axes by (size - 1) x stride - 2 x padding + dilation x (kernel - 1) + output padding + 1."""
     names = SPATIAL[len(layer.shapes["weight"]) - 2]
     count = len(names)
     kernels, strides, pads = (layer.each(name, count) for name in ("kernel_size", "stride", "padding"))
@@ -89,7 +89,7 @@ def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
 
 
 def _transposed_work(layer: Layer) -> Expr:
-    """Each input element is spread by the filters that it meets."""
+    """Count one filter product per input element."""
     spatial = len(layer.shapes["weight"]) - 2
     batch, maps = layer.x[: -spatial - 1], layer.x[-spatial:]
     return product(*batch, _as_factor(_filter(layer)), layer.whole("out_channels"), *maps)
@@ -105,7 +105,7 @@ register_explanation(
 )
 
 
-# Pools: a window that slides, and no parameters.
+# Pooling: sliding windows without parameters.
 
 
 def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
@@ -119,7 +119,7 @@ def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
 register_explanation(*(f"{kind}Pool{n}d" for kind in ("Max", "Avg", "LP") for n in SPATIAL), rule=Rule(axes=_pool_axes))
 
 
-# Products with a matrix.
+# Matrix products.
 
 
 def _linear_parameters(layer: Layer) -> Expr:
@@ -148,7 +148,7 @@ register_explanation("Bilinear", rule=Rule(_bilinear_parameters, mult_adds=_bili
 register_explanation("Embedding", "EmbeddingBag", rule=Rule(_embedding_parameters))
 
 
-# Norms: a weight and a bias for each channel or element.
+# Norms: a weight and a bias per channel or element.
 
 
 def _norm_parameters(layer: Layer) -> Expr:
@@ -173,7 +173,7 @@ def _gate_weights(layer: Layer, given: Term, biases: bool) -> Expr:
 
 
 def _stack_of_layers(layer: Layer, biases: bool) -> Expr:
-    """The first layer takes the input, each other one what both directions of the one below give."""
+    """Count the gates of all layers: the first takes the input, the others the output of all directions below."""
     ways = 2 if layer.settings["bidirectional"] else 1
     state = layer.whole("proj_size") or layer.whole("hidden_size")
     first = _gate_weights(layer, layer.whole("input_size"), biases)
@@ -210,7 +210,7 @@ register_explanation("LSTM", "GRU", "RNN", rule=Rule(_recurrent_parameters, mult
 register_explanation("LSTMCell", "GRUCell", "RNNCell", rule=Rule(_cell_parameters, mult_adds=_cell_work))
 
 
-# Attention: projections of queries, keys and values; the output's is a layer inside.
+# Attention: projections of queries, keys and values; the output projection is a submodule.
 
 
 def _attention_parameters(layer: Layer) -> Expr:
@@ -224,7 +224,7 @@ def _attention_parameters(layer: Layer) -> Expr:
 
 
 def _attention_work(layer: Layer) -> Expr:
-    """Projections of queries, keys, values and output, then scores and their products with the values."""
+    """Count the projections of queries, keys, values and output, the scores, and their product with the values."""
     width = layer.whole("embed_dim")
     query, key, value = (layer.inputs * 3)[:3] if len(layer.inputs) < 3 else layer.inputs[:3]
     batched = len(query.shape) == 3
@@ -244,7 +244,7 @@ def _attention_work(layer: Layer) -> Expr:
 register_explanation("MultiheadAttention", rule=Rule(_attention_parameters, mult_adds=_attention_work))
 
 
-# Layers that only move elements.
+# Layers that only rearrange or pad.
 
 
 def _flatten_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
@@ -263,7 +263,7 @@ def _shuffle_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
 
 
 def _padded_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
-    """The padding is given from the last axis on: before and after each."""
+    """Return the padded axes; the setting lists (before, after) pairs from the last axis backwards."""
     pads = layer.settings["padding"]
     if not isinstance(pads, tuple):
         return {}

@@ -1,4 +1,4 @@
-"""The registry of explanations: a class of layers -> the arithmetic of its figures."""
+"""The registry of explanations: layer class -> the arithmetic of its figures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Shape = tuple[int, ...]
 
 
 class Layer:
-    """A row as the arithmetic needs it: settings and own parameters by name, shapes of what goes in and comes out.
+    """A row as the rules see it: settings and own parameters by name, input and output shapes.
 
-    Where the batch is open the shapes are those of a batch of 1.
+    With an open batch the shapes are those of a batch of 1.
     """
 
     def __init__(self, row: Row) -> None:
@@ -39,18 +39,18 @@ class Layer:
         return self.outputs[0].shape
 
     def has(self, *names: str) -> bool:
-        """Whether it has own parameters of these names."""
+        """Return whether the layer has its own parameters of these names."""
         return all(name in self.shapes for name in names)
 
     def whole(self, name: str) -> int:
-        """A setting that is a whole number. Raises ``TypeError`` for another one."""
+        """Return an integer setting. Raises ``TypeError`` if it is not an integer."""
         value = self.settings.get(name)
         if not isinstance(value, int):
             raise TypeError(f"{name} is {value!r}")
         return value
 
     def each(self, name: str, axes: int) -> Shape:
-        """A setting for each of so many axes. Raises ``TypeError`` for one that is not of whole numbers."""
+        """Return a setting as one integer per axis. Raises ``TypeError`` if it is not made of integers."""
         value = self.settings.get(name)
         if isinstance(value, tuple) and len(value) == axes:
             return value
@@ -59,11 +59,11 @@ class Layer:
         return (self.whole(name),) * axes
 
     def tokens(self) -> Shape:
-        """The axes of the first input without the last."""
+        """Return the axes of the first input except the last."""
         return self.x[:-1]
 
     def held(self) -> int:
-        """The elements of its own parameters."""
+        """Return the number of elements of the layer's own parameters."""
         return sum(prod(shape) for shape in self.shapes.values())
 
 
@@ -74,11 +74,11 @@ Parts = Callable[[Layer], Sequence[tuple[str, str, Expr]]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a class of layers comes to its figures; what is None has no arithmetic of its own.
+    """The arithmetic of a layer class; None where it has none.
 
-    ``axes`` are those of the first output that the layer works out, each with a name; ``parts`` are figures on the way,
-    each with its name in data and what it is called. A rule may raise ``LookupError``, ``TypeError`` or ``ValueError``
-    for a layer that is not what its class says.
+    ``axes`` returns the computed axes of the first output, each with a name; ``parts`` returns intermediate figures as
+    (name in data, label, arithmetic). A rule may raise ``LookupError``, ``TypeError`` or ``ValueError`` for a layer
+    that deviates from its class.
     """
 
     parameters: Figure | None = None
@@ -88,11 +88,11 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""By the name of the class, or of the class of ``torch.nn`` that it derives from."""
+"""Rules by class name, which may also be that of the ``torch.nn`` base class."""
 
 
 def register_explanation(*classes: str, rule: Rule) -> None:
-    """Explain layers of some classes by a rule. Raises :class:`InputError` for a class that has one already."""
+    """Register a rule for layer classes. Raises :class:`InputError` for a class that already has one."""
     for name in classes:
         if name in RULES:
             raise InputError(f"{name} is explained already")
@@ -100,6 +100,6 @@ def register_explanation(*classes: str, rule: Rule) -> None:
 
 
 def rule_of(row: Row) -> Rule:
-    """The rule of a row: of its own class, else of torch's class below it."""
+    """Return the rule of a row's class, else that of its ``torch.nn`` base class."""
     named = RULES.get(row.class_name) if row.kind != "function" else None
     return named or RULES.get(row.layer.base if row.layer is not None else "") or Rule()

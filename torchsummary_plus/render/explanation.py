@@ -1,4 +1,4 @@
-"""An explanation: the figures of a layer, each with the arithmetic that gives it."""
+"""Explanation: a layer's figures with the arithmetic behind them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .latex import escape
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A figure by its name in data, what it is called, the arithmetic, and words after it."""
+    """A figure: its name in data, label, arithmetic, and trailing words."""
 
     name: str
     label: str
@@ -27,13 +27,13 @@ class Step:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Mapping[str, int]):
-    """The figures of a layer by name, shown with their arithmetic by ``str()`` and as LaTeX by :meth:`to_latex`."""
+    """A mapping of figure names to values; ``str()`` and :meth:`to_latex` show the arithmetic."""
 
     title: str
     steps: tuple[Step, ...]
 
     def step(self, name: str) -> Step | None:
-        """A figure with its arithmetic, by its name."""
+        """Return a figure with its arithmetic; None if there is none of this name."""
         return next((step for step in self.steps if step.name == name), None)
 
     def __getitem__(self, name: str) -> int:
@@ -54,11 +54,11 @@ class Explanation(Mapping[str, int]):
     __repr__ = __str__
 
     def to_text(self) -> str:
-        """What ``str()`` gives: the title, and a line for each figure."""
+        """Return the same text as ``str()``: the title and a line per figure."""
         return str(self)
 
     def to_latex(self) -> str:
-        """An ``align*`` of amsmath: a line for each figure."""
+        """Return an amsmath ``align*`` environment with a line per figure."""
         lines = []
         for step in self.steps:
             given = "" if step.expr.text == f"{step.expr.value:,}" else f" = {step.expr.value:,}".replace(",", "{,}")
@@ -71,7 +71,7 @@ class Explanation(Mapping[str, int]):
 
 
 def bytes_of(spec: TensorSpec) -> Expr:
-    """The bytes of a tensor: its elements times the bytes of one, where every element takes as many."""
+    """Return the bytes of a tensor as elements x element size; as a plain number if they are not proportional."""
     elements = prod(spec.shape)
     if not elements or spec.nbytes % elements:
         return number(spec.nbytes)
@@ -79,7 +79,7 @@ def bytes_of(spec: TensorSpec) -> Expr:
 
 
 def in_words(nbytes: int) -> str:
-    """The unit of bytes; large ones also in MiB, 1024 x 1024 of them, and in MB, 1,000,000.
+    """Return the words after a size in bytes; large sizes also in MiB (1024 x 1024 bytes) and MB (1,000,000 bytes).
 
     >>> in_words(3360), in_words(993_742_440)
     ('bytes', 'bytes = 947.71 MiB = 993.74 MB')

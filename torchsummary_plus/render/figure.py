@@ -1,4 +1,4 @@
-"""What all figures share: a size, colours that every eye tells apart, units, and how they become files."""
+"""Shared by all figures: size, colour-blind-safe colours, units, and file output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Place = Callable[[float], "Axes"]
-"""Where to draw: inches of height that are asked for -> axes, whose height may be another."""
+"""Where to draw: height in inches -> axes, which may have another height."""
 
 COLUMN_WIDTH = 3.3
-"""Inches: a column of a paper in two columns (3.25 at ICML, 3.5 at IEEE)."""
+"""Width in inches of a column in a two-column paper (3.25 at ICML, 3.5 at IEEE)."""
 
 TEXT = 7.0
-"""Points: what papers ask of the smallest text in a figure is 6 to 8."""
+"""Font size in points; papers require at least 6 to 8 in figures."""
 
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
 ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
-"""Okabe and Ito's colours (2008), which stay apart under every common deficiency of colour vision."""
+"""Okabe and Ito's palette (2008), distinguishable with every common colour vision deficiency."""
 
 GREY = "#CCCCCC"
 INK = "#444444"
@@ -37,13 +37,13 @@ STACK = {
     "temporaries": ORANGE,
     "workspace": BLACK,
 }
-"""The colour of each kind of bytes, in the order in which they are stacked: what stays, below what comes and goes."""
+"""The colour of each kind of memory, in stacking order: persistent kinds below transient ones."""
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 
 def placed(ax: Axes | None) -> Place:
-    """The axes given, else those of a new pyplot figure as wide as a column."""
+    """Return a place that is the given axes, else a new pyplot figure, one column wide."""
 
     def place(height: float) -> Axes:
         pyplot = need_extra("matplotlib.pyplot", "plot")
@@ -54,7 +54,7 @@ def placed(ax: Axes | None) -> Place:
 
 
 def tidy(ax: Axes) -> None:
-    """Axes with small print, thin lines and no frame on the right and above."""
+    """Style axes with small text, thin lines and no spines at the top and right."""
     ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=INK)
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
@@ -65,7 +65,7 @@ def tidy(ax: Axes) -> None:
 def legend_below(
     ax: Axes, at: tuple[float, float], handles: Sequence[Any], labels: Sequence[str], inches: float = 0
 ) -> None:
-    """Names of colours in rows of three, their middle so many inches below a place in the axes' fractions."""
+    """Add a legend in rows of three, centred ``inches`` below the point ``at`` in axes fractions."""
     down = need_extra("matplotlib.transforms", "plot").ScaledTranslation(0, -inches, ax.figure.dpi_scale_trans)
     made = ax.legend(
         handles, labels, loc="upper center", bbox_to_anchor=at, bbox_transform=ax.transAxes + down, ncols=3,
@@ -77,9 +77,9 @@ def legend_below(
 
 
 def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
-    """A figure drawn apart from pyplot, as a file: vectors with embedded TrueType fonts, or 300 dots to the inch.
+    """Draw a figure without pyplot and return it as a file: vectors with embedded TrueType fonts, or 300 dpi.
 
-    matplotlib takes the kind of font from its settings alone, so they are set for the time of writing.
+    matplotlib reads the font type from its rcParams only, so they are set while saving.
     """
     matplotlib = need_extra("matplotlib", "plot")
     figure = need_extra("matplotlib.figure", "plot").Figure(layout="constrained")
@@ -98,7 +98,7 @@ def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
 
 
 def in_units(most: float) -> tuple[int, str]:
-    """The unit that bytes of up to so many are best read in: its size and its name.
+    """Return the binary unit that suits bytes up to ``most``: its size and name.
 
     >>> in_units(3 * 1024**3)
     (1073741824, 'GiB')
@@ -111,7 +111,7 @@ def in_units(most: float) -> tuple[int, str]:
 
 
 def in_thousands(most: float) -> tuple[int, str]:
-    """The power of 1,000 that counts of up to so many are best read in, and its letter.
+    """Return the power of 1,000 that suits counts up to ``most``, and its prefix.
 
     >>> in_thousands(25_557_032)
     (1000000, 'M')
@@ -124,7 +124,7 @@ def in_thousands(most: float) -> tuple[int, str]:
 
 
 def elided(text: str, room: int) -> str:
-    """A path cut in its middle to so many characters; its end says most.
+    """Shorten a path to ``room`` characters by cutting its middle and keeping most of its end.
 
     >>> elided("model.decoder.layers.11.mlp.down_proj", 24)
     'model.d…11.mlp.down_proj'

@@ -1,6 +1,6 @@
-"""Tables -> HTML: reads well where neither style nor script survives; with both it folds, sorts and searches.
+"""Tables -> HTML that is readable without CSS or JavaScript, and folds, sorts and searches with them.
 
-There is no id in it, so any number of tables share a page, and the same table is the same text again.
+It uses no ids, so any number of tables can share a page, and the output is deterministic.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 HUES = {"elements": "e", "mult-adds": "m", "bytes": "b"}
-"""The units whose cells have bars, and the property of the style that is a bar's length in percent."""
+"""Units whose cells have bars, with the CSS property for a bar's length in percent."""
 
 LEAST_BAR = 0.5
-"""Percent: a shorter bar is not seen in a column of 100 to 200 pixels."""
+"""The shortest bar in percent that is visible in a column of 100 to 200 pixels."""
 
 INDENT = 2
-"""Characters that a level moves its labels to the right by; table.css has 16 pixels."""
+"""Characters of indentation per level; 16 pixels in table.css."""
 
 PADDING = 3.5
-"""Digits' widths on both sides of a cell; table.css has 24 pixels."""
+"""Horizontal padding of a cell in digit widths; 24 pixels in table.css."""
 
 LETTER = 0.92
-"""Digits' widths that a letter takes on the average, and a comma or a bracket less; measured on system fonts."""
+"""Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
 
 WIDEST = 60
-"""Characters of the widest column; what is longer ends in an ellipsis, and in the tooltip."""
+"""The widest column in characters; longer text ends in an ellipsis and is shown in the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,20 @@ class _Row:
 
 
 def fragment(tables: Iterable[Table]) -> str:
-    """Tables as a piece of a page, with what they need of style and script."""
+    """Return tables as an HTML fragment with its CSS and JavaScript."""
     drawn = [table_html(table) for table in tables]
     css, script = markup(source("table.css")), markup(source("table.js"))
     return template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
 
 
 def page(title: str, tables: Iterable[Table]) -> str:
-    """Tables as a page of their own."""
+    """Return tables as a complete HTML page."""
     content = markup(fragment(tables))
     return template("page.html.jinja").render(title=title, content=content)
 
 
 def table_html(table: Table, totals_first: bool = False) -> Markup:
-    """A table alone, without style or script; its totals stand under it, or come first."""
+    """Return a table without CSS or JavaScript, with its totals below or above it."""
     wholes = [_whole(field, [row.cells[index].value for row in table.rows]) for index, field in enumerate(table.fields)]
     rows = (
         _Row(
@@ -98,13 +98,13 @@ def _cell(field: Field, cell: Cell, whole: float) -> _Cell:
 
 
 def _whole(field: Field, values: Sequence[Value]) -> float:
-    """What a bar of full length stands for: the sum of a column whose rows add up, else the most that one has."""
+    """Return the value of a full bar: the sum of a column that adds up, else its maximum."""
     figures = [value for value in values if isinstance(value, int | float)] if field.unit in HUES else []
     return sum(figures) if field.adds_up else max(figures, default=0)
 
 
 def _widths(table: Table) -> Iterator[float]:
-    """Digits' widths of each column: no row is left out, so that folding moves nothing sideways."""
+    """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout."""
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
     yield min(WIDEST, max([len(table.labels), *labels])) + PADDING + INDENT
     for index, field in enumerate(table.fields):
@@ -114,7 +114,7 @@ def _widths(table: Table) -> Iterator[float]:
 
 
 def guides(levels: Sequence[int]) -> list[str]:
-    """The branches in front of each row of a tree in pre-order.
+    """Return the tree branches in front of each row, for rows in pre-order.
 
     >>> guides([0, 1, 2, 1])
     ['', '├─', '│ └─', '└─']
@@ -131,14 +131,14 @@ def guides(levels: Sequence[int]) -> list[str]:
 
 @cache
 def source(name: str) -> str:
-    """A file of the templates, without the indentation that only its readers need."""
+    """Return a template file without its indentation."""
     text = (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 @cache
 def _environment() -> Environment:
-    """Jinja, which comes with torch, is imported with the first HTML. Text has no control characters."""
+    """Return the Jinja environment, imported on first use (torch requires Jinja); text loses its control characters."""
     from jinja2 import Environment, FunctionLoader
 
     def shown(value: object) -> object:
@@ -148,12 +148,12 @@ def _environment() -> Environment:
 
 
 def template(name: str) -> Template:
-    """A template; what it is given is escaped, unless it is :func:`markup`."""
+    """Return a template; its variables are escaped unless marked by :func:`markup`."""
     return _environment().get_template(name)
 
 
 def markup(html: str) -> Markup:
-    """HTML made here, which a template takes as it is."""
+    """Mark HTML as safe, so that templates do not escape it."""
     from markupsafe import Markup
 
     return Markup(html)

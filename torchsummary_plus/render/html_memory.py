@@ -1,4 +1,4 @@
-"""An estimate -> what a page shows of it: memory over the step, and who holds its peak, as SVG."""
+"""An estimate -> the SVG data of an HTML report: memory over the step, and a treemap of the peak."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .timeline import chosen_points, spans, thinned
 from .treemap import Box, Tile, treemap
 
 WIDTH, HEIGHT = 1000, 300
-"""The size of a drawing in the units of its text; the page scales it."""
+"""The size of a drawing in SVG user units; the page scales it."""
 
 LEFT, TOP, BOTTOM = 62, 30, 8
-"""Room for the figures of the scale, for the names of the phases, and under the drawing."""
+"""Margins: for the tick labels, for the phase names, and below the drawing."""
 
 MOST_POINTS = 900
-"""More than this a drawing of ``WIDTH`` cannot show."""
+"""The most points that a drawing of ``WIDTH`` can resolve."""
 
 LETTER, BOLD, LINE = 7.1, 8.0, 13
-"""The widths of a letter, and the height of a line, of the small print (11 units)."""
+"""Widths of a regular and a bold letter, and the line height, at font size 11."""
 
 FEWEST = 6
-"""Letters: a label that is cut to less than that says nothing."""
+"""The fewest letters that a shortened label may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A kind of bytes: everything up to its top is filled, so that the layers below are drawn over it."""
+    """A kind of memory, filled from the floor to its top; the layers below are drawn over it."""
 
     kind: str
     label: str
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The highest point; its text stands to the left of it where it is far to the right."""
+    """The highest point; ``far`` puts its label on the left, for points in the right half."""
 
     x: float
     y: float
@@ -54,7 +54,7 @@ class Peak:
 
 
 def timeline(estimate: Estimate) -> dict[str, Any]:
-    """What the drawing of memory over the step that reaches the peak is made of."""
+    """Return the template data of the drawing of memory over the step that reaches the peak."""
     points = chosen_points(estimate, None)
     levels = [point.total_bytes for point in points]
     highest = max(levels)
@@ -83,20 +83,20 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
 
 
 def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Layer]:
-    """From the whole down to the lowest layer; a kind that is never there has none."""
+    """Yield the layers from the top one down; kinds that never occur are left out."""
     live = [dict(point.live) for point in points]
     present = [kind for kind in STACK if any(level[kind] for level in live)]
     for count in range(len(present), 0, -1):
         tops = [y(sum(level[kind] for kind in present[:count])) for level in live]
         steps = "".join(
             f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
-        )  # A level that stays needs no corner.
+        )  # Constant levels need no corner.
         kind = present[count - 1]
         yield Layer(kind, kind_label(kind), STACK[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
 
 
 def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[str, Any]:
-    """What a reader who points at the drawing is told; names stand once, and points have their numbers."""
+    """Return the data of the drawing's tooltips; points refer to names by index."""
     kinds = list(STACK)
     names: dict[str, int] = {}
     rows = []
@@ -108,7 +108,7 @@ def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[
 
 
 def ticks(highest: int) -> list[tuple[float, str]]:
-    """Round figures up to the highest level, four to seven of them, in one unit.
+    """Return round tick values up to the highest level and their labels, in one unit.
 
     >>> [text for _, text in ticks(3 * 1024**3)]
     ['0 GiB', '0.5 GiB', '1 GiB', '1.5 GiB', '2 GiB', '2.5 GiB', '3 GiB']
@@ -121,14 +121,14 @@ def ticks(highest: int) -> list[tuple[float, str]]:
 
 
 def peak_tiles(estimate: Estimate) -> dict[str, Any]:
-    """What the drawing of who holds the peak is made of."""
+    """Return the template data of the peak's treemap."""
     height = 420
     drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, WIDTH, height))]
     return {"width": WIDTH, "height": height, "tiles": drawn}
 
 
 def _drawn(tile: Tile) -> dict[str, Any]:
-    """A tile with as much of its text as it has room for, and its colour."""
+    """Return the template data of a tile: its colour, and as much of its text as fits."""
     box = tile.box
     room = int((box.width - 6) / (LETTER if tile.kind else BOLD)) if box.height >= LINE else 0
     label = tile.label if len(tile.label) <= room else f"{tile.label[: room - 1]}…" if room >= FEWEST else ""

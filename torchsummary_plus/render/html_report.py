@@ -1,4 +1,4 @@
-"""Results -> one page with a tab for each of their sections; it holds all that it shows."""
+"""Results -> one self-contained HTML page with a tab per section."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Section:
 
 
 def tables_section(title: str, tables: Iterable[Table]) -> Section:
-    """Tables one after the other, each under its totals."""
+    """Return a section of tables, each below its totals."""
     return Section(title, markup("\n").join(table_html(table, totals_first=True) for table in tables))
 
 
 def memory_section(estimate: Estimate, by_kind: Table, by_module: Table) -> Section:
-    """The memory of a step: over its time, at its peak by module and by kind."""
+    """Return the section of a step's memory: over time, and at its peak by module and by kind."""
     drawn = template("memory.html.jinja").render(table=by_kind, line=timeline(estimate), map=peak_tiles(estimate))
     kinds = replace(by_kind, title="By kind, at the peak", totals=())
     modules = replace(by_module, title="By module", totals=(), notes=())
@@ -38,7 +38,7 @@ def memory_section(estimate: Estimate, by_kind: Table, by_module: Table) -> Sect
 
 
 def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:
-    """The page of some results, each with its name and its sections."""
+    """Return the page of results, each given by name and sections."""
     css = markup(source("table.css") + "\n" + source("report.css"))
     script = markup(source("table.js") + "\n" + source("report.js"))
     return template("report.html.jinja").render(
@@ -47,7 +47,7 @@ def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[S
 
 
 def _tabs(parts: Iterable[tuple[str, Iterable[Section]]]) -> Iterator[Section]:
-    """The sections of all results; where a title is taken, the name of the result goes before it."""
+    """Yield the sections of all results, prefixing duplicate titles with the result's name."""
     taken: set[str] = set()
     for name, sections in parts:
         for section in sections:

@@ -1,4 +1,4 @@
-"""Tables -> LaTeX with booktabs, in plain ASCII: it compiles in every engine, whatever a name holds."""
+"""Tables -> LaTeX with booktabs, in plain ASCII, so that it compiles with every engine, whatever the names contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..units import one_line
 from .table import Cell, Table, TableRow
 
 PAGE_LINES = 40
-"""So many lines fit a page: the text of LaTeX's article is 550 pt high; caption and rules leave 40 times 12 pt."""
+"""Lines per page: of the 550 pt text height of LaTeX's article, caption and rules leave 40 lines of 12 pt."""
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -36,22 +36,22 @@ SPECIAL = {
 }
 
 ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc"))
-"""The command that sets each combining mark on a letter."""
+"""LaTeX's accent command for each combining mark."""
 
 LIGATURE = re.compile(r"([-',])(?=\1)")
-"""What TeX would join: two hyphens to a dash, two commas or apostrophes to a quotation mark."""
+"""What TeX would turn into ligatures: two hyphens (a dash), two commas or apostrophes (quotation marks)."""
 
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
-"""The sign of a number."""
+"""The minus sign of a number."""
 
 GREEK = """
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
     nu xi omicron pi rho varsigma sigma tau upsilon phi chi psi omega
 """.split()  # noqa: SIM905
-"""LaTeX's commands for the letters from U+03B1 on; it has no omicron."""
+"""LaTeX's commands for the letters from U+03B1 on; LaTeX has none for omicron."""
 
 CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
-"""The Greek letters that have a command with a capital: the others look like Latin ones."""
+"""The Greek letters with a command for the capital; the other capitals look like Latin ones."""
 
 GREEK_LETTERS = {
     **{chr(0x3B1 + place): f"$\\{name}$" for place, name in enumerate(GREEK) if name != "omicron"},
@@ -60,7 +60,7 @@ GREEK_LETTERS = {
 
 
 def escape(text: str) -> str:
-    r"""A text that LaTeX sets as it stands, on one line; a letter that it has no command for is set as U+4E2D.
+    r"""Escape text for LaTeX, on one line; letters without a command are written like U+4E2D.
 
     >>> print(escape("100% of_\\alpha {é}"))
     100\% of\_\textbackslash{}alpha \{\'{e}\}
@@ -82,10 +82,10 @@ def _letter(c: str) -> str:
 
 
 def latex_text(tables: Sequence[Table], caption: str | None = None, label: str | None = None) -> str:
-    """The tables, each in a ``table`` environment, or in a ``longtable`` where it is longer than a page.
+    """Return tables as ``table`` environments, or ``longtable`` if longer than a page.
 
-    ``caption`` is that of the first one, its title by default, and plain text; settings that the title tells are then a
-    note. ``label`` is by default ``tab:`` and the first title. The labels of further tables end in a number.
+    ``caption`` (plain text) replaces the first table's title, whose settings then become a note. ``label`` defaults to
+    ``tab:`` plus the first title; the labels of further tables end in a number.
     """
     label = label or f"tab:{_slug(tables[0].title)}"
     parts = []
@@ -126,7 +126,7 @@ def _table(table: Table, caption: str, label: str) -> Iterator[str]:
 def _row(row: TableRow) -> str:
     label = escape(row.label)
     start = rf"\hspace*{{{row.level}em}}" if row.level else "{}" if label.startswith(("[", "*")) else ""
-    return " & ".join([start + label, *map(_cell, row.cells)]) + r" \\"  # A row's own [ would be read as a length.
+    return " & ".join([start + label, *map(_cell, row.cells)]) + r" \\"  # LaTeX would read a leading [ as a length.
 
 
 def _cell(cell: Cell) -> str:
@@ -135,7 +135,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _totals(table: Table) -> Iterator[str]:
-    """A line for each total: its label on the left, its figure on the right of all columns but the first."""
+    """Yield a line per total: its label in the first column, its figure right-aligned across the others."""
     count = len(table.fields)
     for total in table.totals:
         label, figure = escape(total.field.heading), _cell(total.cell)

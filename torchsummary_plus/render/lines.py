@@ -1,4 +1,4 @@
-"""A report -> the lines of a table in one style: which rows, in which order, with which numbers folded into them."""
+"""A report -> the lines of a table in one style: which rows, in which order, and what is folded into them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UnknownOps = tuple[tuple[str, int], ...]
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
 
-    ``guide`` are the branches that a tree draws in front of the label.
+    ``guide`` has the tree branches in front of the label.
     """
 
     row: Row
@@ -32,9 +32,9 @@ class Line:
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
-    """torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` fold upwards.
+    """Return torchsummary's lines: calls in the order they finish, named ``Class-N``; rows below ``depth`` are folded.
 
-    Where memory was asked for, a container that keeps some by functions of its own has a line too.
+    With a memory estimate, a container whose own functions keep memory has a line too.
     """
     rows = report.rows
     chosen = {row.index for row in flat_rows(rows)} | {
@@ -59,7 +59,7 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
 
 
 def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
-    """The nested lines, in call order; rows below ``depth`` fold upwards, and multiply-adds are inclusive."""
+    """Return the nested lines in call order; rows below ``depth`` are folded, and multiply-adds are inclusive."""
     rows = [row for row in report.rows if depth is None or row.depth <= depth]
     parents = {row.parent for row in rows}
     guides = _guides(rows)
@@ -82,7 +82,7 @@ def _tree_name(row: Row) -> str:
 
 
 def _guides(rows: list[Row]) -> dict[int, str]:
-    """The branches in front of each row: a row is the last of its siblings or it is not."""
+    """Return the tree branches in front of each row, by index."""
     last: dict[int | None, int] = {}
     for row in rows:
         last[row.parent] = row.index
@@ -110,7 +110,7 @@ def _trainable_below(report: Report, top: Row) -> int:
 
 
 def _inclusive_memory(report: Report) -> list[RowMemory]:
-    """What each row adds to memory together with all rows below it."""
+    """Return each row's memory, including all rows below it."""
     memory = list(report.row_memory)
     for row in reversed(report.rows if memory else ()):
         if row.parent is not None:
@@ -119,7 +119,7 @@ def _inclusive_memory(report: Report) -> list[RowMemory]:
 
 
 class _Totals:
-    """What flat lines add up while rows fold into them."""
+    """Sums for flat lines, as rows are folded into them."""
 
     def __init__(self, report: Report) -> None:
         rows = report.rows

@@ -1,4 +1,4 @@
-"""Tables -> GitHub's Markdown: what a name holds is shown as it is, never read as markup."""
+"""Tables -> GitHub-flavoured Markdown, with names escaped."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ..units import one_line
 from .table import Cell, Table
 
 INDENT = "&nbsp;" * 4
-"""In front of a label for each level of nesting: plain spaces would be trimmed."""
+"""Indentation per level of nesting; plain spaces would be trimmed."""
 
 MARKUP = re.compile(r"[\\`*|<>&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\[]|\[(?=\^)")
-"""What could begin a construct of GitHub's Markdown inside a line; an underscore inside a word cannot."""
+"""What may start inline markup in GitHub-flavoured Markdown; an underscore inside a word does not."""
 
 
 def markdown_text(tables: Sequence[Table]) -> str:
-    """The tables, each under its title, with its totals and notes as a list below it."""
+    """Return tables, each below its title, with totals and notes as a list below it."""
     return "\n".join("\n".join(_lines(table)) + "\n" for table in tables)
 
 
 def escape(text: str) -> str:
-    r"""A text that GitHub shows as it stands, on one line.
+    r"""Escape text so that GitHub shows it literally, on one line.
 
     >>> print(escape("a|b <script> __init__ layer_1 [-1, 64]"))
     a\|b \<script\> \_\_init\_\_ layer_1 [-1, 64]
@@ -30,7 +30,7 @@ def escape(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return "&#36;" if found[0] == "$" else "\\" + found[0]  # GitHub reads \$ as the end of a formula.
+    return "&#36;" if found[0] == "$" else "\\" + found[0]  # GitHub treats \$ as the end of a formula.
 
 
 def _lines(table: Table) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An estimate of a step's memory -> its tables without a look: by kind, and by module."""
+"""A memory estimate -> its tables by kind and by module, independent of format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .memory_text import holders, kind_label, not_confirmed, place, title
 from .table import Cell, Field, Table, TableRow, Total
 
 BY_KIND = ("bytes", "percent")
-"""The columns of the table by kind, a row for each kind of bytes at the peak."""
+"""The columns of the table by kind, which has a row per kind of memory at the peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleColumn:
-    """A column of the table by module. One that ``adds_up`` is of each module alone, and folds into the one above."""
+    """A column of the table by module. ``adds_up`` columns exclude submodules and are summed when rows are folded."""
 
     heading: str
     nbytes: Callable[[ModuleMemory], int]
@@ -33,7 +33,7 @@ def _at_peak(kind: str) -> Callable[[ModuleMemory], int]:
 
 MODULE_COLUMNS: dict[str, ModuleColumn] = {
     "peak_own_bytes": ModuleColumn("Own at peak", lambda module: module.own_bytes),
-    "peak_inclusive_bytes": ModuleColumn("With inner at peak", lambda module: module.inclusive_bytes, adds_up=False),
+    "peak_inclusive_bytes": ModuleColumn("Inclusive at peak", lambda module: module.inclusive_bytes, adds_up=False),
     **{f"peak_{kind}_bytes": ModuleColumn(f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in KINDS},
     "output_bytes": ModuleColumn("Outputs", lambda module: module.own.output_bytes),
     "saved_bytes": ModuleColumn("Saved", lambda module: module.own.saved_bytes),
@@ -41,7 +41,7 @@ MODULE_COLUMNS: dict[str, ModuleColumn] = {
     "grad_bytes": ModuleColumn("Gradients", lambda module: module.own.grad_bytes),
     "optimizer_bytes": ModuleColumn("Optimizer state", lambda module: module.own.optimizer_bytes),
 }
-"""The columns of the table by module: bytes at the peak by kind, and what each adds to the whole step."""
+"""The columns of the table by module: bytes at the peak by kind, and bytes over the whole step."""
 
 DEFAULT_MODULE_COLUMNS = ("peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes")
 
@@ -49,7 +49,7 @@ DEFAULT_MODULE_COLUMNS = ("peak_own_bytes", "peak_inclusive_bytes", "saved_bytes
 def memory_table(
     estimate: Estimate, columns: Iterable[str] | None = None, depth: int | None = None, style: str = "torchsummary"
 ) -> Table:
-    """The bytes at the peak by kind; by module where ``columns`` are of that table.
+    """Return the table by kind, or the one by module if ``columns`` belong to it.
 
     Raises :class:`InputError` for an unknown column or depth, and for columns of both tables.
     """
@@ -61,7 +61,7 @@ def memory_table(
     if set(names) <= set(BY_KIND):
         return _table(estimate, "Kind", tuple(map(_KIND_FIELDS.__getitem__, names)), tuple(_kinds(estimate, names)))
     if set(names) & set(BY_KIND):
-        raise InputError(f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} are of the table by kind alone")
+        raise InputError(f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} belong to the table by kind only")
     fields = tuple(Field(name, MODULE_COLUMNS[name].heading, "bytes", scaled=True) for name in names)
     return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
 
@@ -85,7 +85,7 @@ def _kinds(estimate: Estimate, names: Iterable[str]) -> Iterator[TableRow]:
 
 
 def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
-    """A row for each module; what is deeper than ``depth`` is added to the row above it, so that sums stay."""
+    """Yield a row per module; modules deeper than ``depth`` are folded into the row above, which preserves sums."""
     modules = estimate.by_module
     levels, home = [0], [0]
     for index, parent in enumerate(parents([module.path for module in modules])):

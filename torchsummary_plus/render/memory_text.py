@@ -1,4 +1,4 @@
-"""An estimate of a step's memory -> text, as it stands under the table and by itself."""
+"""A memory estimate -> text, printed on its own or below a table."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..memory.estimate import Estimate
 from ..units import in_unit, mebibytes
 
 ASSUMPTIONS = 3
-"""How many assumptions are told in full."""
+"""How many assumptions are shown."""
 
 HOLDERS = 3
-"""How many of the modules that hold most of the peak are named."""
+"""How many of the modules that hold most of the peak are shown."""
 
 
 def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None) -> str:
-    """What the step takes, by kind, and where its peak is; between two rules, without a newline at the end.
+    """Return a step's memory by kind and the location of its peak, without a trailing newline.
 
-    Without ``units`` bytes are shown in those of 1024 x 1024 that torchsummary calls MB.
+    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
 
     lines = [
@@ -44,7 +44,7 @@ def _error_line(estimate: Estimate, units: str | None) -> list[str]:
 
 
 def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
-    """One size, or a range of them, behind a label that names the unit unless each figure has its own."""
+    """Return a size or a range of sizes after a label, which names the unit unless the figures do."""
     figures = (in_unit(nbytes, units or "MiB") for nbytes in sizes)
     if units == "auto":
         return f"{label}: {' to '.join(map(' '.join, figures))}"
@@ -52,35 +52,36 @@ def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
 
 
 def kind_label(kind: str) -> str:
+    """Return the label of a kind of memory: "Saved activations" for "saved_activations"."""
     return kind.replace("_", " ").capitalize()
 
 
 def title(estimate: Estimate) -> str:
-    """The step in words: its mode, batch, numbers, device and card, optimizer, loss."""
+    """Return the description of the step: mode, batch size, dtypes, device, GPU, optimizer, loss."""
     return str(estimate.info)
 
 
 def place(estimate: Estimate) -> str:
-    """Where the peak is: the phase, the module, the operator."""
+    """Return the location of the peak: phase, module and operator."""
     operator = estimate.peak_operator.partition("::")[2] or estimate.peak_operator
     where = estimate.peak_location
     return estimate.peak_phase + (f" of {where}" if where else "") + (f" ({operator})" if operator else "")
 
 
 def not_confirmed(estimate: Estimate) -> str:
-    """The operators whose scratch memory no rule models, in a sentence."""
+    """Return the line that lists the operators without a scratch-memory rule."""
     return "Scratch memory not confirmed: " + ", ".join(f"{name} x {count:,}" for name, count in estimate.unknown)
 
 
 def assumed(assumptions: Sequence[str]) -> list[str]:
-    """What was assumed, a line for each of the first few."""
+    """Return a line for each of the first assumptions."""
     left = len(assumptions) - ASSUMPTIONS
     lines = [f"Assumed: {one}" for one in assumptions[:ASSUMPTIONS]]
     return [*lines, f"Assumed: {left:,} more, in assumptions"] if left > 0 else lines
 
 
 def holders(estimate: Estimate, units: str | None = None) -> str:
-    """The modules that hold most of the peak, with what they hold."""
+    """Return the modules that hold most of the peak, with their bytes."""
     root, *inner = estimate.by_module
     held = [(module.path, module.own_bytes) for module in inner]
     held += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
@@ -89,5 +90,5 @@ def holders(estimate: Estimate, units: str | None = None) -> str:
 
 
 def _figure(nbytes: int, units: str | None) -> str:
-    """Bytes with their unit; without it where the text is in MB throughout."""
+    """Return bytes with their unit; without it if ``units`` is None and the whole text is in MB."""
     return mebibytes(nbytes) if units is None else " ".join(in_unit(nbytes, units))

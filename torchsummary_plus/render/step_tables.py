@@ -1,4 +1,4 @@
-"""Estimates of steps side by side -> their table without a look: by kind, by phase, and from tensors to the device."""
+"""Memory estimates side by side -> their table, independent of format: by kind, by phase, and on the device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .memory_text import kind_label, place, title
 from .table import Cell, Field, Table, TableRow
 
 Figure = tuple[str, str, "list[int | None]"]
-"""The name of a figure, its label, and its value for each estimate."""
+"""A figure's name, its label, and its value for each estimate."""
 
 HELD = (
-    "Allocated is what tensors take, in the allocator's blocks; reserved, what the caching allocator has taken from the"
+    "Allocated: the allocator's blocks that hold tensors. Reserved: what the caching allocator has taken from the"
     " device for them."
 )
-ON_DEVICE = "The device shows (nvidia-smi) what is reserved and the CUDA context, whatever of it tensors use."
+ON_DEVICE = "The device (nvidia-smi) shows the reserved memory and the CUDA context, however much of it tensors use."
 
 
 def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
-    """A row for each figure, a column for each estimate, and one for what it differs by from the first."""
+    """Return the table with a row per figure, a column per estimate, and the differences from the first."""
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
     places = [f"{name}: {title(one)}; peak in the {place(one)}" for name, one in zip(names, estimates)]
@@ -40,7 +40,7 @@ def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
         if any(one.at_peak[kind] for one in estimates):
             yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", [one.at_peak[kind] for one in estimates]
     if any(one.backend == "cuda" for one in estimates):
-        yield "requested_bytes", "Asked for at the peak", [one.requested_bytes for one in estimates]
+        yield "requested_bytes", "Requested at the peak", [one.requested_bytes for one in estimates]
     yield "peak_bytes", "Peak allocated", [one.peak_bytes for one in estimates]
     for phase in dict.fromkeys(phase for one in estimates for phase in one.phase_peaks):
         yield f"{phase}_peak_bytes", f"Peak of the {phase}", [one.phase_peaks.get(phase) for one in estimates]

@@ -1,4 +1,4 @@
-"""A table without a look: what every format is drawn from."""
+"""Table: the data that every output format renders."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Union
 from ..units import in_unit
 
 Value = Union[int, float, str, None]
-"""What a cell holds as data; None where there is nothing, or nobody knows."""
+"""A cell's value; None if there is none or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name in data, its heading in print, and the unit of its values.
+    """A column: its name in data, its printed heading, and the unit of its values.
 
-    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%"; it is "" for words, which stand on the left
-    of their column. Bytes that are ``scaled`` are shown in a larger unit, the others as they are. Where a column
-    ``adds_up`` a row leaves out what the rows inside it have.
+    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%", or "" for text, which is left-aligned.
+    ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children.
     """
 
     name: str
@@ -29,7 +28,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure as data and as it reads; no value where there is none, or nobody knows. The ``best`` ones stand out."""
+    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted."""
 
     value: Value
     text: str
@@ -38,9 +37,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A line: its label, the path of its module, how deep it is nested (0: the outermost), a cell for each field.
+    """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 
-    In a table of figures, a line for each, ``figure`` is the unit of its cells, and its name stands for the path.
+    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name.
     """
 
     label: str
@@ -52,7 +51,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A figure of the whole: its name in data, its label in print."""
+    """A total: its field and its value."""
 
     field: Field
     cell: Cell
@@ -60,9 +59,9 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under fields, and the totals. ``labels`` heads the column of the rows' labels.
+    """Fields, rows, totals and notes. ``labels`` is the heading of the label column.
 
-    ``settings`` are what the figures depend on, as far as the title alone tells it.
+    ``settings`` are conditions of the figures that only the title mentions.
     """
 
     title: str
@@ -75,7 +74,7 @@ class Table:
 
 
 def with_units(table: Table, units: str) -> Table:
-    """A table whose scaled bytes are shown in some unit, which their headings then name; "auto" names it in each cell.
+    """Return a table with its scaled bytes in a unit, named in the headings; with "auto", in each cell.
 
     >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
     >>> [(t.field.heading, t.cell.text) for t in with_units(Table("", "", (), (), (size,)), "MiB").totals]
@@ -93,7 +92,7 @@ def with_units(table: Table, units: str) -> Table:
 
 
 def total_with_unit(total: Total, units: str) -> Total:
-    """A total whose scaled bytes are shown in some unit."""
+    """Return a total with its scaled bytes in a unit."""
     return Total(_headed(total.field, units), _shown(total.field, total.cell, units))
 
 

@@ -1,4 +1,4 @@
-"""A report -> its table without a look."""
+"""A report -> its table, independent of format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .totals import report_totals
 def summary_table(
     report: Report, style: str = "torchsummary", depth: int | None = None, col_names: Iterable[str] | None = None
 ) -> Table:
-    """A report's table: the lines of a style, the columns of some names, the totals that stand under them.
+    """Return a report's table in a style, with the chosen columns and the totals.
 
     Raises :class:`InputError` for an unknown style, column or depth.
     """

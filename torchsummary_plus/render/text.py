@@ -1,4 +1,4 @@
-"""A report -> the table as text, through tabulate."""
+"""A report -> the table as plain text, drawn by tabulate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .table import Table, Total, total_with_unit
 from .totals import report_totals
 
 FLAT_WIDTH = 64
-"""The least width of torchsummary's table."""
+"""The minimum width of torchsummary's table."""
 
 NAME_WIDTH = 20
-"""The least width of torchsummary's first column."""
+"""The minimum width of torchsummary's first column."""
 
 
 def render(
@@ -27,10 +27,10 @@ def render(
     col_names: Iterable[str] | None = None,
     units: str | None = None,
 ) -> str:
-    """The whole table with its totals, without a newline at the end.
+    """Return the table with its totals, without a trailing newline.
 
-    ``depth`` is the deepest nesting with lines of its own (the root is 0). Without ``units`` bytes are in those of
-    1024 x 1024 that torchsummary calls MB. Raises :class:`InputError` for an unknown style, column or depth.
+    ``depth`` is the deepest level shown (the root is 0). Without ``units``, an MB is 1024 x 1024 bytes, as in
+    torchsummary. Raises :class:`InputError` for an unknown style, column or depth.
     """
     with_memory = bool(report.row_memory)
     check_view(style, depth, col_names, with_memory)
@@ -46,7 +46,7 @@ def render(
 
 
 def table_text(table: Table) -> str:
-    """Any table as text: its title, its rows by their nesting, the totals and the notes under them; * is the best."""
+    """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [
         ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
@@ -62,7 +62,7 @@ def table_text(table: Table) -> str:
 def _flat(
     report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
 ) -> str:
-    """torchsummary's table: right-aligned columns of at least its widths, two spaces after the first one.
+    """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
     Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
     """
@@ -81,7 +81,7 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _tree(
     report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
 ) -> str:
-    """The nested table: names on the left with their branches, the rest on the right; as wide as its cells."""
+    """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
     return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units)
@@ -104,7 +104,7 @@ def _ruled(
     width: int,
     row: Callable[[Sequence[str], Sequence[int]], str],
 ) -> str:
-    """The cells under their headings, ruled as torchsummary rules them."""
+    """Return the cells below their headings, with torchsummary's rules."""
 
     def draw(values: Sequence[str], *_: object) -> str:
         return row(values, widths)
@@ -124,7 +124,7 @@ def _ruled(
 
 
 def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None) -> str:
-    """A table, the counts and the sizes of its report, each group between rules."""
+    """Return the table followed by the counts and the sizes, separated by rules."""
     totals = [total for total in report_totals(report) if total.field.name not in left_out]
     counts = [_total(total, units) for total in totals if not total.field.scaled]
     sizes = [_total(total, units) for total in totals if total.field.scaled]
@@ -132,7 +132,7 @@ def _with_totals(table: str, report: Report, left_out: Set[str], width: int, uni
 
 
 def _total(total: Total, units: str | None) -> str:
-    """A total as a line; without ``units`` what is shown in 1024 x 1024 bytes is called MB, as by torchsummary."""
+    """Return a total as a line; without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary."""
     if units is None:
         return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}"
     shown = total_with_unit(total, units)

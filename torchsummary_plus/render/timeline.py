@@ -1,4 +1,4 @@
-"""An estimate -> memory over the step: stacked by kind, with its phases, its peak, and a GPU's memory."""
+"""An estimate -> a plot of memory over the step: stacked by kind, with phases, peak and a GPU's memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 HEIGHT = 2.3
 MOST_POINTS = 800
-"""More than this a column cannot show: at 300 dots to the inch its axes have 840 of them."""
+"""The most points that a column can resolve: at 300 dpi its axes are 840 dots wide."""
 FAR = 3
-"""A limit so many times as high as the highest point is not drawn to scale."""
+"""A limit this many times higher than the highest point is not drawn to scale."""
 
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
-"""What stands behind words, so that no line runs through them."""
+"""The box behind text that hides the lines below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A phase of a step, from one point of the timeline to another."""
+    """A phase of a step, as a range of points of the timeline."""
 
     phase: str
     step: int
@@ -40,7 +40,7 @@ class Span:
 def draw_timeline(
     estimate: Estimate, steps: int | Collection[int] | None, memory: int | str | None, place: Place
 ) -> Axes:
-    """Memory over some steps, from 1 on; None is the last one that reaches the peak. Raises :class:`InputError`."""
+    """Plot memory over steps (numbered from 1); None is the last that reaches the peak. Raises :class:`InputError`."""
     points = chosen_points(estimate, steps)
     ax = place(HEIGHT)
     size, unit = in_units(max(point.total_bytes for point in points))
@@ -61,7 +61,7 @@ def draw_timeline(
 
 
 def chosen_points(estimate: Estimate, steps: int | Collection[int] | None) -> list[TimelinePoint]:
-    """The points of some steps; before the first one the model is put in its place."""
+    """Return the points of steps (1 is the first, 0 the setup before it); None is the last that reaches the peak."""
     points = estimate.timeline
     there = sorted({point.step + 1 for point in points})
     if steps is None:
@@ -74,7 +74,7 @@ def chosen_points(estimate: Estimate, steps: int | Collection[int] | None) -> li
 
 
 def thinned(levels: Sequence[int], most: int) -> list[int]:
-    """The positions of at most so many points that keep a curve's outline: the highest and the lowest of each stretch.
+    """Return the positions of at most ``most`` points that keep a curve's outline: each stretch's maximum and minimum.
 
     >>> thinned([5, 9, 1, 4, 8, 8, 2, 3], 4)
     [1, 2, 4, 6]
@@ -90,7 +90,7 @@ def thinned(levels: Sequence[int], most: int) -> list[int]:
 
 
 def spans(points: Sequence[TimelinePoint]) -> list[Span]:
-    """The phases in the order of the steps."""
+    """Return the phases of the points, in order."""
     found: list[Span] = []
     place = 0
     for (step, phase), run in groupby(points, key=lambda point: (point.step, point.phase)):
@@ -113,9 +113,9 @@ def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size:
 
 
 def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: int) -> float:
-    """A line at what the allocator gets of so much memory, and how high the axes must then be.
+    """Draw a line at the memory that the allocator can use, and return the top of the axes that it needs.
 
-    One far above the highest point is named and not drawn: to its scale there would be nothing else to see.
+    A limit far above the highest point is only named: drawn to scale it would flatten the plot.
     """
     gpu = named_gpu(memory)
     nbytes = room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu)
@@ -134,7 +134,7 @@ def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: in
 
 
 def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: int, unit: str) -> None:
-    """A dot at the first highest point, and above everything its level, its layer, and what is reserved for it."""
+    """Mark the first highest point with a dot and, at the top, its level, layer and reserved memory."""
     place = max(range(len(points)), key=lambda place: points[place].total_bytes)
     point = points[place]
     level, right = point.total_bytes / size, place > len(points) / 2
@@ -151,7 +151,7 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
 
 
 def _phases(ax: Axes, found: Sequence[Span]) -> None:
-    """A line where a phase ends, and the names of those phases that have room for theirs, the longest ones first."""
+    """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
     end = found[-1].stop
     for span in found[:-1]:
         ax.axvline(span.stop, color=INK, linewidth=0.4, linestyle=(0, (1, 1)))

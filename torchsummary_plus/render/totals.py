@@ -1,4 +1,4 @@
-"""The figures that stand under a table."""
+"""The totals below a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS = {
     "non_trainable_params": "Non-trainable params",
     "total_mult_adds": "Total mult-adds",
 }
-"""The fields of a report that are counts, and how they are labelled."""
+"""The fields of a report that are counts, with their labels."""
 
 SIZES = {
     "input_bytes": "Input size",
@@ -23,7 +23,7 @@ SIZES = {
     "buffer_bytes": "Buffers size",
     "total_bytes": "Estimated Total Size",
 }
-"""The fields of a report that are in bytes, and how they are labelled."""
+"""The fields of a report in bytes, with their labels."""
 
 COUNT_FIELDS = [
     Field(name, label, "mult-adds" if name == "total_mult_adds" else "elements") for name, label in COUNTS.items()
@@ -32,11 +32,11 @@ COUNT_FIELDS = [
 SIZE_FIELDS = [Field(name, label, "bytes", scaled=True) for name, label in SIZES.items()]
 
 NEED_A_PASS = ("input_bytes", "forward_backward_bytes", "total_bytes")
-"""Those that nobody knows where nothing ran."""
+"""The fields that are unknown if nothing ran."""
 
 
 def report_totals(report: Report) -> tuple[Total, ...]:
-    """All totals of a report, in the order a table has them."""
+    """Return a report's totals in table order."""
     return tuple(_each(report))
 
 

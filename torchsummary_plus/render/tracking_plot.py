@@ -1,4 +1,4 @@
-"""What a tracker saw, drawn: the bytes of tensors from point to point, with what the allocator says of them."""
+"""A plot of a tracker's points: bytes of tensors, with the allocator's and the device's figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEIGHT = 2.0
-"""Inches of the axes, without the points' labels."""
+"""Height of the axes in inches, without the tick labels."""
 
 LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
     ("Allocated", ORANGE, "-", lambda point: point.memory.allocated_bytes),
@@ -21,11 +21,11 @@ LINES: tuple[tuple[str, str, str, Callable[[TrackPoint], int | None]], ...] = (
     ("Reserved", BLACK, "--", lambda point: point.memory.reserved_bytes),
     ("Device used", SKY, "-.", lambda point: point.memory.used_bytes),
 )
-"""What is drawn over the tensors where it is known: its name, colour, dashes, and value."""
+"""Lines drawn over the tensors if known: label, colour, line style and value."""
 
 
 def draw_tracking(tracking: Tracking, place: Place) -> Axes:
-    """The tensors' bytes as a filled line over the points, labelled. Raises :class:`InputError` without points."""
+    """Plot the tensors' bytes as a filled line over the labelled points. Raises :class:`InputError` without points."""
     points = tracking.points
     if not points:
         raise InputError("nothing was tracked yet; accepted: a report after at least one call of track()")

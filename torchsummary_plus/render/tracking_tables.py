@@ -1,4 +1,4 @@
-"""What a tracker saw -> its tables without a look: a row for each point, and one for each module that was watched."""
+"""A tracker's records -> their tables, independent of format: a row per point, and one per watched module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import Cell, Field, Table, TableRow, Value
 
 @dataclass(frozen=True, slots=True)
 class PointColumn:
-    """A column of the points: its heading, what it holds, and its unit; "" for words."""
+    """A column of the points: its heading, its value, and its unit; "" for text."""
 
     heading: str
     value: Callable[[TrackPoint], Value]
@@ -42,12 +42,12 @@ MODULE_FIGURES = {
     "calls": ("Calls", "count"),
     "added_bytes": ("Added", "bytes"),
     "own_bytes": ("Added, own", "bytes"),
-    "highest_bytes": ("Most live at an end", "bytes"),
+    "highest_bytes": ("Most live at a call's end", "bytes"),
 }
 
 
 def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) -> tuple[Table, ...]:
-    """The points by some columns (None: where, and those that anything is known for), and the modules watched.
+    """Return the table of points (by default with every known column but the time) and that of the watched modules.
 
     Raises :class:`InputError` for an unknown column.
     """

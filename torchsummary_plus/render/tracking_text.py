@@ -1,4 +1,4 @@
-"""What a tracker saw -> text, in the layout of Pytorch-Memory-Utils."""
+"""A tracker's points -> text, in the layout of Pytorch-Memory-Utils."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from ..tracking_records import TensorGroup, TrackPoint
 from ..units import MIB
 
 MOST_OWNERS = 3
-"""How many owners a line names."""
+"""The most owners named on a line."""
 
 
 def opening_text(point: TrackPoint) -> str:
-    """The line that a report begins with."""
+    """Return the first line of a report."""
     return f"GPU Memory Track | {point.time} | {_totals(point)}\n\n"
 
 
 def point_text(point: TrackPoint, detail: bool = True) -> str:
-    """What came (+) and went (-), then the line of the call with the totals; Mb are 1024 x 1024 bytes."""
+    """Return what appeared (+) and disappeared (-), then the call's line with the totals; Mb is 1024 x 1024 bytes."""
     changes = [_change("+", group) for group in point.appeared] + [_change("-", group) for group in point.gone]
     where = f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else "")
     lines = changes if detail else []

@@ -1,4 +1,4 @@
-"""Who holds the peak of an estimate, as tiles whose areas are bytes: a squarified treemap of the modules' tree."""
+"""A squarified treemap of an estimate's peak by module; areas are proportional to bytes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..units import in_unit
 from .memory_text import kind_label
 
 SMALLEST = 1 / 1500
-"""Of the peak: what is smaller is one tile with its siblings that are."""
+"""The smallest tile, as a share of the peak; smaller siblings are merged into one."""
 
 HEAD = 15.0
 """The height of a frame's heading."""
 
 FRAMES = 3
-"""How many frames are drawn inside each other; what is deeper has tiles alone."""
+"""The deepest nesting of frames; deeper modules are tiles only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle, by its upper left corner and its sizes."""
+    """A rectangle: its upper left corner and its size."""
 
     x: float
     y: float
@@ -31,15 +31,15 @@ class Box:
     height: float
 
     def inner(self) -> Box:
-        """What a frame leaves under its heading."""
+        """Return the area inside a frame, below its heading."""
         return Box(self.x + 2, self.y + HEAD, self.width - 4, self.height - HEAD - 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A module's own bytes, or a frame around those of the modules inside it, which has no ``kind``.
+    """A module's own bytes, or a frame (without ``kind``) around its submodules.
 
-    ``tip`` are the lines that tell of it.
+    ``tip`` has the lines of its tooltip.
     """
 
     box: Box
@@ -52,7 +52,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a module's bytes: a module inside it by its number, or -1 and a tile's text."""
+    """A part of a module's bytes: a submodule by number, or -1 and the text of a tile."""
 
     nbytes: int
     module: int = -1
@@ -62,7 +62,7 @@ class _Part:
 
 
 def squarified(areas: Sequence[float], box: Box) -> list[Box]:
-    """Boxes that fill one, as large as ``areas`` (in falling order, above 0) are to each other, and nearly square.
+    """Divide a box into nearly square boxes in proportion to ``areas`` (descending, above 0).
 
     Bruls, Huizing and van Wijk, "Squarified treemaps" (2000).
 
@@ -96,7 +96,7 @@ def squarified(areas: Sequence[float], box: Box) -> list[Box]:
 
 
 def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int, side: float, scale: float) -> float:
-    """The largest ratio of sides of ``areas[start:stop]`` laid along a side."""
+    """Return the worst aspect ratio of ``areas[start:stop]`` laid out along a side."""
     whole = (sums[stop] - sums[start]) * scale
     if not side or not whole:
         return 1.0
@@ -104,7 +104,7 @@ def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int,
 
 
 def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
-    """The tiles of an estimate's peak, each after the frames that it is in."""
+    """Yield the tiles of an estimate's peak, each after its enclosing frames."""
     modules = estimate.by_module
     inside: list[list[int]] = [[] for _ in modules]
     for index, parent in enumerate(parents([module.path for module in modules])):
@@ -125,13 +125,13 @@ def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
 
 
 def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]:
-    """What a module's bytes are made of, the largest first; what is too small to be seen is one part."""
+    """Return the parts of a module's bytes, largest first; parts too small to see are merged."""
     modules, module = estimate.by_module, estimate.by_module[index]
     least = SMALLEST * estimate.peak_bytes
     parts = [_Part(modules[inner].inclusive_bytes, inner) for inner in inside]
     outside = 0 if index else estimate.outside_bytes
     own = module.own_bytes - outside
-    parts.append(_Part(own, -1, module.path, _last(module.path) or "the root's own", module.at_peak))
+    parts.append(_Part(own, -1, module.path, _last(module.path) or "root itself", module.at_peak))
     parts.append(_Part(outside, -1, "", "no module", ()))
     small = [part for part in parts if 0 < part.nbytes < least]
     kept = [part for part in parts if part.nbytes >= least and part.nbytes]
@@ -142,7 +142,7 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:
     size = " ".join(in_unit(module.inclusive_bytes, "auto"))
-    return Tile(box, module.path, _last(module.path), size, "", (module.path, f"{size} with what is inside it"))
+    return Tile(box, module.path, _last(module.path), size, "", (module.path, f"{size} including submodules"))
 
 
 def _tile(part: _Part, box: Box, peak: int) -> Tile:
@@ -154,7 +154,7 @@ def _tile(part: _Part, box: Box, peak: int) -> Tile:
 
 
 def _last(path: str) -> str:
-    """The end of a path: its last name, after the one before it where it is a number.
+    """Return the last name of a path; for a number, with the name before it.
 
     >>> _last("model.layers.3"), _last("model.head")
     ('layers.3', 'head')
