@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
-from tests.memory_truth import cpu_deltas, highest, storage_bytes
+from tests.memory_truth import cpu_changes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory_records import SUMMED
 from torchsummary_plus.tracing.optimizers import optimizer_maker
@@ -30,6 +31,9 @@ UNSAID, OUTSIDE, CRASHED, CHANGED = "another, unsaid", "outside its range", "no 
 HUNG, DIED = "hangs", "the process died"
 FAULTS = (HUNG, DIED, CRASHED, CHANGED, OUTSIDE, UNSAID)
 
+
+STEPS = "steps"
+"""The mark around what is measured of a program."""
 
 WARM_UP = """
 import torch
@@ -56,8 +60,7 @@ def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
     """What comes of a program; ``at`` is told what is under way."""
     at("real")
     try:
-        space = prepared(source)
-        real = measured(space)
+        space, real = measured(source)
     except Exception as error:
         return Verdict(INVALID, described(error))
     trained = state(space)
@@ -98,16 +101,31 @@ def prepared(source: str) -> dict[str, Any]:
     return space
 
 
-def measured(space: dict[str, Any]) -> int:
-    """The peak of a program's real steps: what is there before, and the highest level of what is allocated above."""
-    there = storage_bytes(tensors([space["model"], space["inputs"], space["outside"]]))
+def measured(source: str) -> tuple[dict[str, Any], int]:
+    """The names of a program that has run for real, and the peak of its steps.
+
+    It is made under the profiler, which tells no free of what was there before it.
+    """
+    made: list[dict[str, Any]] = []
     collects = gc.isenabled()
+
+    def whole() -> None:
+        made.append(prepared(source))
+        gc.collect()
+        gc.disable()
+        with record_function(STEPS):
+            run(made[0])
+
     try:
-        deltas = cpu_deltas(lambda: (gc.disable(), run(space)))
+        changes = cpu_changes(whole)
     finally:
         if collects:
             gc.enable()
-    return there + highest(deltas)[0]
+    level = peak = 0
+    for change in changes:
+        level += change.nbytes
+        peak = max(peak, level) if STEPS in change.names[:1] else peak
+    return made[0], peak
 
 
 def run(space: dict[str, Any]) -> None:

@@ -117,6 +117,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.optimizers",
         "tracing.losses",
         "tracing.steps",
+        "tracing.alone",
         "tracing.outside",
         "tracing.convergence",
         "tracing.books",

@@ -59,7 +59,7 @@ class Books(Steps):
     """The steps of one model, run under a ledger. Call it when fakes stand for the model's tensors."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: Sequence[Held]
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Held]
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
         self.exchange = exchange

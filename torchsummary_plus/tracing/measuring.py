@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -85,16 +86,17 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         tree.modules[0].train(step.mode == "train")
 
         def put(tensor: Tensor) -> Tensor:
-            return exchange.put(tensor, copies.alike)
+            return tensor if id(tensor) in outside.alone.ids else exchange.put(tensor, copies.alike)
 
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
-        outside.put(exchange, copies.alike)
-        copies.settle()
-        yield exchange, list(outside.holdings())
+        with outside.alone.exchanged(partial(remade, change=copies.alike)) as stand_ins:
+            outside.put(exchange, copies.alike, outside.alone.ids)
+            copies.settle()
+            yield exchange, list(outside.holdings(stand_ins))
 
 
 def profiled(
-    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: Sequence[Held]
+    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Held]
 ) -> MemoryLog:
     """The memory events of the steps of a model, whose tensors are copies already, as torch's profiler sees them."""
     marks = Marks(device)
@@ -154,7 +156,7 @@ class RealSteps(Steps):
     """Steps that are run for real; what they tell is written between the profiler's events."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: Sequence[Held]
+        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Held]
     ) -> None:
         super().__init__(watch, device, marks, step, outside)
         self.marks = marks

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from types import CellType
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .alone import Alone
 from .exchange import Exchange, Make
 from .fakes import is_plain
 from .modules import ModuleTree
@@ -37,6 +39,7 @@ class Outside:
         steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
         self.stepping = stepping() if steps_itself else []
         self.found = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        self.alone = Alone(self.found)
         self.modules = [module for module in self.found.modules if id(module) not in tree.index]
         self._owners = parameters
         gradients = [t.grad for t in self.found.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
@@ -79,12 +82,17 @@ class Outside:
                 exchange.put(tensor, make)
         exchange.give_gradients()
 
-    def holdings(self) -> Iterator[Held]:
-        """What is held before the steps, with its kind and the number of the module that it is for."""
+    def holdings(self, stand_ins: Mapping[int, weakref.ref[Tensor]]) -> Iterator[Held]:
+        """What is held before the steps, with its kind and the number of the module that it is for.
+
+        Of what stands aside it is what stands for it.
+        """
         known = self._known()
-        for tensor in self.found.tensors:
-            if id(tensor) in self._own or id(tensor) in self._left:
+        for reached in self.found.tensors:
+            if id(reached) in self._own or id(reached) in self._left:
                 continue
+            tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
+            assert tensor is not None
             learns = tensor.is_leaf and tensor.requires_grad
             yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
 

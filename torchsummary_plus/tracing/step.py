@@ -29,6 +29,7 @@ from .passes import Listener, Pass, deep_stack
 from .questions import OUTSIDE, Answers
 from .real_steps import RealStep, measured_step, rehearse_step
 from .rehearsal import Rehearsal, rehearse
+from .remaking import remade
 from .semantics import StepKernels
 from .steps import Step, with_loss
 from .trace import GrewError, eager, materialised, unwrapped
@@ -191,8 +192,16 @@ def _record(task: _Task) -> MemoryLog:
         if mode_key is not None:
             watch.hold(mode_key)
 
+        of_model: set[int] = set()
+
         def put(tensor: Tensor) -> Tensor:
+            if id(tensor) in outside.alone.ids:
+                of_model.add(id(tensor))
+                return tensor
             return exchange.put(tensor, kernels.of_model)
+
+        def stand_in(tensor: Tensor) -> Tensor:
+            return remade(tensor, kernels.of_model if id(tensor) in of_model else kernels.other)
 
         away = Away(
             lambda tensor: exchange.put(tensor, kernels.offloaded),
@@ -203,10 +212,11 @@ def _record(task: _Task) -> MemoryLog:
             swap_tensors(with_loss(tree, task.step), put, put, away)
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
-        outside.put(exchange, kernels.other)
+        stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
+        outside.put(exchange, kernels.other, outside.alone.ids)
         watch.install()
         size = tree.size()
-        books = Books(kernels, ledger, task.step, exchange, list(outside.holdings()))
+        books = Books(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
         try:
             log = books.keep(task.example, embeddings)
         except (NeedsIntegerError, SummaryError):

@@ -64,7 +64,7 @@ class Steps:
     """The steps of one model, run as they are, and told to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: Sequence[Held] = ()
+        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Held] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree
@@ -72,7 +72,8 @@ class Steps:
         self.device = device
         self.account = account
         self.step = step
-        self.outside = outside
+        self.outside = outside or []
+        """What is there beside the model; it is cleared once it is booked, so that the program alone holds it."""
         self.doing = "forward"
         """What the step is about, to be blamed where it fails."""
         self.optimizer: torch.optim.Optimizer | None = None
@@ -97,6 +98,7 @@ class Steps:
     def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
         for tensor, kind, owner in self.outside:
             self.account.hold([tensor], kind, owner)
+        self.outside.clear()
         for parameter, owner in self.held.values():
             self.account.hold([parameter], "parameters", owner)
         for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:
