@@ -85,7 +85,9 @@ def _size(name: str) -> tuple[int, ...]:
         return (64, 100)
     if "cifar" in name:
         return (3, 32, 32)
-    if any(part in name for part in ("inception", "xception", "polynet", "nasnet")):
+    if name in ("polynet", "pnasnet5large"):
+        return (3, 331, 331)
+    if name.startswith(("inception", "xception")):
         return (3, 299, 299)
     if "pose" in name:
         return (3, 256, 192) if "simple" in name or "alpha" in name else (3, 256, 256)

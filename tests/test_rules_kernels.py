@@ -55,6 +55,12 @@ def by_groups_back(grad: Tensor, x: Tensor) -> Any:
     return aten.native_group_norm_backward(grad, x, each, each, ones(x), batch, channels, size, 1, [True, True, True])
 
 
+def by_layers_back(grad: Tensor, x: Tensor) -> Any:
+    size = list(x.shape[-1:])
+    each = torch.ones(*x.shape[:-1], 1)
+    return aten.native_layer_norm_backward(grad, x, size, each, each, torch.ones(size), None, [True, True, False])
+
+
 def padded(x: Tensor, mode: str) -> Any:
     return F.pad(x, (1, 1) * (x.dim() - 2), mode=mode)
 
@@ -71,6 +77,9 @@ OF_ONE: dict[str, Callable[[Tensor], Any]] = {
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2) if x.shape[1] == 8 and x.dim() == 4 else x,
     "replication_pad": lambda x: padded(x, "replicate"),
     "reflection_pad": lambda x: padded(x, "reflect") if min(x.shape[2:]) > 1 else x,
+    "pow": lambda x: 2.0**x,
+    "log_sigmoid": F.logsigmoid,
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2) if x.shape[1] == 8 else x,
     "masked_fill": lambda x: x.masked_fill(x > 0.5, 0.0),
 }
 
@@ -78,6 +87,7 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "batch_norm": lambda grad, x: normalised_back(grad, x, True),
     "batch_norm in eval": lambda grad, x: normalised_back(grad, x, False),
     "group_norm": by_groups_back,
+    "layer_norm": by_layers_back,
     "threshold": lambda grad, x: aten.threshold_backward(grad, x, 0),
     "leaky_relu": lambda grad, x: aten.leaky_relu_backward(grad, x, 0.1, False),
     "elu": lambda grad, x: aten.elu_backward(grad, 1.0, 1.0, 1.0, False, x),
@@ -95,6 +105,8 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "log_softmax": lambda grad, x: aten._log_softmax_backward_data(grad, x, 1, x.dtype),
     "masked_fill": lambda grad, x: grad.masked_fill(x > 0.5, 0.0),
     "mse_loss": lambda x, y: aten.mse_loss_backward(torch.ones(()), x, y, 1),
+    "smooth_l1_loss back": lambda x, y: aten.smooth_l1_loss_backward(torch.ones(()), x, y, 1, 1.0),
+    "huber_loss back": lambda x, y: aten.huber_loss_backward(torch.ones(()), x, y, 1, 1.0),
     "mse_loss of each": lambda x, y: F.mse_loss(x, y, reduction="none"),
     "smooth_l1_loss": lambda x, y: F.smooth_l1_loss(x, y, reduction="none"),
     "huber_loss": lambda x, y: F.huber_loss(x, y, reduction="none"),
@@ -103,7 +115,8 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 def strides(value: Any) -> list[tuple[int, ...]]:
-    return [tensor.stride() for tensor in (value if isinstance(value, (tuple, list)) else (value,))]
+    tensors = value if isinstance(value, (tuple, list)) else (value,)
+    return [tensor.stride() for tensor in tensors if tensor is not None]
 
 
 def assert_alike(name: str, run: Callable[..., Any], *tensors: Tensor) -> None:

@@ -112,6 +112,19 @@ def kept(x: Tensor, *others: Operand) -> Out:
     return x.shape, preserved(x), x.dtype
 
 
+@_register(KERNEL_RULES, "pow.Scalar")
+def power(base: Operand, exponent: Tensor) -> Out:
+    """In row-major order, as the kernel makes its result before it goes through its operands."""
+    sure(promoted((base, exponent)) is exponent.dtype and exponent.dtype in FLOATS)
+    return fresh(exponent.shape, exponent.dtype)
+
+
+@_register(CPU_RULES, "log_sigmoid_forward")
+def log_sigmoid(x: Tensor) -> Outs:
+    sure(x.dtype in FLOATS)
+    return [fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)]
+
+
 @_register(KERNEL_RULES, "masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
     """The kernel clones its first operand, broadcast, in row-major order."""
@@ -147,8 +160,8 @@ def cross_entropy_of_each(
     return x.shape, preserved(target), x.dtype
 
 
-@_register(KERNEL_RULES, "mse_loss_backward")
-def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Out:
+@_register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
+def loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: float) -> Out:
     """Into zeros in row-major order (``Loss.cpp``)."""
     sure(x.shape == target.shape and x.dtype is target.dtype is grad.dtype and x.dtype in FLOATS)
     return fresh(x.shape, x.dtype)
@@ -199,6 +212,14 @@ def _check_channels(x: Tensor, *parameters: Tensor | None) -> None:
     sure(all(p is None or (p.shape == x.shape[1:2] and p.dtype in known) for p in parameters))
 
 
+@_register(CPU_RULES, "_native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
+) -> Outs:
+    sure(training)
+    return batch_norm(x, weight, bias, None, None, True)  # type: ignore[return-value]
+
+
 @_register(CPU_RULES, "native_batch_norm_backward")
 def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
@@ -221,6 +242,18 @@ def group_norm_backward(
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
     of_x = in_format_of(x, x.shape, x.dtype)
+    return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
+
+
+@_register(KERNEL_RULES, "native_layer_norm_backward")
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, size: Sizes, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
+    wanted: Sequence[bool],
+) -> Outs:  # fmt: skip
+    """In row-major order whatever the input's (``layer_norm.cpp``)."""
+    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
+    parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
+    of_x = fresh(x.shape, x.dtype)
     return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
 
 
@@ -248,7 +281,23 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
     return replication_pad(x, padding)  # type: ignore[return-value]
 
 
-@_register(CPU_RULES, "replication_pad2d_backward replication_pad3d_backward reflection_pad2d_backward")
+@_register(CPU_RULES, "channel_shuffle")
+def channel_shuffle(x: Tensor, groups: int) -> Out:
+    sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)
+    return in_format_of(x, x.shape, x.dtype)
+
+
+@_register(CPU_RULES, "max_unpool2d")
+def max_unpool(x: Tensor, indices: Tensor, size: Sizes) -> Out:
+    sure(x.dim() == 4 and x.shape == indices.shape and indices.dtype is torch.int64 and len(size) == 2)
+    sure(numel(x.shape) and min(size) > 0)
+    return in_format_of(x, (*x.shape[:2], *size), x.dtype)
+
+
+@_register(
+    CPU_RULES,
+    "replication_pad2d_backward replication_pad3d_backward reflection_pad2d_backward reflection_pad3d_backward",
+)
 def pad_backward(grad: Tensor, x: Tensor, padding: Sizes) -> Out:
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype is grad.dtype and x.dtype in FLOATS and numel(x.shape))
     sure(grad.shape == padded(x, padding))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .processor import is_half
-from .workspace_copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
+from .workspace_copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
 
@@ -28,6 +28,22 @@ def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *rest: Any
     """Mean and rstd have the dtype of the weight on the CPU, else that of the input."""
     kind = x if weight is None else weight
     return None, *(itemsize(kind) * elements(t) for t in out[1:])
+
+
+@scratch("cpu", "aten::native_group_norm", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)
+def _group_norm(
+    out: Any, x: Any, weight: Any, bias: Any, n: int, channels: int, size: int, groups: int, *_: Any
+) -> int:
+    """In channels-last layout two sums for each channel of each sample; of large images for each thread and group."""
+    if suggested(x) is torch.contiguous_format:
+        return 0
+    large = size >= LARGE_IMAGE
+    sums = channels * torch.get_num_threads() + groups if large else channels
+    return 2 * n * sums * max(4, itemsize(x))
+
+
+LARGE_IMAGE = 1024
+"""Pixels of an image from which threads share it."""
 
 
 @scratch("cpu", "aten::native_group_norm_backward", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)
@@ -79,15 +95,20 @@ def _batch_norm_statistics(
 def _batch_norm_backward(
     out: Any, grad: Any, x: Any, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> int:
-    """The fast kernels allocate the input's gradient a second time and drop it; the sums come after that."""
-    return nbytes(x) if _same_layout(grad, x) is not None else _row(x)
+    """The fast kernels allocate the input's gradient a second time and drop it; each thread's sums come after that."""
+    layout = _same_layout(grad, x)
+    if layout is None or suggested(grad) is not suggested(x):
+        return _row(x)
+    by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
+    sums = (2 * torch.get_num_threads() + (not training)) * _row(x) if by_channel else 0
+    return max(nbytes(x), sums)
 
 
 @scratch("cpu", "aten::gelu_backward", source=f"{NATIVE}Activation.cpp, use_mkldnn_gelu", band=0.0)
 def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> int:
-    """oneDNN's kernel reads contiguous tensors only."""
+    """oneDNN's kernel reads and writes contiguous tensors only."""
     fast = approximate == "none" and x.is_contiguous() and x.dtype is torch.float32 and elements(x) > 1
-    return copied(grad) if fast else 0
+    return copied(grad) + copied(out) if fast else 0
 
 
 @scratch("cpu", "aten::_safe_softmax", source=f"{NATIVE}transformers/attention.cpp, _safe_softmax", band=0.0)
