@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import UnsupportedError
+from . import compat
 from .cuda_guard import Slot
 from .passes import Pass
 
@@ -64,7 +65,7 @@ class CudaEngine:
         """A view of a tensor whose node, with that of a leaf, has no stream."""
         outer, self.watch.in_engine = self.watch.in_engine, True
         try:
-            with self.watch.unheard(), torch.enable_grad(), torch._C.DisableTorchFunction():
+            with self.watch.unheard(), torch.enable_grad(), compat.no_function():
                 return tensor.view_as(tensor)
         finally:
             self.watch.in_engine = outer

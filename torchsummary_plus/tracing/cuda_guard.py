@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from . import compat
+
 _CUDA = 1
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
@@ -36,7 +38,7 @@ def cuda_guard() -> Iterator[bool]:
     if torch.cuda.is_initialized():
         yield True
         return
-    slot = Slot.find() if hasattr(torch._C, "_ensureCUDADeviceGuardSet") else None
+    slot = Slot.find() if compat.set_cuda_guard is not None else None
     if slot is None:
         yield torch.cuda.is_available()
         return
@@ -62,7 +64,7 @@ class Slot:
         registry = ctypes.c_void_p.in_dll(library, _REGISTRY)
         self._slots = (ctypes.c_void_p * (_CUDA + 1)).from_address(ctypes.addressof(registry))
         self.own = self.holds()
-        self.has_cards = torch.backends.cuda.is_built() and torch._C._cuda_getDeviceCount() > 0
+        self.has_cards = torch.backends.cuda.is_built() and compat.cuda_device_count() > 0
         answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
         pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
         methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
@@ -95,7 +97,7 @@ class Slot:
         """
         if self.own is None or self.has_cards:
             self.put(self._stub)
-        torch._C._ensureCUDADeviceGuardSet()
+        compat.set_cuda_guard()
         if self.holds() == self._stub:
             self.put(self.own)
             return False

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from . import compat
 from .fakes import Fake
 from .passes import Pass
 
@@ -32,8 +32,8 @@ class RenewedViews:
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, and see to the nodes that are made anew for views among its arguments, before or by it."""
         views = [tensor for tensor in _fakes((*args, *kwargs.values())) if tensor._is_view()]
-        self._see_to(views, torch._C._autograd._get_sequence_nr())
-        first = torch._C._autograd._get_sequence_nr()
+        self._see_to(views, compat.sequence_number())
+        first = compat.sequence_number()
         out = func(*args, **kwargs)
         self._see_to(views, first)
         for tensor in _fakes((out,)):
@@ -88,7 +88,7 @@ class _Scattered:
         if gradient.untyped_storage()._cdata != self._storage:
             gradient = gradient.new_zeros(self._elements)
             self._storage = gradient.untyped_storage()._cdata
-        strides = torch._prims_common.make_contiguous_strides_for(made.shape)
+        strides = compat.contiguous_strides(made.shape)
         return gradient.as_strided(made.shape, strides), *given_back[1:]
 
 
