@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing",
         "tracing.compat",
         "tracing.versions",
+        "tracing.older_kernels",
         "tracing.structures",
         "tracing.reach",
         "tracing.inputs",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -121,6 +122,33 @@ current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)
 
+PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
+"""The classes whose tensors are nothing more and run no code of their own; ``nn.Buffer`` since torch 2.5."""
+
+
+def _has_flag(name: str) -> bool:
+    """Whether Linux says that the processor has an instruction set; False elsewhere."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return any(name in line.split() for line in told.splitlines() if line.startswith("flags"))
+
+
+_PROCESSOR = "read from Linux instead; elsewhere the processor is taken for one without it"
+
+# The processor.
+has_avx512: Callable[[], bool] = probe(
+    "torch.cpu:_is_avx512_supported", _PROCESSOR, partial(_has_flag, "avx512bw"), "torch.cpu:_is_cpu_support_avx512"
+)
+has_avx512_bf16: Callable[[], bool] = probe(
+    "torch.cpu:_is_avx512_bf16_supported", _PROCESSOR, partial(_has_flag, "avx512_bf16")
+)
+has_amx_tiles: Callable[[], bool] = probe(
+    "torch.cpu:_is_amx_tile_supported", _PROCESSOR, partial(_has_flag, "amx_tile")
+)
+has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
+
 # TorchScript.
 ScriptModule: type = probe("torch:_C.ScriptModule", "scripted modules inside an object are not looked into", ())
 
@@ -132,6 +160,9 @@ lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _C
 lift_only_cpu: Callable[[bool], None] = probe("torch:_C._set_only_lift_cpu_tensors", _CARD, lambda _: None)
 fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _CARD, None)
+has_kernel: Callable[[str, str], bool] = probe(
+    "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA is not estimated", lambda *_: True
+)
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
 cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "no CUDA in this build", lambda: 0)
 
@@ -159,6 +190,21 @@ def capture_unasked() -> Iterator[None]:
 
 _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 """The name since torch 2.10, and the one before."""
+
+
+@contextmanager
+def attention_without_card(device: torch.device) -> Iterator[None]:
+    """While it holds, attention on a fake CUDA device is one formula where choosing its kernel would ask the card.
+
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend``, before torch 2.7.
+    """
+    if set_cuda_guard is not None or device.type != "cuda" or torch.cuda.is_available():
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ import torch
 
 from . import compat
 from .cuda_guard import cuda_guard
+from .older_kernels import older_kernels
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -191,7 +193,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     return fake
 
 
-CLASSES: set[type] = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor), Fake}
+CLASSES: set[type] = {*compat.PLAIN, Fake}
 """The classes of tensors that are nothing more."""
 
 
@@ -300,7 +302,13 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
     try:
-        with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels(), _wrappers_asked(), compat.autocast_available():
+        with (
+            cuda_guard() as Fake.cuda_is_guarded,
+            _cuda_kernels(),
+            _wrappers_asked(),
+            older_kernels(),
+            compat.autocast_available(),
+        ):
             for place, answer in answers.items():
                 setattr(*place, answer)
             yield None if in_use else compat.fake_mode_key
@@ -338,7 +346,7 @@ def _cuda_kernels() -> Iterator[None]:
         yield
         return
     with compat.library_scope("aten", "IMPL") as library:
-        for name in _ONE_KERNEL_ON_CUDA:
+        for name in filter(partial(hasattr, torch.ops.aten), _ONE_KERNEL_ON_CUDA):
             library.impl(name, _refuse, "CUDA")
         yield
 

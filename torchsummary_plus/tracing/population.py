@@ -26,9 +26,6 @@ from .structures import dtype_name
 
 T = TypeVar("T")
 
-PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""The classes whose tensors answer at once; the others may run code of their own."""
-
 PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
@@ -212,14 +209,14 @@ class Population:
             elif nn.Module in lineage or torch.optim.Optimizer in lineage:
                 self.owners.meet(one)
         for tensor in found:
-            if type(tensor) in PLAIN and tensor.requires_grad and tensor.is_leaf:
+            if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
                 self._meet_tensor(tensor)
         self._meet_gradients()
         for tensor in found:
             self._meet_tensor(tensor)
 
     def _meet_tensor(self, tensor: torch.Tensor) -> None:
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
+        if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
             if self._odd.find(tensor) is None:
                 self._odd.add(tensor)
                 self._book_parts(tensor)

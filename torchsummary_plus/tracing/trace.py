@@ -192,6 +192,7 @@ class _Runner:
             eager(),
             quiet_refusals(),
             standing_in_for(device) as mode_key,
+            compat.attention_without_card(device),
             FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
         ):
             if self.options.mode != "same":
