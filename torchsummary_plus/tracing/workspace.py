@@ -25,6 +25,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_selecting,
 )
 from .structures import all_tensors
+from .versions import since
 from .workspace_foreign import foreign_scratch, is_foreign
 from .workspace_registry import (
     ALL_RESULTS,
@@ -45,6 +46,10 @@ Capability = tuple[int, int]
 
 AMPERE: Capability = (8, 0)
 """The GPU that rules are asked about where none is known: an A100."""
+
+
+CUDA_FROM = "2.11"
+"""The release from which on the rules of scratch memory on CUDA hold; before, each is an estimate that is named."""
 
 
 class Workspaces:
@@ -71,6 +76,8 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
+        if self.backend == "cuda" and not since(CUDA_FROM):
+            self._note(name, _reach(args, kwargs, out))
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
             return (*(() if phases is None else phases.phases), AT_LAST)
