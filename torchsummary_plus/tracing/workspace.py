@@ -48,8 +48,8 @@ AMPERE: Capability = (8, 0)
 """The GPU that rules are asked about where none is known: an A100."""
 
 
-CUDA_FROM = "2.11"
-"""The release from which on the rules of scratch memory on CUDA hold; before, each is an estimate that is named."""
+MEASURED_FROM = {"cpu": "2.4", "cuda": "2.11"}
+"""The release from which on rules hold that do not say another; before it, each operator with one is named."""
 
 
 class Workspaces:
@@ -76,7 +76,7 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
-        if self.backend == "cuda" and not since(CUDA_FROM):
+        if not since(rule.since or MEASURED_FROM[self.backend]):
             self._note(name, _reach(args, kwargs, out))
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
