@@ -232,4 +232,11 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
 def uncompiled() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds. Call it where ``torch._dynamo`` is imported."""
     stance = getattr(torch.compiler, "set_stance", None)
-    return nullcontext() if stance is None else stance("force_eager")
+    if stance is not None:
+        return stance("force_eager")
+    place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
+    return replaced({place: partial(_ignoring, getattr(*place))}) if hasattr(*place) else nullcontext()
+
+
+def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
+    return set_callback(None)
