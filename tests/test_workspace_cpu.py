@@ -339,7 +339,8 @@ def transforms() -> Iterable[Call]:
     for dims in ([2, 3], [1, 2, 3], [3], [2]):
         yield aten._fft_c2r.default, z, dims, 0, 2 * (z.shape[dims[-1]] - 1)
     yield aten._fft_r2c.default, frames, [2], 0, True
-    yield aten._fft_r2c.default, ones(3, 16), [1], 0, True
+    if since("2.10"):  # Some earlier releases refuse it: MKL's "inconsistent configuration parameters".
+        yield aten._fft_r2c.default, ones(3, 16), [1], 0, True
 
 
 def test_fourier_transforms() -> None:

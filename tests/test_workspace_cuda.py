@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from releases import from_release
 from torch import nn
 from torch.nn import functional as F
 
@@ -201,7 +202,12 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [(AMPERE, "aten::_scaled_dot_product_flash_attention"), (HOPPER, "aten::_scaled_dot_product_cudnn_attention")],
+    [
+        (AMPERE, "aten::_scaled_dot_product_flash_attention"),
+        pytest.param(
+            HOPPER, "aten::_scaled_dot_product_cudnn_attention", marks=from_release("2.9", "cuDNN's attention first")
+        ),
+    ],
 )
 def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) -> None:
     model = nn.Sequential(nn.Linear(64, 64), Attention()).to(torch.bfloat16)

@@ -75,6 +75,7 @@ def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
 _FAKES = "no pass runs on fake tensors, and no memory is estimated"
 _STEP = "no memory is estimated"
 _CARD = "a CUDA step is estimated by the formulas of another device where torch asks for the card"
+_GUARD = "the guard of meta devices stands in for that of a card, and attention in a table on CUDA is one formula"
 _HISTORY = "measure_memory() of a CUDA device reports blocks, not the bytes asked for"
 
 # Dispatch: what C++ sees of a fake.
@@ -159,7 +160,7 @@ EventType: Any = probe("torch._C._profiler:_EventType", "no real step is read fr
 lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _CARD, lambda: False)
 lift_only_cpu: Callable[[bool], None] = probe("torch:_C._set_only_lift_cpu_tensors", _CARD, lambda _: None)
 fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
-set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _CARD, None)
+set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
 has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA is not estimated", lambda *_: True
 )
@@ -196,7 +197,7 @@ _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_captu
 def attention_without_card(device: torch.device) -> Iterator[None]:
     """While it holds, attention on a fake CUDA device is one formula where choosing its kernel would ask the card.
 
-    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend``, before torch 2.7.
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend``.
     """
     if set_cuda_guard is not None or device.type != "cuda" or torch.cuda.is_available():
         yield
