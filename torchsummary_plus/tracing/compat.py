@@ -232,7 +232,7 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 def uncompiled() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds. Call it where ``torch._dynamo`` is imported."""
-    stance = getattr(torch.compiler, "set_stance", None)
+    stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
     if stance is not None:
         return stance("force_eager")
     place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
