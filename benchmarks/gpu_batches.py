@@ -32,11 +32,7 @@ BEYOND = 16
 """Batches after the next that are tried where that one runs."""
 
 WAYS = (Way("fp32", "adamw"), Way("amp", "adamw"), Way("fp32", "momentum"), Way("amp16", "sgd"), Way("bf16"))
-LIBRARY = (
-    "resnet34 resnext50_32x4d efficientnet_b0 densenet121 convnext_tiny swin_t vit_b_32 squeezenet1_1 vgg11_bn"
-    " seresnet50 regnety_004 mixer_s32_224 deit_tiny_patch16_224 res2net50_26w_4s repvgg_a0 hf_bert hf_electra hf_gpt2"
-    " hf_opt hf_llama hf_t5 hf_bart hf_vit smp_unet_resnet18 smp_fpn_resnet18 diffusers_unet2d"
-).split()
+LIBRARY = ["resnet34", "resnext50_32x4d", "efficientnet_b0", "densenet121", "convnext_tiny", "swin_t", "vit_b_32", "squeezenet1_1", "vgg11_bn", "seresnet50", "regnety_004", "mixer_s32_224", "deit_tiny_patch16_224", "res2net50_26w_4s", "repvgg_a0", "hf_bert", "hf_electra", "hf_gpt2", "hf_opt", "hf_llama", "hf_t5", "hf_bart", "hf_vit", "smp_unet_resnet18", "smp_fpn_resnet18", "diffusers_unet2d"]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.memory_records import MemoryLog
 from torchsummary_plus.tracing.cuda_engine import CudaEngine
 from torchsummary_plus.tracing.cuda_guard import Slot
+from torchsummary_plus.tracing.versions import since
 
 no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a card has a guard of its own")
 
@@ -39,7 +40,10 @@ def operators(log: MemoryLog) -> set[str]:
 def test_what_is_one_kernel_on_cuda_is_one_operator() -> None:
     estimate = estimate_memory(Normed(), (64,), 8, "cuda", optimizer="sgd")
     made = operators(estimate.log)
-    assert {"_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward", "mish_backward"} <= made
+    assert {"silu_backward", "mish_backward"} <= made
+    if not since("2.8"):
+        pytest.skip("torch 2.8 has a kernel for RMSNorm first")
+    assert {"_fused_rms_norm", "_fused_rms_norm_backward"} <= made
     assert not {"sigmoid", "rsqrt", "pow.Tensor_Scalar"} & made
     rows = 8 * 64 * 4
     footprints = {module.path: module.own for module in estimate.by_module}

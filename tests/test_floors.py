@@ -19,7 +19,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 1: the only folder that touches a live model
     (
         "tracing",
+        "tracing.compat",
         "tracing.versions",
+        "tracing.older_kernels",
         "tracing.structures",
         "tracing.reach",
         "tracing.inputs",

@@ -50,7 +50,7 @@ def test_other_libraries_are_recorded_in_every_way() -> None:
     assert len(chosen) == len({v.name for v in chosen})
     assert len(chosen) + len(configurations()) >= 200
     assert 2 * sum(v.held_out for v in chosen) >= len(chosen)
-    libraries = "torchvision timm transformers monai segmentation_models_pytorch diffusers torch_geometric".split()
+    libraries = ["torchvision", "timm", "transformers", "monai", "segmentation_models_pytorch", "diffusers", "torch_geometric"]
     assert {v.family.library for v in chosen} == set(libraries)
     assert {v.way.precision for v in chosen} == {"fp32", "tf32", "ieee", "amp", "amp16", "bf16", "fp16"}
     assert {v.way.optimizer for v in chosen} >= {"none", "sgd", "momentum", "adam", "adamw", "fused", "8bit"}

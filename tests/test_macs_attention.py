@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from counting import CONTEXTS, Context, count, meta, rand, torchs_own, unknown
+from releases import from_release
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -74,12 +75,17 @@ FUSED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
 }
 
 
+meta_kernels = from_release("2.6", "the meta kernels of attention on CUDA")
+
+
+@meta_kernels
 @pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
 def test_attention_that_only_a_gpu_runs(fused: Callable[[Tensor, Tensor, Tensor], Any]) -> None:
     q, k, v = (meta(2, 4, length, 16, dtype=torch.half) for length in (5, 8, 8))
     assert count(lambda: fused(q, k, v)) == square(2, 4, 5, 8, 16)
 
 
+@meta_kernels
 def test_attention_with_length_before_heads() -> None:
     q, k, v = (meta(2, length, 4, 16, dtype=torch.half) for length in (5, 8, 8))
     true = square(2, 4, 5, 8, 16)
@@ -87,6 +93,7 @@ def test_attention_with_length_before_heads() -> None:
     assert count(lambda: aten._efficient_attention_forward(q, k, v, None, None, None, 5, 8, 0.0, 0)) == true
 
 
+@meta_kernels
 def test_sequences_packed_end_to_end_are_unknown() -> None:
     """Only the values of ``starts`` tell their lengths."""
     q, starts = meta(13, 4, 16, dtype=torch.half), meta(3, dtype=torch.int32)
@@ -94,6 +101,7 @@ def test_sequences_packed_end_to_end_are_unknown() -> None:
     assert unknown(run) == {"aten._flash_attention_forward.default"}
 
 
+@meta_kernels
 @pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
 def test_torchs_counter_agrees_on_fused_attention(name: str) -> None:
     q, k, v = (meta(2, 4, length, 16, dtype=torch.half) for length in (5, 8, 8))

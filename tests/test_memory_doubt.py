@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from memory_truth import measure
+from releases import from_release
 from torch import Tensor, nn
 
 from torchsummary_plus import MemoryEstimate
@@ -60,9 +61,13 @@ WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
     "_unsafe_masked_index_put_accumulate": put,
 }
 
+_RELEASES = {
+    name: from_release("2.5", name) for name in ("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate")
+}
+
 
 @pytest.mark.parametrize("side", [2, 60])
-@pytest.mark.parametrize("name", WITHOUT_A_RULE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_RELEASES.get(name, ())) for name in WITHOUT_A_RULE])
 def test_the_truth_is_in_the_range(name: str, side: int) -> None:
     model, x = Applied(WITHOUT_A_RULE[name], side), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)

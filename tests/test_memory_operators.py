@@ -125,12 +125,14 @@ def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
     assert told == "multi_margin_loss_backward in the step, 2 times: sizes as on zeros"
 
 
-@torch.library.custom_op("torchsummary_plus_tests::cubed", mutates_args=())
+@torch.library.custom_op("torchsummary_plus_tests::cubed", mutates_args=(), schema="(Tensor x) -> Tensor")
 def cubed(x: Tensor) -> Tensor:
     return x**3
 
 
-@torch.library.custom_op("torchsummary_plus_tests::cubed_backward", mutates_args=())
+@torch.library.custom_op(
+    "torchsummary_plus_tests::cubed_backward", mutates_args=(), schema="(Tensor grad, Tensor x) -> Tensor"
+)
 def cubed_backward(grad: Tensor, x: Tensor) -> Tensor:
     return 3 * x**2 * grad
 

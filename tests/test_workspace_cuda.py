@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from releases import from_release
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,6 +16,7 @@ from torchsummary_plus.tracing.fakes import standing_in_for
 from torchsummary_plus.tracing.inputs import make_example
 from torchsummary_plus.tracing.semantics_cuda import attention_kernel
 from torchsummary_plus.tracing.step import Step, record_step
+from torchsummary_plus.tracing.versions import since
 from torchsummary_plus.tracing.workspace import AMPERE, Capability, Workspaces
 from torchsummary_plus.tracing.workspace_cuda import workspace_bytes
 
@@ -151,8 +153,9 @@ def kernel(
 
 
 def test_the_attention_kernel_of_each_gpu() -> None:
+    first = "cudnn" if since("2.9") else "flash"
     assert [kernel(c) for c in (VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL, RTX50)] == [
-        *("math", "math", "flash", "flash", "cudnn", "cudnn", "flash")
+        *("math", "math", "flash", "flash", first, first, "flash")
     ]
     assert kernel(VOLTA, torch.float16) == kernel(AMPERE, torch.float32) == kernel(AMPERE, mask=True) == "efficient"
     assert kernel(HOPPER, mask=True) == "cudnn"
@@ -202,7 +205,12 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize(
     ("capability", "name"),
-    [(AMPERE, "aten::_scaled_dot_product_flash_attention"), (HOPPER, "aten::_scaled_dot_product_cudnn_attention")],
+    [
+        (AMPERE, "aten::_scaled_dot_product_flash_attention"),
+        pytest.param(
+            HOPPER, "aten::_scaled_dot_product_cudnn_attention", marks=from_release("2.9", "cuDNN's attention first")
+        ),
+    ],
 )
 def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) -> None:
     model = nn.Sequential(nn.Linear(64, 64), Attention()).to(torch.bfloat16)

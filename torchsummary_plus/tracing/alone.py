@@ -37,7 +37,7 @@ class Alone:
             for tensor in _held(_value(place)):
                 counts[id(tensor)] = counts.get(id(tensor), 0) + 1
                 entries.setdefault(id(tensor), []).append(place)
-            tensor = None  # noqa: PLW2901  (the name would be one more holder)
+            tensor = None
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
         for index in range(len(found.tensors)):

@@ -16,10 +16,13 @@ from typing import Any
 import torch
 
 from ..errors import UnsupportedError
+from . import compat
 from .cuda_guard import Slot
 from .passes import Pass
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
+_SEEN = "torchsummary_plus"
+"""The note on a node that was made while its leaf was seen as meta."""
 
 
 class CudaEngine:
@@ -36,6 +39,7 @@ class CudaEngine:
         """Make the node that accumulates the gradient of a leaf, for the graph up to the next backward or for all."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
+            node.metadata[_SEEN] = True
             (self.lasting if lasting else self.fresh).append(node)
 
     @contextmanager
@@ -64,7 +68,7 @@ class CudaEngine:
         """A view of a tensor whose node, with that of a leaf, has no stream."""
         outer, self.watch.in_engine = self.watch.in_engine, True
         try:
-            with self.watch.unheard(), torch.enable_grad(), torch._C.DisableTorchFunction():
+            with self.watch.unheard(), torch.enable_grad(), compat.no_function():
                 return tensor.view_as(tensor)
         finally:
             self.watch.in_engine = outer
@@ -75,7 +79,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
     waiting, seen = list(nodes), set(nodes)
     while waiting:
         node = waiting.pop()
-        if node.name() == _ACCUMULATES and any(one.device.type == "cuda" for one in node._input_metadata):
+        if node.name() == _ACCUMULATES and _has_stream(node):
             raise UnsupportedError(
                 "a leaf that the step itself makes needs a card here, as this torch is built for CUDA; "
                 "a CPU build of torch estimates it without one"
@@ -83,3 +87,10 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
         following = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= following
         waiting.extend(following)
+
+
+def _has_stream(node: Any) -> bool:
+    """Whether a node that accumulates a gradient knows a card's stream; torch tells since 2.5, before we remember."""
+    if hasattr(node, "_input_metadata"):
+        return any(one.device.type == "cuda" for one in node._input_metadata)
+    return node.variable.device.type == "cuda" and _SEEN not in node.metadata

@@ -4,7 +4,7 @@ Composite operators, autocast and indexing ask C++ for a tensor's device, and th
 without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver: it fails without
 a card, and with one takes memory of it for a context. torch can put a fake one there (``_ensureCUDADeviceGuardSet``),
 but does so only in the place of a guard that counts no devices: where there is none, a stub that answers 0 to
-everything is put there for that one question. Where any step is missing (another platform, an older torch) nothing is
+everything is put there for that one question. Where any step is missing (another platform) nothing is
 changed and the caller is told so: fakes then have CUDA's dispatch keys only. What a backward asks on a CUDA build is
 the subject of :mod:`cuda_engine`.
 
@@ -20,8 +20,13 @@ from pathlib import Path
 
 import torch
 
+from . import compat
+
 _CUDA = 1
-_REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
+_META = 14
+"""Their numbers in ``c10::DeviceType``."""
+
+_REGISTER = "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _METHODS = 64
 """More virtual methods than the interface of a device guard has."""
@@ -36,7 +41,7 @@ def cuda_guard() -> Iterator[bool]:
     if torch.cuda.is_initialized():
         yield True
         return
-    slot = Slot.find() if hasattr(torch._C, "_ensureCUDADeviceGuardSet") else None
+    slot = Slot.find()
     if slot is None:
         yield torch.cuda.is_available()
         return
@@ -57,12 +62,12 @@ class Slot:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._register = getattr(library, _REGISTER)
-        self._register.argtypes = [ctypes.c_int8, ctypes.c_void_p]
+        self._register.argtypes = [ctypes.c_void_p, ctypes.c_int8, ctypes.c_void_p]
         self._register.restype = None
         registry = ctypes.c_void_p.in_dll(library, _REGISTRY)
-        self._slots = (ctypes.c_void_p * (_CUDA + 1)).from_address(ctypes.addressof(registry))
+        self._slots = (ctypes.c_void_p * (_META + 1)).from_address(ctypes.addressof(registry))
         self.own = self.holds()
-        self.has_cards = torch.backends.cuda.is_built() and torch._C._cuda_getDeviceCount() > 0
+        self.has_cards = torch.backends.cuda.is_built() and compat.cuda_device_count() > 0
         answer_zero = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: 0)
         pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
         methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
@@ -85,17 +90,22 @@ class Slot:
 
     def put(self, address: int | None) -> None:
         """Register a guard, or none."""
-        self._register(_CUDA, address)
+        self._register(None, _CUDA, address)
 
     def fill(self) -> bool:
         """Let torch put its fake guard there; False, and the slot as it was, if it did not.
 
+        An older torch has none: there the guard of meta devices, which does nothing either, takes its place.
+
         In a CUDA build without a card it may be there already, for good: torch's own fake mode puts it there. It is
         then not replaced, as torch gives the memory of one up when it makes another.
         """
+        if compat.set_cuda_guard is None:
+            self.put(self._slots[_META])
+            return self.holds() is not None
         if self.own is None or self.has_cards:
             self.put(self._stub)
-        torch._C._ensureCUDADeviceGuardSet()
+        compat.set_cuda_guard()
         if self.holds() == self._stub:
             self.put(self.own)
             return False

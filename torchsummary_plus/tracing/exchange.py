@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import compat
 from .fakes import is_plain
 from .remaking import remade
 
@@ -139,10 +140,10 @@ def _swap(one: Any, other: Any) -> None:
     Autocast's cache has some to parameters, and so may garbage have that is not collected yet.
     """
     try:
-        torch._C._swap_tensor_impl(one, other)
+        compat.swap_tensors(one, other)
     except RuntimeError:
         torch.clear_autocast_cache()
         gc.collect()
-        torch._C._swap_tensor_impl(one, other)
+        compat.swap_tensors(one, other)
     one.__class__, other.__class__ = other.__class__, one.__class__
     one.__dict__, other.__dict__ = vars(other), vars(one)

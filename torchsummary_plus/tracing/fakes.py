@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.optim import optimizer
-from torch.utils import _foreach_utils
 
+from . import compat
 from .cuda_guard import cuda_guard
+from .older_kernels import older_kernels
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -60,7 +61,7 @@ class Fake(torch.Tensor):
     at_one: bool | None = None
     """Of booleans: what they are where each value that nobody knows is 1."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -164,14 +165,14 @@ class in_kernel:
 
     def __enter__(self) -> None:
         self.outer = _here.in_kernel
-        self.meta = torch._C._meta_in_tls_dispatch_include()
-        self.guards = [torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()]
-        torch._C._set_meta_in_tls_dispatch_include(True)
+        self.meta = compat.sees_meta()
+        self.guards = [compat.no_dispatch(), compat.keep_dispatch_keys()]
+        compat.see_meta(True)
         _here.in_kernel = True
 
     def __exit__(self, *_: object) -> None:
         _here.in_kernel = self.outer
-        torch._C._set_meta_in_tls_dispatch_include(self.meta)
+        compat.see_meta(self.meta)
         while self.guards:
             self.guards.pop()
 
@@ -192,7 +193,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     return fake
 
 
-CLASSES: set[type] = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor), Fake}
+CLASSES: set[type] = {*compat.PLAIN, Fake}
 """The classes of tensors that are nothing more."""
 
 
@@ -244,7 +245,7 @@ def check_fakeable(tensor: torch.Tensor) -> None:
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
     """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`."""
     check_fakeable(tensor)
-    guard = torch._C._DisableTorchDispatch()
+    guard = compat.no_dispatch()
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
     fake = wrap(meta, device, tensor.requires_grad)
     del guard
@@ -289,8 +290,6 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
     if device.type != "cuda":
         yield None
         return
-    from torch.cuda.amp import common
-
     in_use = torch.cuda.is_initialized()
     answers: dict[tuple[Any, str], Callable[..., Any]] = {
         (torch.cuda, "get_device_capability"): _always(capability),
@@ -298,19 +297,24 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
         (torch.cuda, "current_device"): _always(device.index or 0),
         (torch.cuda, "synchronize"): _always(None),
         (torch.cuda, "is_current_stream_capturing"): _always(False),
-        (common, "amp_definitely_not_available"): _always(False),
     }
     asked = {place: getattr(*place) for place in answers}
-    lifted = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True)
+    lifted = compat.lifts_only_cpu()
+    compat.lift_only_cpu(True)
     try:
-        with cuda_guard() as Fake.cuda_is_guarded, _cuda_kernels(), _wrappers_asked():
+        with (
+            cuda_guard() as Fake.cuda_is_guarded,
+            _cuda_kernels(),
+            _wrappers_asked(),
+            older_kernels(),
+            compat.autocast_available(),
+        ):
             for place, answer in answers.items():
                 setattr(*place, answer)
-            yield None if in_use else torch._C._TorchDispatchModeKey.FAKE
+            yield None if in_use else compat.fake_mode_key
     finally:
         Fake.cuda_is_guarded = False
-        torch._C._set_only_lift_cpu_tensors(lifted)
+        compat.lift_only_cpu(lifted)
         for place, function in asked.items():
             setattr(*place, function)
 
@@ -341,8 +345,8 @@ def _cuda_kernels() -> Iterator[None]:
     if torch.backends.cuda.is_built():
         yield
         return
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        for name in _ONE_KERNEL_ON_CUDA:
+    with compat.library_scope("aten", "IMPL") as library:
+        for name in filter(partial(hasattr, torch.ops.aten), _ONE_KERNEL_ON_CUDA):
             library.impl(name, _refuse, "CUDA")
         yield
 
@@ -361,15 +365,11 @@ def taken_for_tensors() -> Iterator[None]:
 
     Adam asks the card here, whatever device it is for, whether its stream is being captured: that is not asked.
     """
-    lists: tuple[list[Any], ...] = (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types)
-    kind: Any = optimizer.Optimizer
-    asked = kind._accelerator_graph_capture_health_check
-    kind._accelerator_graph_capture_health_check = _always(None)
-    for types in lists:
+    for types in compat.foreach_types:
         types.append(Fake)
     try:
-        yield
+        with compat.capture_unasked():
+            yield
     finally:
-        kind._accelerator_graph_capture_health_check = asked
-        for types in lists:
+        for types in compat.foreach_types:
             types.remove(Fake)

@@ -106,7 +106,7 @@ def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None)
 def _dtype(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(
         r"same dtype|dtype mismatch|mixed dtype|match weight dtype|[Ii]nput type .* should be the same|"
-        r"expected .* dtype|not implemented for '",
+        r"expected .* dtype|must have the type torch|not implemented for '",
         message,
     ):
         own = next((p.dtype for p in module.parameters()), None)

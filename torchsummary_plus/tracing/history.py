@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from . import compat
+
 Requests = dict[int, deque[int]]
 """Address -> the bytes that were asked for there, one allocation after the other."""
 
@@ -73,12 +75,10 @@ class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
 
     def __enter__(self) -> AllocatorHistory:
         if self.device.type == "cuda":
-            self._is_ours = not torch._C._cuda_isHistoryEnabled()
+            self._is_ours = not compat.history_enabled()
             if self._is_ours:
-                torch.cuda.memory._record_memory_history(
-                    "all", context=None, stacks="python", device=self.device, clear_history=True
-                )
-            snapshot = torch.cuda.memory._snapshot(self.device)
+                compat.record_history("all", context=None, stacks="python", device=self.device, clear_history=True)
+            snapshot = compat.allocator_snapshot(self.device)
             self.blocks = blocks(snapshot["segments"])
             self._before = len(snapshot["device_traces"][self._index()])
             self._start_bytes = torch.cuda.memory_allocated(self.device)
@@ -90,10 +90,10 @@ class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
     ) -> None:
         if self.device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
-            entries = torch.cuda.memory._snapshot(self.device)["device_traces"][self._index()][self._before :]
+            entries = compat.allocator_snapshot(self.device)["device_traces"][self._index()][self._before :]
             self.requests, self.happened = requests(entries), happened(entries)
             if self._is_ours:
-                torch.cuda.memory._record_memory_history(None, device=self.device)
+                compat.record_history(None, device=self.device)
 
     def _index(self) -> int:
         return torch.cuda.current_device() if self.device.index is None else self.device.index

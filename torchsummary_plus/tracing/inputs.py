@@ -12,6 +12,7 @@ import torch
 
 from ..errors import InputError, choice_error
 from ..units import describe
+from . import compat
 from .structures import all_tensors, first_tensor, replace_tensors
 
 MASK = 1 << 21
@@ -209,7 +210,7 @@ def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     if is_whole and tensor.numel() // max(1, tensor.shape[0]) * batch <= MASK:
         return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
-    layout = torch._prims_common.suggest_memory_format(tensor)
+    layout = compat.suggest_memory_format(tensor)
     empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
     return empty.requires_grad_(tensor.requires_grad)
 

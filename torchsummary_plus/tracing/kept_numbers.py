@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from . import compat
+
 NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}
 """The bytes of the tensor that torch makes of a number."""
 
@@ -39,7 +41,7 @@ class KeptNumbers:
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator that was given a number as its second argument."""
         if len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
-            number = torch._C._autograd._get_sequence_nr()
+            number = compat.sequence_number()
             self._given = weakref.ref(out), args[1] if func in _KEEPING else None, number
 
     def settle(self) -> None:
@@ -61,7 +63,7 @@ class KeptNumbers:
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of the number in a gradient's operator that is no new tensor, as the node has kept it."""
         size = NUMBERS.get(type(args[1]), 0) if len(args) > 1 else 0
-        node = torch._C._current_autograd_node() if size else None
+        node = compat.current_node() if size else None
         if node is None:
             return 0
         return size if node.name() in _NODES or node._sequence_nr() in self._nodes_of_views else 0

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch._ops import OpOverload
 
+from . import compat
 from .conv_backend import settings
 from .fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
 from .inputs import MASK
@@ -142,8 +143,8 @@ class FakeKernels:
         """Put a real tensor where its fake lies after an operator that moved that; from then on it has no bytes."""
         storage = self.twins.of(tensor.untyped_storage())
         if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
-            guard = torch._C._DisableTorchDispatch()
-            with torch._C.DisableTorchFunction():
+            guard = compat.no_dispatch()
+            with compat.no_function():
                 tensor.data = fake
             del guard
 
@@ -372,7 +373,7 @@ def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> A
 def _cook(recipe: Any, found: list[Fake]) -> Any:
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
-        guard = torch._C._DisableTorchDispatch()
+        guard = compat.no_dispatch()
         fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
         del guard
         return fake
@@ -387,7 +388,7 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
 
 def _viewing(view: View, base: Fake) -> Fake:
     """A view of a fake; torch's own kernels would import half of torch.distributed to make one."""
-    guard = torch._C._DisableTorchDispatch()
+    guard = compat.no_dispatch()
     plain = torch.empty(0, dtype=base.dtype, device=META)
     plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
     fake = wrap(plain, base.fake_device)

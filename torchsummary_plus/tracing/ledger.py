@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from . import compat
 from .cudnn.asking import Cudnn
 from .fakes import Fake
 from .kept_numbers import KeptNumbers
@@ -146,7 +147,7 @@ class Ledger(Listener):
 
     def _turn(self, module: int) -> None:
         """From the next autograd node on, nodes are made by ``module``."""
-        number = torch._C._autograd._get_sequence_nr()
+        number = compat.sequence_number()
         if self._node_starts[-1] == number:
             self._node_modules[-1] = module
         else:
@@ -159,7 +160,7 @@ class Ledger(Listener):
             frame = frame.outer
         if frame is not None and frame.module is not None:
             return frame.module
-        node = torch._C._current_autograd_node() if self.phase == "backward" else None
+        node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE
         return self.made_in(node._sequence_nr())

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from . import compat
 from .passes import Frame, Listener
 from .questions import OUTSIDE
 from .stored import all_stored
@@ -55,12 +56,12 @@ class Marks(Listener):
         if self.phase == "end":
             self.enter("forward", self.step)
         if frame.module is not None:
-            write("begin", frame.module, torch._C._autograd._get_sequence_nr())
+            write("begin", frame.module, compat.sequence_number())
 
     def end(self, frame: Frame, output: Any) -> None:
         if frame.module is not None:
             found = addresses(all_tensors(output), self.device)
-            write("end", frame.module, torch._C._autograd._get_sequence_nr(), found)
+            write("end", frame.module, compat.sequence_number(), found)
 
 
 def write(*mark: Any) -> None:

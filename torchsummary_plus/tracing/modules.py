@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..records import ModuleSpec, ParameterSpec
+from . import compat
 from .layers import layer_spec
 from .offloading import execution_device
 from .stored import stored
@@ -169,7 +170,7 @@ class _Keys:
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights and biases that a quantized module keeps packed, out of reach of ``parameters()``."""
     for name, value in vars(module).items():
-        if isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule):
+        if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             for position, tensor in enumerate(_unpacked(value)):
                 yield f"{name}.{position}", tensor
 

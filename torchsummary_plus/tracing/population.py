@@ -18,16 +18,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..tracking_records import Holding
+from . import compat
 from .owners import Owners
 from .structures import dtype_name
 
 T = TypeVar("T")
-
-PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""The classes whose tensors answer at once; the others may run code of their own."""
 
 PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
@@ -212,14 +209,14 @@ class Population:
             elif nn.Module in lineage or torch.optim.Optimizer in lineage:
                 self.owners.meet(one)
         for tensor in found:
-            if type(tensor) in PLAIN and tensor.requires_grad and tensor.is_leaf:
+            if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
                 self._meet_tensor(tensor)
         self._meet_gradients()
         for tensor in found:
             self._meet_tensor(tensor)
 
     def _meet_tensor(self, tensor: torch.Tensor) -> None:
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
+        if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
             if self._odd.find(tensor) is None:
                 self._odd.add(tensor)
                 self._book_parts(tensor)
@@ -315,14 +312,14 @@ class Population:
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The plain tensors that hold the memory of an unusual one: values and indices of a sparse one, a quantized
     one's scales. Of a subclass that wraps others there are none: those are tensors of their own."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with compat.no_subclass_function():
         if tensor.layout is torch.sparse_coo:
             yield from (tensor._values(), tensor._indices())
         elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
             yield from (tensor.values(), tensor.crow_indices(), tensor.col_indices())
         elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
             yield from (tensor.values(), tensor.ccol_indices(), tensor.row_indices())
-        elif tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor):
+        elif tensor.layout is torch.strided and not compat.is_wrapper_subclass(tensor):
             yield tensor
             if tensor.is_quantized and tensor.qscheme() in PER_CHANNEL:
                 yield from (tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points())

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from . import compat
+
 _NARROW = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 _WITHOUT_BF16 = (*_NARROW, "AVX512_CORE", "AVX512_CORE_VNNI")
 _WITHOUT_FP16 = (*_WITHOUT_BF16, "AVX512_CORE_BF16")
@@ -25,13 +27,13 @@ def _limit() -> str:
 @cache
 def has_avx512() -> bool:
     """Whether oneDNN may use AVX-512; torch's own kernels are limited by another variable, ``ATEN_CPU_CAPABILITY``."""
-    return torch.cpu._is_avx512_supported() and _limit() not in _NARROW
+    return compat.has_avx512() and _limit() not in _NARROW
 
 
 @cache
 def has_avx512_bf16() -> bool:
     """Whether oneDNN may use AVX-512's instructions for bfloat16."""
-    return has_avx512() and torch.cpu._is_avx512_bf16_supported() and _limit() not in _WITHOUT_BF16
+    return has_avx512() and compat.has_avx512_bf16() and _limit() not in _WITHOUT_BF16
 
 
 @cache
@@ -43,13 +45,13 @@ def has_avx512_fp16() -> bool:
 @cache
 def has_tiles() -> bool:
     """Whether oneDNN may use the matrix tiles (AMX), which take bfloat16."""
-    return has_avx512() and torch.cpu._is_amx_tile_supported() and _limit() not in _WITHOUT_TILES
+    return has_avx512() and compat.has_amx_tiles() and _limit() not in _WITHOUT_TILES
 
 
 @cache
 def has_fp16_tiles() -> bool:
     """Whether these tiles take float16 too."""
-    return has_tiles() and torch.cpu._is_amx_fp16_supported() and _limit() not in _WITHOUT_FP16_TILES
+    return has_tiles() and compat.has_amx_fp16() and _limit() not in _WITHOUT_FP16_TILES
 
 
 @cache

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import torch
-from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import profile
 
 from ..memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from . import compat
 from .history import Happened, Requests
 from .marks import STOP, read
 from .questions import OUTSIDE
@@ -52,7 +51,7 @@ def changes(done: profile, device: str) -> list[Change]:
     while waiting:
         event, names, calls, node = waiting.pop()
         fields = event.extra_fields
-        if event.tag == _EventType.Allocation:
+        if event.tag == compat.EventType.Allocation:
             if fields.device.type == device:
                 found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls, node))
             continue
@@ -60,7 +59,7 @@ def changes(done: profile, device: str) -> list[Change]:
         if mark is not None:
             found.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
             continue
-        if event.tag == _EventType.TorchOp and event.name.startswith(ENGINE):
+        if event.tag == compat.EventType.TorchOp and event.name.startswith(ENGINE):
             node = fields.sequence_number
         count += 1
         inside = (*names, event.name), (*calls, count), node
@@ -97,7 +96,7 @@ def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
 @cache
 def composites() -> frozenset[str]:
     """Operators that are made of others wherever they run: the others are what a dispatch mode sees."""
-    listed = torch._C._dispatch_get_registrations_for_dispatch_key
+    listed = compat.composite_registrations
     composite, own = (
         {name.partition(".")[0] for key in keys for name in listed(key)}
         for keys in (("CompositeImplicitAutograd",), ("CPU", "CompositeExplicitAutograd"))

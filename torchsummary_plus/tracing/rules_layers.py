@@ -29,6 +29,7 @@ from .rulebook import (
     rule,
     sure,
 )
+from .versions import since
 
 
 def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
@@ -314,6 +315,7 @@ def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__
     sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
     sure(key.shape[0] == batch and key.shape[3] == size)
     sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
+    sure(since("2.6"))  # The output lay token by token before, as the meta kernel says.
     return [(query.shape, preserved(query), query.dtype), sums]
 
 

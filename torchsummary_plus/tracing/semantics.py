@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from . import compat
 from .at_one import note_at_one
 from .fakes import META, Fake
 from .kernels import tensors_of
@@ -50,7 +51,7 @@ class StepKernels(ValuedKernels):
             func, args = aten.alias.default, args[:1]
         if not watch.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
-        node = torch._C._current_autograd_node()
+        node = compat.current_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
         fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
@@ -104,13 +105,13 @@ class StepKernels(ValuedKernels):
         if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
             return False
         storage = held.untyped_storage()
-        counts = held._use_count(), torch._C._storage_Use_Count(storage._cdata)
+        counts = held._use_count(), compat.storage_use_count(storage._cdata)
         made_in, _ = self.made.get(self.twins.of(storage)._cdata, (None, None))
         return (
             counts == (4, 2)
             and (made_in != number or _gives_twice(node))
             and (held.shape, held.dtype) == (added.shape, added.dtype)
-            and torch._prims_common.is_non_overlapping_and_dense_or_false(held)
+            and compat.is_dense(held)
         )
 
 
@@ -186,8 +187,7 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 @contextmanager
 def engine_watched(functions: StepFunctions) -> Iterator[None]:
     """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
-    engine: Any = torch.autograd
-    run = engine._engine_run_backward
+    run = getattr(*compat.RUN_BACKWARD)
     watch = functions.watch
 
     def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,8 +203,5 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         finally:
             watch.in_engine, watch.transformed = outer
 
-    engine._engine_run_backward = watched
-    try:
+    with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield
-    finally:
-        engine._engine_run_backward = run

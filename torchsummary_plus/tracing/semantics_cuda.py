@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .versions import since
 from .workspace import Capability
 from .workspace_cuda import KEPT, rnn_workspace
 
@@ -88,14 +89,18 @@ def attention_kernel(
     is_causal: bool,
     trains: bool,
 ) -> str:
-    """ "cudnn", "flash", "efficient" or "math": cuDNN's is first on Hopper and Blackwell of the data centre alone."""
+    """ "cudnn", "flash", "efficient" or "math": cuDNN's is first on Hopper and Blackwell of the data centre alone.
+
+    torch 2.8 and earlier never prefer it.
+    """
     width, widest = query.shape[-1], max(query.shape[-1], value.shape[-1])
     rows, columns = query.shape[-2], key.shape[-2]
     batched = query.dim() == key.dim() == value.dim() == 4
     half = query.dtype in HALVES and (query.dtype is torch.float16 or capability >= (8, 0))
     flags = torch.backends.cuda
     if (
-        capability in ((9, 0), (10, 0))
+        since("2.9")
+        and capability in ((9, 0), (10, 0))
         and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
         and flags.cudnn_sdp_enabled()
         and (batched and half and min(rows, columns) > 1)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from . import compat
 from .cuda_engine import CudaEngine
 from .fakes import Fake
 from .inputs import MASK
@@ -30,7 +31,7 @@ _NODE = "_torchsummary_plus_node"
 
 def note_node(error: BaseException) -> None:
     """Remember with an exception from which autograd node it came."""
-    node = torch._C._current_autograd_node()
+    node = compat.current_node()
     if node is not None:
         error.__dict__.setdefault(_NODE, node._sequence_nr())
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from . import compat
 from .fakes import Fake
 from .passes import Pass
 
@@ -44,14 +45,14 @@ class RenewedViews:
             view, first = self._pending.pop()
             self._see_to([view], first)
         views = _views((*args, *kwargs.values()))
-        self._see_to(views, torch._C._autograd._get_sequence_nr())
-        first = torch._C._autograd._get_sequence_nr()
+        self._see_to(views, compat.sequence_number())
+        first = compat.sequence_number()
         out = func(*args, **kwargs)
         self._see_to(views, first)
         for view in _views((out,)):
             if view not in self._versions:
                 self._versions[view] = _version(view)
-        self._seen = torch._C._autograd._get_sequence_nr()
+        self._seen = compat.sequence_number()
         return out
 
     def _see_to(self, views: Iterable[Tensor], first: int) -> None:
@@ -101,7 +102,7 @@ class _Scattered:
         if gradient.untyped_storage()._cdata != self._storage:
             gradient = gradient.new_zeros(self._elements)
             self._storage = gradient.untyped_storage()._cdata
-        strides = torch._prims_common.make_contiguous_strides_for(made.shape)
+        strides = compat.contiguous_strides(made.shape)
         return gradient.as_strided(made.shape, strides), *given_back[1:]
 
 

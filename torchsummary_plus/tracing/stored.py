@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from . import compat
 from .fakes import CLASSES, OF_FAKES, Fake
 from .structures import all_tensors, inner_tensors
 
@@ -23,12 +23,12 @@ def stored(tensor: Tensor) -> list[Tensor]:
     if type(tensor) is Fake:
         return [tensor]
     if is_transformed(tensor):
-        return stored(torch._C._functorch.get_unwrapped(tensor))
+        return stored(compat.functorch_unwrapped(tensor))
     inner = inner_tensors(tensor)
     if inner:
         return all_stored(inner)
     if tensor.is_nested:
-        with _disable_current_modes():
+        with compat.no_modes():
             return [getattr(tensor, name)() for name in _NESTED]
     if tensor.layout is not torch.strided:
         return []
@@ -44,7 +44,7 @@ def companions(tensor: Tensor) -> list[Tensor]:
 
 def is_transformed(tensor: object) -> bool:
     """Whether a transform of ``torch.func`` is under way on a tensor."""
-    return isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return isinstance(tensor, Tensor) and compat.is_functorch_wrapped(tensor)
 
 
 def all_stored(tensors: Iterable[Tensor]) -> list[Tensor]:

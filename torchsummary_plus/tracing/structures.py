@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import Group, Structure, TensorSpec
+from . import compat
 
 DEEPEST = 12
 """Nesting below which tensors are no longer looked for: nothing real nests deeper, and cycles end here."""
@@ -56,7 +56,7 @@ def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Struct
 def describe_tensor(tensor: torch.Tensor) -> Structure:
     """Shape, dtype and bytes of the elements; a nested tensor with ragged rows is the group of its rows."""
     if tensor.is_nested:
-        with torch.utils._python_dispatch._disable_current_modes():
+        with compat.no_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
     if tensor.layout is torch.strided and not is_wrapper(tensor):
         return _strided_spec(tensor.shape, tensor.dtype)
@@ -104,7 +104,7 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     [(3,), (2, 3)]
     """
     if tensor.layout in _COMPRESSED:
-        with _disable_current_modes():
+        with compat.no_modes():
             return [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]]
     return [getattr(tensor, name) for name in inner_names(tensor)] if is_wrapper(tensor) else []
 

@@ -15,6 +15,7 @@ from torch import nn
 from ..batches import is_proportional, open_batch
 from ..errors import ForwardError
 from ..records import Run, Trace
+from . import compat
 from .embeddings import Embeddings, NeedsIntegerError
 from .fakes import DataDependentError, quiet_refusals, standing_in_for
 from .hints import forward_error
@@ -191,6 +192,7 @@ class _Runner:
             eager(),
             quiet_refusals(),
             standing_in_for(device) as mode_key,
+            compat.attention_without_card(device),
             FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
         ):
             if self.options.mode != "same":
@@ -244,4 +246,4 @@ class _Runner:
 
 def eager() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds, so that their parts are seen."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return compat.uncompiled() if "torch._dynamo" in sys.modules else nullcontext()

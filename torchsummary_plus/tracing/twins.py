@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import compat
 from .fakes import META, Fake, check_fakeable, wrap
 
 Told = Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None]
@@ -33,7 +34,7 @@ class Twins:
     def fake(self, tensor: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
         """A fake of a real tensor as it lies at present; raises :class:`UnfakeableError`."""
         check_fakeable(tensor)
-        guard = torch._C._DisableTorchDispatch()
+        guard = compat.no_dispatch()
         storage = self.storage(tensor.untyped_storage(), device)
         meta = torch.empty(0, dtype=tensor.dtype, device=META)
         meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

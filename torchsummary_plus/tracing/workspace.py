@@ -25,7 +25,9 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_selecting,
 )
 from .cudnn.asking import RULE, Cudnn
+from .processor import is_half
 from .structures import all_tensors
+from .versions import since
 from .workspace_foreign import foreign_scratch, is_foreign
 from .workspace_registry import (
     ALL_RESULTS,
@@ -46,6 +48,13 @@ Capability = tuple[int, int]
 
 AMPERE: Capability = (8, 0)
 """The GPU that rules are asked about where none is known: an A100."""
+
+
+CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
+"""The releases from which on rules hold that do not say another: for the CPU, there in half precision, and for CUDA.
+
+On an older one each operator with a rule is named, and its scratch is a guess.
+"""
 
 
 class Workspaces:
@@ -73,6 +82,9 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
+        if not since(self._measured_from(rule, args, kwargs)):
+            self._note(name, _reach(args, kwargs, out))
+            return _guessed(phases)
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
             return (*(() if phases is None else phases.phases), AT_LAST)
@@ -81,6 +93,12 @@ class Workspaces:
         if any(phase.band for phase in phases):
             self._note(name)
         return (*phases, AT_LAST)
+
+    def _measured_from(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The release from which on a rule holds for these arguments."""
+        if rule.since or self.backend != "cpu":
+            return rule.since or CUDA_FROM
+        return HALF_FROM if any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))) else CPU_FROM
 
     def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
         """What a kernel that no rule is written for takes: of another library's on the CPU what it takes on zeros."""
@@ -134,6 +152,14 @@ class Workspaces:
     def _note(self, name: str, doubt: int = 0) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + 1
         self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
+
+
+def _guessed(phases: Any) -> tuple[Phase, ...]:
+    """Scratch as a rule of another release says it, which may be as much off."""
+    if phases is None or isinstance(phases, int):
+        return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
+    told = phases.phases if isinstance(phases, AtMost) else phases
+    return (*(phase._replace(band=1.0) for phase in told), AT_LAST)
 
 
 def _reach(*values: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import compat
 from .workspace_registry import Formula, Phase, scratch
 
 NATIVE = "aten/src/ATen/native/"
@@ -37,7 +38,7 @@ def scalar(tensor: Any) -> int:
 
 def suggested(tensor: Any) -> Any:
     """The memory format that torch's kernels read from a tensor's strides."""
-    return torch._prims_common.suggest_memory_format(tensor)
+    return compat.suggest_memory_format(tensor)
 
 
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:

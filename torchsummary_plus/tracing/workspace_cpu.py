@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .processor import is_half
+from .versions import since
 from .workspace_copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
@@ -276,8 +277,8 @@ def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> int:
 
 @scratch("cpu", "aten::repeat", source=f"{NATIVE}TensorShape.cpp, repeat", band=0.0)
 def _repeat(out: Any, x: Any, repeats: Any) -> int:
-    """Shapes and strides as tensors of integers."""
-    return 4 * INT64 * len(repeats)
+    """Shapes and strides as tensors of integers, since torch 2.10."""
+    return 4 * INT64 * len(repeats) if since("2.10") else 0
 
 
 @scratch("cpu", "aten::tril", "aten::triu", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from .versions import since
 from .workspace_copies import NATIVE, nbytes
 from .workspace_registry import scratch
 
@@ -13,13 +14,17 @@ MKL = f"{NATIVE}mkl/SpectralOps.cpp"
 
 
 def _batched(x: Any, dims: Sequence[int]) -> int:
-    """The copy of an input whose other axes are not one run of equal steps, or that repeats its elements."""
+    """The copy of an input whose other axes are not one run of equal steps, or, since torch 2.10, repeats elements.
+
+    Some earlier releases refuse such an input (MKL's "inconsistent configuration parameters").
+    """
     axes = {dim % x.dim() for dim in dims}
     steps = [(size, stride) for size, stride in zip(x.shape, x.stride()) if size > 1]
     batch = sorted(((x.stride(axis), x.shape[axis]) for axis in range(x.dim()) if axis not in axes), reverse=True)
     batch = [(stride, size) for stride, size in batch if size > 1]
     even = all(outer == inner * size for (outer, _), (inner, size) in pairwise(batch))
-    return 0 if even and all(stride for _, stride in steps) else nbytes(x)
+    repeats = since("2.10") and not all(stride for _, stride in steps)
+    return nbytes(x) if repeats or not even else 0
 
 
 @scratch("cpu", "aten::_fft_r2c", "aten::_fft_c2c", source=f"{MKL}, _exec_fft", band=0.0)

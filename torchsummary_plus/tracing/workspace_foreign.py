@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.profiler import ProfilerActivity
-from torch.utils._python_dispatch import _disable_current_modes
 
+from . import compat
 from .fakes import CPU, Fake
 from .kernels import change_tensors, tensors_of
 from .macs import multiply_adds
@@ -50,7 +50,7 @@ def foreign_scratch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     """
     func = _overload(name)
     given = tensors_of((*args, *kwargs.values(), out))
-    if func is None or torch._C._autograd._profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
+    if func is None or compat.profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
         return None
     if (multiply_adds(func, args, kwargs, out) or 0) > LONGEST:
         return None
@@ -67,7 +67,7 @@ def foreign_scratch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 
 
 def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    with _disable_current_modes(), torch.no_grad():
+    with compat.no_modes(), torch.no_grad():
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
             func(*given, **named)  # What a library makes once and keeps is made here.

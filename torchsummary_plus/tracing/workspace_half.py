@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import compat
 from .onednn import threads
 from .onednn_products import BATCH_ELEMENT, FLOAT, Product, about_by_tiles, by_blocks, by_gemm
 from .processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_fp16_tiles, has_tiles, is_half, multiplies
@@ -47,7 +48,7 @@ def of_matrices(a: Any, b: Any) -> int | AtMost:
     along = m == 1 and turned[1]
     if n == 1:
         along = not turned[0] and b.stride(0) == 1 and b.stride(1) >= k
-    if along and (a.dtype is torch.float16 or not torch.cpu._is_avx512_bf16_supported()):
+    if along and (a.dtype is torch.float16 or not compat.has_avx512_bf16()):
         return 0
     if n == 1:
         return _scratchpad(a.dtype, 1, 1, m, k, (False, not turned[0]))

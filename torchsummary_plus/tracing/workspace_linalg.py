@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .versions import since
 from .workspace_copies import INT64, NATIVE, is_turned, itemsize, nbytes, scalar, turned_block
 from .workspace_registry import ALL_RESULTS, Phase, reserve, scratch
 
@@ -82,15 +83,19 @@ def _singular_vectors(
 
 @scratch("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)
 def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
-    """LAPACK's answers and its work; without vectors also a copy of the matrices, which it destroys."""
+    """LAPACK's answers and its work; without vectors also a copy of the matrices, which it destroys.
+
+    Since torch 2.8 the work has one element more (measured on 2.4, 2.6 and 2.8).
+    """
     n, answers = int(x.shape[-1]), INT32 * _matrices(x)
     if x.dtype.is_complex:
         return None
+    spare = 0 if since("2.8") else 1
     if vectors:
         work, integers = (2 * n * n + 6 * n + 2, 5 * n + 3) if n > 1 else (2, 1)
-        return (Phase(ALL_RESULTS, answers + itemsize(x) * work + INT32 * integers),)
+        return (Phase(ALL_RESULTS, answers + itemsize(x) * (work - spare) + INT32 * integers),)
     work = (_block_of_eigenvalues(x) + 2) * n + 1 if n > 1 else 2
-    return (Phase(ALL_RESULTS, nbytes(x) + answers + itemsize(x) * work + INT32),)
+    return (Phase(ALL_RESULTS, nbytes(x) + answers + itemsize(x) * (work - spare) + INT32),)
 
 
 @reserve("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)

@@ -21,6 +21,8 @@ class Rule:
     ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
     ``spared`` tells that the kernel does without where there is no memory left. A formula that is ``by_capability`` is
     given the GPU's compute capability before the operator's result, one that is ``by_cudnn`` cuDNN after that.
+    ``since`` is the release of torch from which on the rule holds: on an older one the operator is named, with an open
+    range.
     """
 
     formula: Formula
@@ -30,6 +32,7 @@ class Rule:
     spared: bool = False
     by_capability: bool = False
     by_cudnn: bool = False
+    since: str = ""
 
 
 class Phase(NamedTuple):
@@ -109,17 +112,17 @@ UNMODELLED: dict[str, frozenset[str]] = {
 """Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
 
 
-def scratch(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
-    """Register the scratch of some operators on one backend; ``traits`` are the flags of :class:`Rule`."""
+def scratch(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
+    """Register the scratch of some operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
     return _register(SCRATCH, backend, operators, source, band, traits)
 
 
-def reserve(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
+def reserve(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
     """Register the true sizes of the results of some operators on one backend."""
     return _register(RESERVES, backend, operators, source, band, traits)
 
 
-def lasting(backend: str, *operators: str, source: str, band: float, **traits: bool) -> Register:
+def lasting(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
     """Register the lasting workspaces of some operators on one backend."""
     return _register(LASTING, backend, operators, source, band, traits)
 
@@ -130,7 +133,7 @@ def _register(
     operators: tuple[str, ...],
     source: str,
     band: float,
-    traits: dict[str, bool],
+    traits: dict[str, Any],
 ) -> Register:
     def register(formula: Formula) -> Formula:
         for operator in operators:

@@ -13,6 +13,8 @@ from .workspace_half import within
 from .workspace_registry import AtMost, reserve, scratch
 
 RNN = "oneDNN 3.12: src/cpu/rnn/rnn_utils.hpp and .cpp, rnn.cpp; aten/src/ATen/native/mkldnn/RNN.cpp"
+RNN_FROM = "2.11"
+"""The oldest release of torch on which these rules were measured: earlier ones have an earlier oneDNN."""
 
 PAGE = 4096
 FLOAT = 4
@@ -115,12 +117,12 @@ class _Layer:
         return GATES * self.width * size
 
 
-@reserve("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0)
+@reserve("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn_workspace(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> tuple[int | None, ...]:
     return None, None, None, _Layer(x, w_hh).workspace() if torch.is_grad_enabled() else 0
 
 
-@scratch("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0)
+@scratch("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> int | AtMost:
     """The sum of the biases, the weights as the kernel reads them, and its scratchpad."""
     layer = _Layer(x, w_hh)
@@ -136,7 +138,7 @@ MERGED = 128
 """Batches below this have the products of all steps with the input done at once."""
 
 
-@scratch("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.05)
+@scratch("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.05, since=RNN_FROM)
 def _rnn_backward(
     out: Any, x: Any, w1: Any, w2: Any, w3: Any, w4: Any, hx: Any, cx: Any, y: Any, hy: Any, cy: Any,
     grad: Any = None, grad_hy: Any = None, grad_cy: Any = None, *_: Any,
@@ -160,7 +162,7 @@ def _in_half(x: Any, nbytes: int) -> int | AtMost:
     return within(x.dtype, nbytes, 4 * nbytes, 0.5)
 
 
-@reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0)
+@reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn_gradients(out: Any, x: Any, w1: Any, w2: Any, *_: Any) -> tuple[int | None, ...]:
     """Gradients of biases even where a layer has none: its weights are in their places then, and not as large."""
     layer = _Layer(x, w2)
