@@ -63,7 +63,7 @@ class Workspaces:
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.capability = capability
-        self.cudnn = cudnn or Cudnn(how=RULE)
+        self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._doubt = 0
@@ -91,7 +91,7 @@ class Workspaces:
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
         if any(phase.band for phase in phases):
-            self._note(name)
+            self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
         return (*phases, AT_LAST)
 
     def _measured_from(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
