@@ -136,9 +136,9 @@ def attempt(configuration: Configuration, device: str) -> dict[str, Any]:
         gc.collect()
 
 
-def record(configuration: Configuration, device: str) -> dict[str, Any]:
+def record(configuration: Configuration, device: str, meter: Meter | None = None) -> dict[str, Any]:
     """What two steps of a configuration hold at most."""
-    meter: Meter = CudaMeter(configuration.has_history) if device == "cuda" else CpuMeter()
+    meter = meter or (CudaMeter(configuration.has_history) if device == "cuda" else CpuMeter())
     meter.begin()
     model = placed(configuration.build(), device)
     x = configuration.inputs(device)
