@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,11 @@ def _named(profiler: Any) -> Iterator[tuple[tuple[int, int], str]]:
     number = 0
     while waiting:
         event, around = waiting.pop()
-        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cuda" and event.extra_fields.alloc_size > 0:
+        if (
+            event.tag == _EventType.Allocation
+            and event.extra_fields.device.type == "cuda"
+            and event.extra_fields.alloc_size > 0
+        ):
             number += 1
             yield (event.start_time_ns, number), " > ".join(around)
         inside = (*around, event.name) if event.tag == _EventType.TorchOp and _tells(event.name) else around
@@ -126,9 +131,10 @@ def _meetings(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int]]:
 
 def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
     """Print the first differences, and all of them by operator: what is missing, what is too much, what is moved."""
+    truth, found = _settled(truth), _settled(found)
     by_operator: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    shown = 0
+    shown, told = 0, set()
     for place, only, extra in differences(truth, found):
         missing, much = _left(only, extra), _left(extra, only)
         moved = [] if missing or much else [change for change in only if change.nbytes > 0]
@@ -137,8 +143,10 @@ def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
                 key = f"{kind:8} {change.operator}"
                 by_operator[key] += max(0, change.nbytes)
                 calls[key] += 1
-        if shown < count and (missing or much or moved):
+        seen = tuple(change.operator for change in (*only, *extra))
+        if shown < count and (missing or much or moved) and seen not in told:
             shown += 1
+            told.add(seen)
             print(f"  at {place} of {len(truth)}:")
             for mark, changes in (("truth", only), ("predicted", extra)):
                 for change in changes[:12]:
@@ -146,6 +154,12 @@ def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
     for key, nbytes in by_operator.most_common(count):
         if nbytes:
             print(f"  {calls[key]:6} times, {nbytes:15,} bytes: {key}")
+
+
+def _settled(changes: Sequence[Change]) -> list[Change]:
+    """Changes with what is freed in a row sorted by size: its order makes no difference."""
+    runs = groupby(changes, key=lambda change: change.nbytes < 0)
+    return [change for frees, run in runs for change in (sorted(run) if frees else run)]
 
 
 def _left(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
@@ -188,7 +202,11 @@ def main() -> None:
             estimate = predict(configuration, "cuda", known["gpu"])
             for key in ("peak_bytes", "reserved_bytes"):
                 predicted = getattr(estimate, key)
-                print(f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({predicted / known[key] - 1:+.2%})")
+                print(
+                    f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({predicted / known[key] - 1:+.2%})"
+                )
+            for assumption in estimate.assumptions:
+                print(f"  {assumption}")
             tell([Change(*change) for change in known["changes"]], list(predicted_changes(estimate.log)), options.count)
 
 

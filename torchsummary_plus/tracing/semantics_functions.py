@@ -80,7 +80,7 @@ class StepFunctions(TorchFunctionMode):
         if product is not None:
             return product
         if self.on_cuda:
-            return cuda_function(func, self.capability) or func
+            return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
             return self._attention
         if func in _RECURRENCES:
@@ -91,14 +91,18 @@ class StepFunctions(TorchFunctionMode):
         kernels: Any = self.watch.kernel
         kernels.answers.assume(module_of(self.watch.frame), operator, how)
 
-    def _attention(self, *args: Any, **kwargs: Any) -> Any:
+    def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
+        """As :meth:`_attention`, where that is known to be so."""
+        return self._attention(*args, kernel=torch.ops.aten._scaled_dot_product_attention_math, **kwargs)
+
+    def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
         """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.
 
         Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
         self.watch.in_attention = True
         try:
-            return ATTENTION(*args, **kwargs)
+            return kernel(*args, **kwargs)
         finally:
             self.watch.in_attention = False
 
