@@ -202,9 +202,8 @@ def main() -> None:
             estimate = predict(configuration, "cuda", known["gpu"])
             for key in ("peak_bytes", "reserved_bytes"):
                 predicted = getattr(estimate, key)
-                print(
-                    f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({predicted / known[key] - 1:+.2%})"
-                )
+                error = predicted / known[key] - 1
+                print(f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({error:+.2%})")
             for assumption in estimate.assumptions:
                 print(f"  {assumption}")
             tell([Change(*change) for change in known["changes"]], list(predicted_changes(estimate.log)), options.count)

@@ -102,6 +102,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.kept_numbers",
         "tracing.ledger",
         "tracing.attention_choice",
+        "tracing.semantics_encoder",
         "tracing.semantics_cuda",
         "tracing.semantics_prod",
         "tracing.semantics_extremes",

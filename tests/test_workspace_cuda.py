@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.tracing.attention_choice import Attention, attention_kernel
 from torchsummary_plus.tracing.fakes import standing_in_for
 from torchsummary_plus.tracing.inputs import make_example
-from torchsummary_plus.tracing.attention_choice import Attention, attention_kernel
 from torchsummary_plus.tracing.step import Step, record_step
 from torchsummary_plus.tracing.versions import since
 from torchsummary_plus.tracing.workspace import AMPERE, Capability, Workspaces

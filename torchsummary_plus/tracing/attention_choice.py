@@ -64,7 +64,7 @@ class Attention:
             return False
         if not self.is_grouped:
             return bool(heads == keys == values)
-        return grouped and keys == values and heads % keys == 0
+        return bool(grouped and keys == values and heads % keys == 0)
 
     def has_rows(self, but_single: bool) -> bool:
         """Whether the numbers of each row are neighbours, or a row is one number where that is let pass."""
@@ -97,9 +97,9 @@ def _is_for_cudnn(capability: Capability, call: Attention) -> bool:
     width, wide = call.query.shape[-1], call.value.shape[-1]
     widest = 256 if capability == (9, 0) else 128
     strict = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
-    return (
+    return bool(
         not strict
-        and capability >= (8, 0)
+        and (capability >= (8, 0) and call.dropout * 16 % 1 == 0)
         and (_is_half(capability, call) and call.has_heads(grouped=True) and call.has_rows(but_single=True))
         and min(call.query.shape[2], call.key.shape[2]) > 1
         and (width % 8 == wide % 8 == 0 and max(width, wide) <= widest)
@@ -111,7 +111,7 @@ def _is_for_flash(capability: Capability, call: Attention) -> bool:
         return False
     width = call.query.shape[-1]
     rows, columns = call.query.shape[2], call.key.shape[2]
-    return (
+    return bool(
         (call.mask is None and capability >= (8, 0) and _is_half(capability, call))
         and (width == call.key.shape[-1] == call.value.shape[-1] <= 256)
         and not (call.is_causal and rows != columns)
@@ -131,7 +131,7 @@ def _is_for_efficient(capability: Capability, call: Attention) -> bool:
     cores = capability >= (8, 0) or (capability >= (7, 0) and half)
     alignment = max(4 if capability >= (8, 0) else 1, (8 if half else 4) if cores else 1)
     width, wide = call.query.shape[-1], call.value.shape[-1]
-    return (
+    return bool(
         (single or _is_half(capability, call))
         and (width == call.key.shape[-1] and width % alignment == wide % alignment == 0)
         and call.has_heads(grouped=GROUPED_IN_EFFICIENT)

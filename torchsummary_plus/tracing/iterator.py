@@ -87,8 +87,8 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
             step *= shape[axis]
     order = _ordered(shape, outputs, inputs)
     arranged = [[values[axis] for axis in order] for values in (shape, outputs, inputs)]
-    joined = (tuple(values) for values in _joined(*arranged))
-    return Reduction(*joined, offset=tensor.storage_offset())
+    sizes, written, read = map(tuple, _joined(*arranged))
+    return Reduction(sizes, written, read, tensor.storage_offset())
 
 
 def _strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:

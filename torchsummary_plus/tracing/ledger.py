@@ -179,7 +179,7 @@ class Ledger(Listener):
         saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
-            self._book_course(cast("Course", phases), _results(out), sizes, owner, band, name, lasting)
+            self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
             phases, lasting = (), 0
         there = 0
         for phase in cast("tuple[Phase, ...]", phases):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .attention_choice import Attention, attention_kernel
+from .semantics_encoder import encoder_function
 from .workspace import Capability
 from .workspace_cuda import KEPT, rnn_workspace
 
@@ -25,6 +26,9 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     """
     if func is ATTENTION:
         return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
+    layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
+    if layer is not None:
+        return layer
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:
         return None

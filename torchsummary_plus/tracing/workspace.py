@@ -38,10 +38,8 @@ from .workspace_registry import (
     UNMODELLED,
     AtMost,
     Course,
-    Made,
     Phase,
     Rule,
-    Taken,
 )
 
 AT_LAST = Phase(ALL_RESULTS, 0)

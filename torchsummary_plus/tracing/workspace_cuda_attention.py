@@ -38,6 +38,12 @@ def _is_turned(tensor: Any) -> bool:
     return True
 
 
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=FLASH, band=0.0)
+def flash(out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> int:
+    """The state of the random numbers, a second time."""
+    return 16 if dropout else 0
+
+
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.01)
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
     """A number a row, the gradient of the queries in fp32, and with grouped heads every head's share of key and value.
@@ -56,13 +62,24 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     return (*copies, Made(0), Made(1), Made(2), *sums, *shares)
 
 
+STATE = 256
+"""Bytes of a graph's workspace that do not depend on the shapes."""
+
+
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
+def cudnn(out: Any, *_: Any, **__: Any) -> Course:
+    """Seed and offset come first."""
+    tensors = range(len(_given(out)))
+    return (*(Made(place) for place in tensors[2:]), *(Made(place) for place in tensors[:2]), Taken(STATE))
+
+
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
 def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
     """The gradient of the queries in fp32 and a number a row; with grouped heads as for flash attention."""
     batch, heads, rows, width = query.shape
     held: int = batch * heads * rows * (4 * width + 4)
     shared: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
-    return held + (0 if key.shape[1] == heads else shared)
+    return held + (0 if key.shape[1] == heads else shared) + STATE
 
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)

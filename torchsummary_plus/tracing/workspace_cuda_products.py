@@ -43,7 +43,7 @@ def _is_readable(matrix: Any) -> bool:
     down, along = matrix.stride()
     if _is_dense(matrix):
         return True
-    return (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns))
+    return bool((down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)))
 
 
 def _is_dense(matrix: Any) -> bool:
