@@ -19,17 +19,15 @@ class Rule:
     """A formula with what it rests on, and the largest relative error that was seen when it was measured.
 
     ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
-    ``spared`` tells that the kernel does without where there is no memory left. A formula that is ``by_capability`` is
-    given the GPU's compute capability before the operator's result, one that is ``by_cudnn`` cuDNN after that.
-    ``since`` is the release of torch from which on the rule holds: on an older one the operator is named, with an open
-    range.
+    A formula that is ``by_capability`` is given the GPU's compute capability before the operator's result, one that is
+    ``by_cudnn`` cuDNN after that. ``since`` is the release of torch from which on the rule holds: on an older one the
+    operator is named, with an open range.
     """
 
     formula: Formula
     source: str
     band: float
     calibrated: bool = True
-    spared: bool = False
     by_capability: bool = False
     by_cudnn: bool = False
     since: str = ""
@@ -54,6 +52,27 @@ class Phase(NamedTuple):
     empties: bool = False
 
 
+class Made(NamedTuple):
+    """A kernel allocates a tensor of its result: the one of this place."""
+
+    result: int
+
+
+class Taken(NamedTuple):
+    """A kernel allocates a buffer, which lives to its end at the latest; buffers count from 0."""
+
+    nbytes: int
+
+
+class Given(NamedTuple):
+    """A kernel frees a buffer."""
+
+    buffer: int
+
+
+Course = tuple[Made | Taken | Given, ...]
+"""A kernel's allocations one by one, after the tensors of its result that it does not name."""
+
 ALL_RESULTS = 1 << 30
 """More tensors than any result has."""
 
@@ -77,7 +96,7 @@ Of the CPU's operators in ``UNMODELLED`` the matrix exponential takes most: 6 ti
 Register = Callable[[Formula], Formula]
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
+"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases, or its course.
 
 A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
 finds the maximum. :class:`AtMost` where only a bound is known, None where it takes some and not even that.
