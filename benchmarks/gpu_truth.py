@@ -95,7 +95,8 @@ def main() -> None:
     if options.card and not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_truth"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    chosen = [c for c in configured(options.set, options.device == "cpu") if re.search(options.only, c.name)]
+    every = configured(options.set, options.device == "cpu")
+    chosen = [c for c in every if re.search(options.only, c.name)]
     if is_active():
         warm_up()
     headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
@@ -104,8 +105,9 @@ def main() -> None:
     missing = [c for c in chosen if any(c.name not in known for known in before)]
     found = record_all(missing, options.device, options.seconds, cards)
     for out, header, known, records in zip(paths, headers, before, found):
-        known = {**{record["name"]: record for record in records}, **known}
-        write(out, header, [known[c.name] for c in chosen])
+        known = {**known, **{record["name"]: record for record in records}}
+        wanted = every if options.resume else chosen
+        write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
         print(f"written to {out}")
 
 
