@@ -95,6 +95,7 @@ def main() -> None:
     if options.card and not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_truth"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    began = time.monotonic()
     every = configured(options.set, options.device == "cpu")
     chosen = [c for c in every if re.search(options.only, c.name)]
     if is_active():
@@ -103,15 +104,22 @@ def main() -> None:
     paths = [options.out or DATA / recording_name(header) for header in headers]
     before = [recorded(path) if options.resume else {} for path in paths]
     missing = [c for c in chosen if any(c.name not in known for known in before)]
-    found = record_all(missing, options.device, options.seconds, cards)
-    for out, header, known, records in zip(paths, headers, before, found):
-        known = {**known, **{record["name"]: record for record in records}}
-        wanted = every if options.resume else chosen
-        write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
-        print(f"written to {out}")
+    wanted = every if options.resume else chosen
+
+    def save(found: list[list[dict[str, Any]]]) -> None:
+        for out, header, known, records in zip(paths, headers, before, found):
+            known.update((record["name"], record) for record in records)
+            write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
+
+    for start in range(0, len(missing), SAVED):
+        seconds = options.seconds - int(time.monotonic() - began)
+        save(record_all(missing[start : start + SAVED], options.device, seconds, cards))
+    print(f"written to {', '.join(map(str, paths))}")
 
 
 NOT_REACHED = "not reached"
+SAVED = 8
+"""So many configurations are recorded before the file is written."""
 
 
 def recorded(path: Path) -> dict[str, dict[str, Any]]:
