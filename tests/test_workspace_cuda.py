@@ -36,7 +36,8 @@ def recorded(
 
 
 def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
-    return max(phase.nbytes for phase in Workspaces("cuda", capability).scratch(name, args, {}, out))
+    phases = Workspaces("cuda", capability).scratch(name, args, {}, out)
+    return max(phase.nbytes + sum(nbytes for _, nbytes in phase.held) for phase in phases)
 
 
 def workspaces(log: MemoryLog) -> list[int]:
@@ -117,8 +118,8 @@ def test_a_depthwise_convolution_takes_nothing() -> None:
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
     estimate = estimate_memory(nn.Conv2d(8, 8, 3, padding=1), (8, 64, 64), 4, "cuda", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
-    spared = [spec.nbytes for spec in estimate.log.storages if spec.spared]
-    assert spared == workspaces(estimate.log) and len(spared) == 2
+    spared = [spec.nbytes for spec in estimate.log.storages if spec.lesser]
+    assert len(spared) == 2 and set(spared) <= set(workspaces(estimate.log))
 
 
 def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:

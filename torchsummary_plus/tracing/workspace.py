@@ -24,6 +24,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_rnn,
     workspace_selecting,
 )
+from .cudnn.asking import RULE, Cudnn
 from .structures import all_tensors
 from .workspace_foreign import foreign_scratch, is_foreign
 from .workspace_registry import (
@@ -50,9 +51,10 @@ AMPERE: Capability = (8, 0)
 class Workspaces:
     """What the kernels of one backend take, call by call; ``capability`` is that of the GPU."""
 
-    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
+    def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.capability = capability
+        self.cudnn = cudnn or Cudnn(how=RULE)
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._doubt = 0
@@ -123,6 +125,8 @@ class Workspaces:
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if not rule.calibrated:
             self._note(name)
+        if rule.by_cudnn:
+            return rule.formula(self.capability, self.cudnn, out, *args, **kwargs)
         if rule.by_capability:
             return rule.formula(self.capability, out, *args, **kwargs)
         return rule.formula(out, *args, **kwargs)

@@ -20,7 +20,7 @@ class Rule:
 
     ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
     ``spared`` tells that the kernel does without where there is no memory left. A formula that is ``by_capability`` is
-    given the GPU's compute capability before the operator's result.
+    given the GPU's compute capability before the operator's result, one that is ``by_cudnn`` cuDNN after that.
     """
 
     formula: Formula
@@ -29,17 +29,24 @@ class Rule:
     calibrated: bool = True
     spared: bool = False
     by_capability: bool = False
+    by_cudnn: bool = False
 
 
 class Phase(NamedTuple):
     """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
 
-    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown.
+    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown. Where there is no memory
+    for the scratch, the kernel does with the first of the ``lesser`` sizes that there is memory for. What is ``held``
+    are further blocks, by name: one of the same name in the next phase is the same, and stays. ``first`` are the places
+    of results that come ahead of those before them.
     """
 
     results: int
     nbytes: int
     band: float = 0.0
+    lesser: tuple[int, ...] = ()
+    held: tuple[tuple[str, int], ...] = ()
+    first: tuple[int, ...] = ()
 
 
 ALL_RESULTS = 1 << 30
