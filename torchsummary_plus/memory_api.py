@@ -17,6 +17,7 @@ from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog
 from .progress import progress_bar
 from .step_options import StepOptions, step_info
+from .tracing.chips import chip_named
 from .tracing.inputs import Example, make_example, with_batch
 from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
@@ -227,7 +228,7 @@ class _Asked:
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         """The step run on fakes with a batch."""
         example = with_batch(self.example, batch)
-        capability = None if self.gpu is None else self.gpu.compute_capability
+        capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [_Ticks(tick, batch)]
             return record_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)

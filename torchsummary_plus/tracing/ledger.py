@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, repeat
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,7 +20,7 @@ from .questions import OUTSIDE
 from .stored import all_stored
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
-from .workspace_registry import LASTING, RESERVES, SCRATCH, Phase
+from .workspace_registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
 
 GATHERED = "aten::cat"
 """How an optimizer that searches along a line gathers all gradients in one."""
@@ -178,27 +178,26 @@ class Ledger(Listener):
         results = iter(_results(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
-        there = 0
         saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
+        phases = self.workspaces.scratch(name, args, kwargs, out)
+        if phases and not isinstance(phases[0], Phase):
+            self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
+            phases, lasting = (), 0
+        there = 0
         held: dict[str, int] = {}
-        for phase in self.workspaces.scratch(name, args, kwargs, out):
+        for phase in cast("tuple[Phase, ...]", phases):
             self._let_go(held, dict(phase.held))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
             if lasting:
-                number = self._number(lasting, owner, "workspace", self.workspaces.band(LASTING, name))
-                self._event(number, lasting)
+                self._book_lasting(lasting, owner, name)
                 lasting = 0
             self._hold_scratch(held, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                number = self._number(scratch, owner, "workspace", error)
-                if phase.lesser:
-                    self.lesser[number] = phase.lesser
-                self._event(number, scratch)
-                self._event(number, 0)
+                self._event(self._book_scratch(scratch, owner, error, phase.lesser), 0)
         self._let_go(held, {})
         doubt = self.workspaces.take_doubt()
         if doubt:
@@ -217,6 +216,54 @@ class Ledger(Listener):
         """Free the blocks that are not kept, the last one first."""
         for block in [block for block in reversed(held) if block not in kept]:
             self._event(held.pop(block), 0)
+
+    def _book_course(
+        self,
+        course: Course,
+        results: Sequence[torch.Tensor],
+        sizes: Iterator[int | None],
+        owner: int,
+        band: float,
+        name: str,
+        lasting: int,
+    ) -> None:
+        """Book a kernel's allocations one by one: first the results that its course does not name.
+
+        A lasting workspace is asked for once the arguments are ready.
+        """
+        nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
+        later = {step.result for step in course if isinstance(step, Made)}
+        for place, result in enumerate(results):
+            if place not in later:
+                self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
+        error = self.workspaces.band(SCRATCH, name)
+        held: list[int | None] = []
+        for step in course:
+            if isinstance(step, Made):
+                self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
+            elif isinstance(step, Taken):
+                held.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
+            else:
+                self._give(held, step.buffer)
+        if lasting:
+            self._book_lasting(lasting, owner, name)
+        for buffer in range(len(held)):
+            self._give(held, buffer)
+
+    def _give(self, held: list[int | None], buffer: int) -> None:
+        number, held[buffer] = held[buffer], None
+        if number is not None:
+            self._event(number, 0)
+
+    def _book_lasting(self, nbytes: int, owner: int, name: str) -> None:
+        self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+
+    def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
+        number = self._number(nbytes, owner, "workspace", band)
+        if lesser:
+            self.lesser[number] = lesser
+        self._event(number, nbytes)
+        return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
         """Book the tensor of a number, which is on the CPU, as long as a class dispatches the operator."""
@@ -327,7 +374,7 @@ def _later(call: ModuleCall, by: int) -> ModuleCall:
     return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
 
 
-def _results(out: Any) -> Iterable[torch.Tensor]:
+def _results(out: Any) -> Sequence[torch.Tensor]:
     if isinstance(out, torch.Tensor):
         return (out,)
     if isinstance(out, (list, tuple)):

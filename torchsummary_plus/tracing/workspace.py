@@ -15,6 +15,9 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_cuda,
     workspace_cuda_attention,
     workspace_cuda_conv,
+    workspace_cuda_norms,
+    workspace_cuda_products,
+    workspace_cuda_reduce,
     workspace_fft,
     workspace_half,
     workspace_images,
@@ -35,6 +38,7 @@ from .workspace_registry import (
     SCRATCH,
     UNMODELLED,
     AtMost,
+    Course,
     Phase,
     Rule,
 )
@@ -67,8 +71,8 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
-    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
-        """What the kernel holds while it runs, phase by phase; in the last one all results are there."""
+    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
+        """What the kernel holds while it runs, phase by phase; in the last one all results are there. Or its course."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
@@ -78,6 +82,8 @@ class Workspaces:
             return (*(() if phases is None else phases.phases), AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
+        if not phases or not isinstance(phases[0], Phase):
+            return tuple(phases) or (AT_LAST,)
         if any(phase.band for phase in phases):
             self._note(name)
         return (*phases, AT_LAST)

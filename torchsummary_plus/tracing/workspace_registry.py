@@ -49,6 +49,27 @@ class Phase(NamedTuple):
     first: tuple[int, ...] = ()
 
 
+class Made(NamedTuple):
+    """A kernel allocates a tensor of its result: the one of this place."""
+
+    result: int
+
+
+class Taken(NamedTuple):
+    """A kernel allocates a buffer, which lives to its end at the latest; buffers count from 0."""
+
+    nbytes: int
+
+
+class Given(NamedTuple):
+    """A kernel frees a buffer."""
+
+    buffer: int
+
+
+Course = tuple[Made | Taken | Given, ...]
+"""A kernel's allocations one by one, after the tensors of its result that it does not name."""
+
 ALL_RESULTS = 1 << 30
 """More tensors than any result has."""
 
@@ -72,7 +93,7 @@ Of the CPU's operators in ``UNMODELLED`` the matrix exponential takes most: 6 ti
 Register = Callable[[Formula], Formula]
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
+"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases, or its course.
 
 A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
 finds the maximum. :class:`AtMost` where only a bound is known, None where it takes some and not even that.
