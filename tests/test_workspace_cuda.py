@@ -91,49 +91,20 @@ def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPat
     assert workspace_bytes(AMPERE) == nbytes
 
 
-# Convolutions
+# Convolutions; more in test_cudnn.py
 
 
-def conv_scratch(x: Any, weight: Any, out: Any, capability: Capability = AMPERE, **settings: Any) -> int:
-    stride, groups = settings.get("stride", 1), settings.get("groups", 1)
-    args = (x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], groups)
-    return scratch_bytes(capability, "aten::convolution", args, out)
-
-
-def test_winograd_transforms_what_it_reads_and_gives() -> None:
-    """VGG-16's second convolution: 64 channels of 56 x 56 tiles of 6 x 6, twice, and 64 x 64 kernels."""
-    x = meta(16, 64, 224, 224)
-    tiles = 16 * 64 * 56 * 56 * 36 * 4
-    assert conv_scratch(x, meta(64, 64, 3, 3), x) == 2 * tiles + 64 * 64 * 36 * 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tensor_cores_read_and_write_copies_with_channels_last(dtype: torch.dtype) -> None:
-    x, weight, out = meta(4, 32, 14, 14, dtype=dtype), meta(64, 32, 3, 3, dtype=dtype), meta(4, 64, 14, 14, dtype=dtype)
-    copies = 2 * (4 * 32 * 14 * 14 + 64 * 32 * 9 + 4 * 64 * 14 * 14)
-    assert conv_scratch(x, weight, out) == copies
-    columns = 2 * 32 * 3 * 3 * 14 * 14
-    assert conv_scratch(x, weight, out, TURING) == (copies if dtype is torch.float16 else columns)
-    assert conv_scratch(x, weight, out, (6, 1)) == (0 if dtype is torch.float16 else columns)
-
-
-def test_tf32_needs_ampere_and_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 1, 1), meta(4, 64, 14, 14)
-    assert conv_scratch(x, weight, out) == 4 * (x.numel() + weight.numel() + out.numel())
-    assert conv_scratch(x, weight, out, TURING) == 0
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert conv_scratch(x, weight, out) == 0
-
-
-def test_channels_last_copies_only_what_is_not() -> None:
-    last, weight = meta(4, 32, 14, 14, last=True), meta(32, 32, 3, 3)
-    assert conv_scratch(last, weight.to(memory_format=torch.channels_last), last) == 0
-    assert conv_scratch(last, weight, last) == 4 * weight.numel()
+def test_bfloat16_below_ampere_goes_image_by_image() -> None:
+    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 3, 3), meta(4, 64, 14, 14)
+    args = (x.bfloat16(), weight.bfloat16(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for capability in (TURING, (6, 1)):
+        assert scratch_bytes(capability, "aten::convolution", args, out.bfloat16()) == 2 * 32 * 3 * 3 * 14 * 14
 
 
 def test_a_depthwise_convolution_takes_nothing() -> None:
     x = meta(4, 32, 14, 14)
-    assert conv_scratch(x, meta(32, 1, 3, 3), x, groups=32) == 0
+    args = (x, meta(32, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+    assert scratch_bytes(AMPERE, "aten::convolution", args, x) == 0
 
 
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
@@ -147,7 +118,7 @@ def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
     estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", mode="eval")
     scratch = estimate.at_peak["workspace"]
     context = estimate.device_bytes[1] - estimate.reserved_bytes
-    assert scratch > estimate.peak_bytes // 2
+    assert scratch > estimate.peak_bytes // 3
     without = estimate.reserved_bytes - scratch + context
     assert estimate.fits(without)
     assert not estimate.fits(without - (32 << 20))

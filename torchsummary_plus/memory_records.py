@@ -40,7 +40,8 @@ class StorageSpec:
     Of scratch memory that its kernel can spare, ``lesser`` are the sizes that it does with instead where there is no
     memory left, each less than those before; 0 where it does without in the end. ``band`` is the largest relative
     error that was seen of the rule which gave the bytes; 0 where it is exact. One that is ``assumed`` may as well not
-    be there: what it is for has been assumed to happen.
+    be there: what it is for has been assumed to happen. When one that ``empties`` is freed, torch gives back to the
+    device what its allocator keeps.
     """
 
     nbytes: int
@@ -49,6 +50,7 @@ class StorageSpec:
     lesser: tuple[int, ...] = ()
     band: float = 0.0
     assumed: bool = False
+    empties: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from .attribution import (
     TimelinePoint,
     allocator_for,
     at_edge,
+    give_back,
     new_allocator,
     path_of,
     run_log,
@@ -166,7 +167,7 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
         if storage in spared:
             spared.remove(storage)
         elif not nbytes:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
         elif allocator.allocate(storage, nbytes):
             lesser = log.storages[storage].lesser
             taken = next((size for size in lesser if not size or not allocator.allocate(storage, size)), None)

@@ -49,6 +49,8 @@ class Ledger(Listener):
         self.bands: list[float] = []
         self.lesser: dict[int, tuple[int, ...]] = {}
         """Of scratch memory that its kernel can spare: the sizes that it does with instead, in their order."""
+        self.emptying: set[int] = set()
+        """Scratch memory with whose end the allocator's cache is emptied."""
         self.given: set[int] = set()
         self.doubts: list[Doubt] = []
         self.assumed: set[int] = set()
@@ -197,7 +199,10 @@ class Ledger(Listener):
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                self._event(self._book_scratch(scratch, owner, error, phase.lesser), 0)
+                number = self._book_scratch(scratch, owner, error, phase.lesser)
+                if phase.empties:
+                    self.emptying.add(number)
+                self._event(number, 0)
         self._let_go(held, {})
         doubt = self.workspaces.take_doubt()
         if doubt:
@@ -339,8 +344,9 @@ class Ledger(Listener):
         """The books as plain data."""
         self._numbers.settle()
         every = range(len(self.nbytes))
-        lesser, assumed = (self.lesser.get(number, ()) for number in every), map(self.assumed.__contains__, every)
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed))
+        lesser = (self.lesser.get(number, ()) for number in every)
+        assumed, emptying = (map(which.__contains__, every) for which in (self.assumed, self.emptying))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
         assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)

@@ -58,7 +58,7 @@ class Workspaces:
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.capability = capability
-        self.cudnn = cudnn or Cudnn(how=RULE)
+        self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._doubt = 0
@@ -85,7 +85,7 @@ class Workspaces:
         if not phases or not isinstance(phases[0], Phase):
             return tuple(phases) or (AT_LAST,)
         if any(phase.band for phase in phases):
-            self._note(name)
+            self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
         return (*phases, AT_LAST)
 
     def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:

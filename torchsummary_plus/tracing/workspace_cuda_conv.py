@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import torch
+
 from .cudnn.asker import Question
 from .cudnn.asking import Cudnn
 from .cudnn.backend import Kind
+from .cudnn.choice import allows_tf32
 from .cudnn.route import Convolution, Route, goes_last, route
-from .cudnn.table import guessed
+from .cudnn.table import guess
 from .strided import Strided, copied, laid_out, strided
 from .workspace_registry import Phase, scratch
 
@@ -51,7 +54,7 @@ def convolution(
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    return Phase(0, 0, held=before), run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
+    return Phase(0, 0, held=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
@@ -77,7 +80,7 @@ def convolution_backward(
     before += (("grad", copied(slope, ready)),)
     phases: tuple[Phase, ...] = (Phase(0, 0, held=before),)
     if wanted[0]:
-        phases += (for_input(conv, cudnn, capability, read, kernel, ready, before),)
+        phases += for_input(conv, cudnn, capability, read, kernel, ready, before)
     if wanted[1]:
         phases += for_weights(conv, cudnn, capability, read, kernel, ready, before, int(wanted[0]))
     return phases
@@ -92,7 +95,7 @@ def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
 
 def for_input(
     conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held
-) -> Phase:
+) -> tuple[Phase, ...]:
     """``cudnn_convolution_backward_input``, of a transposed convolution ``..._transpose_backward_input``."""
     last = goes_last(conv, grad, weight)
     copies = ("weight", copied(weight, weight.contiguous(last))), ("slope", copied(grad, grad.contiguous(last)))
@@ -114,22 +117,36 @@ def for_weights(
     kernel = run(
         conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, held
     )
-    return Phase(results, 0, held=held), kernel
+    return Phase(results, 0, held=held), *kernel
 
 
 def run(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
     weight: Strided, y: tuple[int, ...], results: int, held: Held,
-) -> Phase:  # fmt: skip
-    """One of cuDNN's kernels, with as many results there."""
+) -> tuple[Phase, ...]:  # fmt: skip
+    """One of cuDNN's kernels, with as many results there.
+
+    With ``cudnn.benchmark`` torch tries all plans before, in one workspace, and then empties the allocator's cache
+    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is the quickest then is not known.
+    """
     dtype = str(conv.dtype).removeprefix("torch.")
     question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
     plans = cudnn.plans(question)
     if plans is None:
-        size, band = guessed(question, capability, weight.itemsize, conv.groups)
-        return Phase(results, size, band, (0,), held)
-    first, *lesser = plans.tried
-    return Phase(results, first, 0.0, tuple(lesser), held)
+        size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())
+        tried: tuple[int, ...] = (size, 0)
+        largest = high
+    else:
+        tried, largest = plans.tried, plans.largest
+        low = high = tried[0]
+    trials: tuple[Phase, ...] = ()
+    if torch.backends.cudnn.benchmark:
+        low, high = 0, largest
+        if cudnn.is_new(question):
+            band = 0.0 if plans else 1.0
+            trials = (Phase(results, largest, band, (largest // 2, 0), held, empties=True),)
+    band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
+    return *trials, Phase(results, tried[0], band, tried[1:], held)
 
 
 def depthwise_backward(

@@ -35,10 +35,11 @@ class Rule:
 class Phase(NamedTuple):
     """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
 
-    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown. Where there is no memory
+    A ``band`` above 0 is the relative error of a guess, of a guess of 0 the bytes that it may be off; the operator is
+    then named as unknown. Where there is no memory
     for the scratch, the kernel does with the first of the ``lesser`` sizes that there is memory for. What is ``held``
     are further blocks, by name: one of the same name in the next phase is the same, and stays. ``first`` are the places
-    of results that come ahead of those before them.
+    of results that come ahead of those before them. After scratch that ``empties`` the allocator's cache is emptied.
     """
 
     results: int
@@ -47,6 +48,7 @@ class Phase(NamedTuple):
     lesser: tuple[int, ...] = ()
     held: tuple[tuple[str, int], ...] = ()
     first: tuple[int, ...] = ()
+    empties: bool = False
 
 
 class Made(NamedTuple):

@@ -17,12 +17,24 @@ class Cudnn:
 
     def __init__(self, card: Card | None = None, how: str = AUTO) -> None:
         self.card = card
+        self.how = how
         self.asked = 0
+        self.seen: set[Question] = set()
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
         """Why it is not asked at all; "" where it is."""
         if how == ASK and self.why:
             raise InputError(f"cudnn is 'ask', and {self.why}; accepted: 'auto', 'rule'")
+
+    def afresh(self) -> Cudnn:
+        """The same for another pass, in which no convolution has run yet."""
+        return Cudnn(self.card, self.how)
+
+    def is_new(self, question: Question) -> bool:
+        """Whether a convolution runs for the first time in the pass."""
+        is_new = question not in self.seen
+        self.seen.add(question)
+        return is_new
 
     def plans(self, question: Question) -> Plans | None:
         """The plans for a convolution; None where they are not to be had."""
