@@ -11,12 +11,14 @@ from torch.nn import functional as F
 
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.tracing.attention_choice import Attention, attention_kernel
 from torchsummary_plus.tracing.fakes import standing_in_for
 from torchsummary_plus.tracing.inputs import make_example
-from torchsummary_plus.tracing.semantics_cuda import attention_kernel
 from torchsummary_plus.tracing.step import Step, record_step
+from torchsummary_plus.tracing.versions import since
 from torchsummary_plus.tracing.workspace import AMPERE, Capability, Workspaces
 from torchsummary_plus.tracing.workspace_cuda import workspace_bytes
+from torchsummary_plus.tracing.workspace_registry import Given, Phase, Taken
 
 VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
 CUDA = torch.device("cuda", 0)
@@ -36,11 +38,33 @@ def recorded(
 
 
 def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
-    return max(phase.nbytes for phase in Workspaces("cuda", capability).scratch(name, args, {}, out))
+    """The most that an operator takes beside its results at once."""
+    level = peak = 0
+    held: list[int] = []
+    for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
+        if isinstance(step, Phase):
+            peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.held))
+        elif isinstance(step, Taken):
+            held.append(step.nbytes)
+            level += step.nbytes
+        elif isinstance(step, Given):
+            level -= held[step.buffer]
+        peak = max(peak, level)
+    return peak
 
 
 def workspaces(log: MemoryLog) -> list[int]:
-    return [spec.nbytes for spec in log.storages if spec.kind == "workspace"]
+    """What is taken for good beside tensors."""
+    freed = {storage for _, storage, size in log.events if not size}
+    kinds = enumerate(log.storages)
+    return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number not in freed]
+
+
+def scratches(log: MemoryLog) -> list[int]:
+    """What kernels take and give back."""
+    freed = {storage for _, storage, size in log.events if not size}
+    kinds = enumerate(log.storages)
+    return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number in freed]
 
 
 # cuBLAS
@@ -53,8 +77,6 @@ def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capa
     assert workspaces(recorded(model, (16,), capability, "eval")) == [nbytes]
     log = recorded(model, (16,), capability)
     assert workspaces(log) == [nbytes, nbytes]
-    freed = {storage for _, storage, size in log.events if not size}
-    assert not [number for number, spec in enumerate(log.storages) if spec.kind == "workspace" and number in freed]
 
 
 def test_a_model_that_multiplies_nothing_holds_none() -> None:
@@ -69,63 +91,34 @@ def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPat
     assert workspace_bytes(AMPERE) == nbytes
 
 
-# Convolutions
+# Convolutions; more in test_cudnn.py
 
 
-def conv_scratch(x: Any, weight: Any, out: Any, capability: Capability = AMPERE, **settings: Any) -> int:
-    stride, groups = settings.get("stride", 1), settings.get("groups", 1)
-    args = (x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], groups)
-    return scratch_bytes(capability, "aten::convolution", args, out)
-
-
-def test_winograd_transforms_what_it_reads_and_gives() -> None:
-    """VGG-16's second convolution: 64 channels of 56 x 56 tiles of 6 x 6, twice, and 64 x 64 kernels."""
-    x = meta(16, 64, 224, 224)
-    tiles = 16 * 64 * 56 * 56 * 36 * 4
-    assert conv_scratch(x, meta(64, 64, 3, 3), x) == 2 * tiles + 64 * 64 * 36 * 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tensor_cores_read_and_write_copies_with_channels_last(dtype: torch.dtype) -> None:
-    x, weight, out = meta(4, 32, 14, 14, dtype=dtype), meta(64, 32, 3, 3, dtype=dtype), meta(4, 64, 14, 14, dtype=dtype)
-    copies = 2 * (4 * 32 * 14 * 14 + 64 * 32 * 9 + 4 * 64 * 14 * 14)
-    assert conv_scratch(x, weight, out) == copies
-    columns = 2 * 32 * 3 * 3 * 14 * 14
-    assert conv_scratch(x, weight, out, TURING) == (copies if dtype is torch.float16 else columns)
-    assert conv_scratch(x, weight, out, (6, 1)) == (0 if dtype is torch.float16 else columns)
-
-
-def test_tf32_needs_ampere_and_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 1, 1), meta(4, 64, 14, 14)
-    assert conv_scratch(x, weight, out) == 4 * (x.numel() + weight.numel() + out.numel())
-    assert conv_scratch(x, weight, out, TURING) == 0
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert conv_scratch(x, weight, out) == 0
-
-
-def test_channels_last_copies_only_what_is_not() -> None:
-    last, weight = meta(4, 32, 14, 14, last=True), meta(32, 32, 3, 3)
-    assert conv_scratch(last, weight.to(memory_format=torch.channels_last), last) == 0
-    assert conv_scratch(last, weight, last) == 4 * weight.numel()
+def test_bfloat16_below_ampere_goes_image_by_image() -> None:
+    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 3, 3), meta(4, 64, 14, 14)
+    args = (x.bfloat16(), weight.bfloat16(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for capability in (TURING, (6, 1)):
+        assert scratch_bytes(capability, "aten::convolution", args, out.bfloat16()) == 2 * 32 * 3 * 3 * 14 * 14
 
 
 def test_a_depthwise_convolution_takes_nothing() -> None:
     x = meta(4, 32, 14, 14)
-    assert conv_scratch(x, meta(32, 1, 3, 3), x, groups=32) == 0
+    args = (x, meta(32, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+    assert scratch_bytes(AMPERE, "aten::convolution", args, x) == 0
 
 
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
     estimate = estimate_memory(nn.Conv2d(8, 8, 3, padding=1), (8, 64, 64), 4, "cuda", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
-    spared = [spec.nbytes for spec in estimate.log.storages if spec.spared]
-    assert spared == workspaces(estimate.log) and len(spared) == 2
+    spared = [spec.nbytes for spec in estimate.log.storages if spec.lesser]
+    assert len(spared) == 2 and set(spared) <= set(scratches(estimate.log))
 
 
 def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
     estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", mode="eval")
     scratch = estimate.at_peak["workspace"]
     context = estimate.device_bytes[1] - estimate.reserved_bytes
-    assert scratch > estimate.peak_bytes // 2
+    assert scratch > estimate.peak_bytes // 3
     without = estimate.reserved_bytes - scratch + context
     assert estimate.fits(without)
     assert not estimate.fits(without - (32 << 20))
@@ -145,8 +138,8 @@ def kernel(
 ) -> str:
     query, key = meta(2, 4, rows, width, dtype=dtype), meta(2, 4, columns, width, dtype=dtype)
     given = meta(rows, columns, dtype=dtype) if mask else None
-    settings = {"dropout": 0.0, "is_causal": False, "trains": True, **options}
-    return attention_kernel(capability, query, key, key, given, **settings)
+    query.requires_grad_(options.pop("trains", True))
+    return attention_kernel(capability, Attention(query, key, key, given, **options))
 
 
 def test_the_attention_kernel_of_each_gpu() -> None:
@@ -162,6 +155,17 @@ def test_the_attention_kernel_of_each_gpu() -> None:
     assert kernel(AMPERE, rows=64, is_causal=True) == "efficient"
     assert kernel(ADA, width=200) == "efficient" and kernel(ADA, width=200, trains=False) == "flash"
     assert kernel(HOPPER, rows=1) == "flash"
+
+
+def test_shared_keys_and_a_trained_mask_choose_the_attention_kernel() -> None:
+    single = [meta(2, heads, 16, 64) for heads in (8, 2, 2)]
+    grouped = Attention(*single, is_grouped=True)
+    assert attention_kernel(AMPERE, grouped) == ("efficient" if since("2.15") else "math")
+    half = [tensor.bfloat16() for tensor in single]
+    assert attention_kernel(AMPERE, Attention(*half, is_grouped=True)) == "flash"
+    assert attention_kernel(AMPERE, Attention(*half)) == "math"
+    trained = meta(16, 16, dtype=torch.bfloat16).requires_grad_()
+    assert attention_kernel(HOPPER, Attention(half[0], half[0], half[0], trained)) == "efficient"
 
 
 def test_flags_and_the_environment_choose_the_attention_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,20 +185,26 @@ def test_the_flash_backward_sums_in_fp32_by_rounded_rows() -> None:
     )
     name = "aten::_scaled_dot_product_flash_attention_backward"
     accumulated = 2 * 8 * 128 * (96 * 4 + 4)
-    assert scratch_bytes(AMPERE, name, (query, query, key, key), ()) == accumulated
-    assert scratch_bytes(AMPERE, name, (query, query, shared, shared), ()) == accumulated + 2 * (2 * 8 * 50 * 72) * 2
+    turned = meta(2, 100, 8, 72, dtype=half).transpose(1, 2)
+    assert scratch_bytes(AMPERE, name, (turned, query, key, key, turned), ()) == accumulated
+    shares = 2 * (2 * 8 * 50 * 72) * 2
+    assert scratch_bytes(AMPERE, name, (turned, query, shared, shared, turned), ()) == accumulated + shares
+    copies = 2 * 2 * query.numel()
+    assert scratch_bytes(AMPERE, name, (query, query, key, key, query), ()) == accumulated + copies
 
 
 def test_the_memory_efficient_backward_sums_by_tiles() -> None:
     name = "aten::_scaled_dot_product_efficient_attention_backward"
-    half, full = (meta(2, 8, 100, 64, dtype=d) for d in (torch.float16, torch.float32))
+    half, full = (meta(2, 100, 8, 64, dtype=d).transpose(1, 2) for d in (torch.float16, torch.float32))
     tiles = 2 * 8 * 2 * (64 * 64 * 4 + 16)
     delta = 4 * 2 * 8 * 100
-    assert scratch_bytes(AMPERE, name, (half, half), ()) == delta + tiles
-    assert scratch_bytes(AMPERE, name, (full, full), ()) == delta + max(tiles, 4 * full.numel())
+    assert scratch_bytes(AMPERE, name, (half, half, half, half, None, half, None, None, None), ()) == delta + tiles
+    products = 4 * full.numel() + delta
+    args = (full, full, full, full, None, full, None, None, None)
+    assert scratch_bytes(AMPERE, name, args, ()) == delta + max(tiles, products)
 
 
-class Attention(nn.Module):
+class Mixing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(x, x, x)
 
@@ -204,7 +214,7 @@ class Attention(nn.Module):
     [(AMPERE, "aten::_scaled_dot_product_flash_attention"), (HOPPER, "aten::_scaled_dot_product_cudnn_attention")],
 )
 def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) -> None:
-    model = nn.Sequential(nn.Linear(64, 64), Attention()).to(torch.bfloat16)
+    model = nn.Sequential(nn.Linear(64, 64), Mixing()).to(torch.bfloat16)
     log = recorded(model, (4, 16, 64), capability)
     operators = [moment.operator for moment in log.moments]
     assert name in operators and f"{name}_backward" in operators
@@ -259,7 +269,7 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
     few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
     assert scratch_bytes(AMPERE, name, (meta(3072, 100), few, 50_000, -1, False), ()) == 0
     parts = 819 + 8192
-    expected = 2 * 8192 * 8 + parts * 128 * 4 + (3 * 8192 + parts) * 8
+    expected = 5 * 8192 * 8 + 2 * 8 + parts * (128 * 4 + 8)
     assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
 
 

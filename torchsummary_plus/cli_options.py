@@ -14,6 +14,7 @@ from .render.lines import STYLES
 from .views import Views
 
 MEMORY_MODES = ("train", "eval")
+CUDNN = ("auto", "ask", "rule")
 
 
 SIZE_HELP = "the size of an input without the batch axis: 3,224,224; several are several inputs; x=3,224,224 names it"
@@ -66,6 +67,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument(
         "--gpu", metavar="MEMORY", help='what it is to fit in: "RTX 4090", 24GiB; the device is then cuda'
     )
+    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: how its workspaces are known; auto by default")
     return group
 
 
@@ -75,7 +77,7 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The options of a step that were given, its mode at least; None where nothing of the kind was asked for."""
-    asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu")}
+    asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None

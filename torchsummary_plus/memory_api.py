@@ -17,6 +17,7 @@ from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog
 from .progress import progress_bar
 from .step_options import StepOptions, step_info
+from .tracing.chips import chip_named
 from .tracing.inputs import Example, make_example, with_batch
 from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
@@ -43,6 +44,7 @@ def estimate_memory(
     steps: int = 2,
     allocator: str | None = None,
     gpu: str | None = None,
+    cudnn: str = "auto",
     progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
@@ -66,6 +68,8 @@ def estimate_memory(
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is
             here, or an A100 where there is none.
+        cudnn: how to know the workspaces of its convolutions: "auto" asks the cuDNN that torch brings, where it does,
+            and goes by a table elsewhere; "ask" fails where it cannot be asked; "rule" goes by the table.
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -82,7 +86,7 @@ def estimate_memory(
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
     example = make_example(input_size, batch_size, dtypes, input_data)
     options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator
+        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
     )
     asked = _Asked(model, _given(example), options)
     batch = asked.example.batch_size or 1
@@ -158,6 +162,7 @@ def max_batch_size(
     keep_output: bool = False,
     steps: int = 2,
     allocator: str | None = None,
+    cudnn: str = "auto",
     progress: bool = True,
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
@@ -176,7 +181,7 @@ def max_batch_size(
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
     options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator
+        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
     )
     asked = _Asked(model, _given(example), options)
 
@@ -218,13 +223,15 @@ class _Asked:
         self.device = options.place(self.tree)
         self.backend = self.device.type
         self.options = options.allocation()
+        self.cudnn = options.asker(self.device)
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         """The step run on fakes with a batch."""
         example = with_batch(self.example, batch)
-        capability = None if self.gpu is None else self.gpu.compute_capability
+        capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
-            return record_step(self.model, example, self.step, self.device, capability, [_Ticks(tick, batch)])
+            ticks = [_Ticks(tick, batch)]
+            return record_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
         """The bytes of a log's peak."""

@@ -37,17 +37,20 @@ class Moment:
 class StorageSpec:
     """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none).
 
-    One that is ``spared`` is scratch memory that its kernel does without where there is none left. ``band`` is the
-    largest relative error that was seen of the rule which gave the bytes; 0 where it is exact. One that is ``assumed``
-    may as well not be there: what it is for has been assumed to happen.
+    Of scratch memory that its kernel can spare, ``lesser`` are the sizes that it does with instead where there is no
+    memory left, each less than those before; 0 where it does without in the end. ``band`` is the largest relative
+    error that was seen of the rule which gave the bytes; 0 where it is exact. One that is ``assumed`` may as well not
+    be there: what it is for has been assumed to happen. When one that ``empties`` is freed, torch gives back to the
+    device what its allocator keeps.
     """
 
     nbytes: int
     kind: str | None
     owner: int
-    spared: bool = False
+    lesser: tuple[int, ...] = ()
     band: float = 0.0
     assumed: bool = False
+    empties: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ import torch
 
 from .errors import InputError, choice_error
 from .memory.allocator_options import AllocatorOptions
-from .memory.gpus import GPU, find_gpu
+from .memory.gpus import GPU, find_gpu, named_gpu
 from .memory_records import SUMMED, MemoryLog, StepInfo
+from .tracing.cudnn.asking import AUTO, HOW, RULE, Cudnn
+from .tracing.cudnn.cards import Card, known_cards, local_card, nearest_card
 from .tracing.inputs import as_device, as_dtype
 from .tracing.losses import as_loss
 from .tracing.modules import ModuleTree
 from .tracing.step import placed
 from .tracing.steps import Step
-from .units import describe
+from .units import MIB, describe
 
 MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
@@ -41,6 +43,7 @@ class StepOptions:
     device: Any = None
     gpu: str | None = None
     allocator: str | None = None
+    cudnn: str = AUTO
 
     def step(self) -> Step:
         """The step, checked. Raises :class:`InputError`."""
@@ -61,6 +64,17 @@ class StepOptions:
     def card(self) -> GPU | None:
         """The card that was named. Raises :class:`InputError` where it is unknown."""
         return None if self.gpu is None else find_gpu(self.gpu)
+
+    def asker(self, device: torch.device) -> Cudnn:
+        """cuDNN for the card that was named, else for the one that is here. Raises :class:`InputError`."""
+        if self.cudnn not in HOW:
+            raise choice_error("cudnn", self.cudnn, HOW)
+        if device.type != "cuda":
+            return Cudnn(how=RULE)
+        gpu = self.card()
+        if gpu is None:
+            return Cudnn(local_card(device.index or 0) or known_cards()["a100"], self.cudnn)
+        return Cudnn(figures_of(gpu), self.cudnn)
 
     def place(self, tree: ModuleTree) -> torch.device:
         """The device that the step runs on: CUDA where a card is named, else the model's own unless it is given.
@@ -83,6 +97,16 @@ class StepOptions:
         if self.allocator is None:
             return AllocatorOptions.from_environment()
         return AllocatorOptions.parse(self.allocator)
+
+
+def figures_of(gpu: GPU) -> Card | None:
+    """A card as cuDNN sees it; None where no card of its kind is known.
+
+    >>> figures_of(find_gpu("RTX 3080")).like, figures_of(find_gpu("RTX 3080")).multiprocessors
+    ('NVIDIA GeForce RTX 3090', 68)
+    """
+    own = next((card for card in known_cards().values() if named_gpu(card.name) is gpu), None)
+    return own or nearest_card(gpu.name, gpu.compute_capability, gpu.usable_bytes // MIB)
 
 
 def step_info(

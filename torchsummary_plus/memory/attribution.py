@@ -24,6 +24,13 @@ def allocator_for(log: MemoryLog, backend: str, options: AllocatorOptions | None
     return CpuAllocator() if log.in_blocks else new_allocator(backend, options)
 
 
+def give_back(allocator: Allocator, log: MemoryLog, storage: int) -> None:
+    """Free a storage, and empty the allocator's cache where that goes with it."""
+    allocator.free(storage)
+    if log.storages[storage].empties and isinstance(allocator, CachingAllocator):
+        allocator.empty_cache()
+
+
 def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
     """For each storage the event that makes it and the one that frees it; -1 where there is none."""
     born, died = [-1] * len(log.storages), [-1] * len(log.storages)
@@ -71,7 +78,7 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
     phases: dict[str, int] = {}
     for index, (moment, storage, nbytes) in enumerate(log.events):
         if not nbytes:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
             continue
         allocator.allocate(storage, nbytes)
         now = allocator.allocated_bytes
@@ -126,7 +133,7 @@ def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, i
             allocator.allocate(storage, nbytes)
             live[storage] = allocator.allocated_bytes - before
         else:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
             del live[storage]
     return live
 
@@ -164,7 +171,7 @@ def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
             sizes[storage] = allocator.allocated_bytes - before
             live[kinds[storage]] += sizes[storage]
         else:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
             live[kinds[storage]] -= sizes.pop(storage)
         if allocator.allocated_bytes > highest:
             highest, snapshot = allocator.allocated_bytes, dict(live)

@@ -14,6 +14,7 @@ from .attribution import (
     TimelinePoint,
     allocator_for,
     at_edge,
+    give_back,
     new_allocator,
     path_of,
     run_log,
@@ -158,7 +159,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str, gpu: str = "") -> bool:
     """Whether a log runs in so much memory, the most that a context may take being taken off.
 
-    Scratch memory that a kernel can spare is left out where there is none left for it.
+    Where there is no memory left for a kernel's scratch, it does with less if it can.
     """
     allocator = new_allocator(backend, options, room_for_tensors(memory, backend, uses_libraries(log), gpu))
     spared: set[int] = set()
@@ -166,11 +167,14 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
         if storage in spared:
             spared.remove(storage)
         elif not nbytes:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
         elif allocator.allocate(storage, nbytes):
-            if not log.storages[storage].spared:
+            lesser = log.storages[storage].lesser
+            taken = next((size for size in lesser if not size or not allocator.allocate(storage, size)), None)
+            if taken is None:
                 return False
-            spared.add(storage)
+            if not taken:
+                spared.add(storage)
     return True
 
 
@@ -195,11 +199,13 @@ def room_for_tensors(memory: int | str, backend: str, with_libraries: bool = Tru
 
 def least(log: MemoryLog) -> MemoryLog:
     """A log without the scratch memory that kernels can spare."""
-    kept = [not log.storages[storage].spared for _, storage, _ in log.events]
+    fewest = {n: storage.lesser[-1] for n, storage in enumerate(log.storages) if storage.lesser}
+    events = [(moment, n, nbytes and fewest.get(n, nbytes)) for moment, n, nbytes in log.events]
+    kept = [fewest.get(storage, 1) > 0 for _, storage, _ in events]
     before = [0, *accumulate(kept)]
     calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
     doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
-    return replace(log, events=tuple(compress(log.events, kept)), calls=calls, doubts=doubts)
+    return replace(log, events=tuple(compress(events, kept)), calls=calls, doubts=doubts)
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:

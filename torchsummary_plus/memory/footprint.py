@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..memory_records import MemoryLog, RowMemory
-from .attribution import Allocator, lifetimes, storage_kinds
+from .attribution import Allocator, give_back, lifetimes, storage_kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
         if nbytes:
             allocator.allocate(storage, nbytes)
         else:
-            allocator.free(storage)
+            give_back(allocator, log, storage)
         levels.append(allocator.allocated_bytes)
     return levels
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from ..memory_records import MemoryLog
+from ..memory_records import MemoryLog, StorageSpec
 
 
 def scales(low: MemoryLog, high: MemoryLog) -> bool:
@@ -32,10 +32,19 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     rows = zip(*(log.events for log in logs.values()))
     events = tuple((row[0][0], row[0][1], through(tuple(event[2] for event in row))) for row in rows)
     specs = zip(*(log.storages for log in logs.values()))
-    storages = tuple(replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row))) for row in specs)
+    storages = tuple(
+        replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row)), lesser=_lesser(row, through))
+        for row in specs
+    )
     doubted = zip(*(log.doubts for log in logs.values()))
     doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
     return replace(first, events=events, storages=storages, doubts=doubts, others=())
+
+
+def _lesser(specs: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> tuple[int, ...]:
+    """The sizes that scratch memory does with instead, the last ones with each other: as many as every log has."""
+    least_first = zip(*(reversed(spec.lesser) for spec in specs))
+    return tuple(reversed([through(sizes) for sizes in least_first]))
 
 
 def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, repeat
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from .cudnn.asking import Cudnn
 from .fakes import Fake
 from .kept_numbers import KeptNumbers
 from .passes import Frame, Listener
@@ -19,7 +20,7 @@ from .questions import OUTSIDE
 from .stored import all_stored
 from .structures import all_tensors
 from .workspace import AMPERE, Capability, Workspaces
-from .workspace_registry import LASTING, RESERVES, SCRATCH
+from .workspace_registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
 
 GATHERED = "aten::cat"
 """How an optimizer that searches along a line gathers all gradients in one."""
@@ -35,9 +36,9 @@ class Ledger(Listener):
     whose sequence number tells in which call it was made.
     """
 
-    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
+    def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
-        self.workspaces = Workspaces(backend, capability)
+        self.workspaces = Workspaces(backend, capability, cudnn)
         self.phase = "setup"
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
@@ -46,7 +47,10 @@ class Ledger(Listener):
         self.kinds: list[str | None] = []
         self.owners: list[int] = []
         self.bands: list[float] = []
-        self.spared: set[int] = set()
+        self.lesser: dict[int, tuple[int, ...]] = {}
+        """Of scratch memory that its kernel can spare: the sizes that it does with instead, in their order."""
+        self.emptying: set[int] = set()
+        """Scratch memory with whose end the allocator's cache is emptied."""
         self.given: set[int] = set()
         self.doubts: list[Doubt] = []
         self.assumed: set[int] = set()
@@ -176,28 +180,95 @@ class Ledger(Listener):
         results = iter(_results(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
-        there = 0
         saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
-        for phase in self.workspaces.scratch(name, args, kwargs, out):
+        phases = self.workspaces.scratch(name, args, kwargs, out)
+        if phases and not isinstance(phases[0], Phase):
+            self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
+            phases, lasting = (), 0
+        there = 0
+        held: dict[str, int] = {}
+        for phase in cast("tuple[Phase, ...]", phases):
+            self._let_go(held, dict(phase.held))
+            self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
             if lasting:
-                number = self._number(lasting, owner, "workspace", self.workspaces.band(LASTING, name))
-                self._event(number, lasting)
+                self._book_lasting(lasting, owner, name)
                 lasting = 0
+            self._hold_scratch(held, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                number = self._number(scratch, owner, "workspace", error)
-                if self.workspaces.spares(name):
-                    self.spared.add(number)
-                self._event(number, scratch)
+                number = self._book_scratch(scratch, owner, error, phase.lesser)
+                if phase.empties:
+                    self.emptying.add(number)
                 self._event(number, 0)
+        self._let_go(held, {})
         doubt = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
         if self.backend == "cpu":
             self._numbers.give(func, args, out)
+
+    def _hold_scratch(self, held: dict[str, int], phase: Phase, owner: int) -> None:
+        """Book the blocks of a phase that are not there yet; ``held`` are those that are, by name."""
+        for block, nbytes in phase.held:
+            if block not in held and nbytes:
+                held[block] = self._number(nbytes, owner, "workspace")
+                self._event(held[block], nbytes)
+
+    def _let_go(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
+        """Free the blocks that are not kept, the last one first."""
+        for block in [block for block in reversed(held) if block not in kept]:
+            self._event(held.pop(block), 0)
+
+    def _book_course(
+        self,
+        course: Course,
+        results: Sequence[torch.Tensor],
+        sizes: Iterator[int | None],
+        owner: int,
+        band: float,
+        name: str,
+        lasting: int,
+    ) -> None:
+        """Book a kernel's allocations one by one: first the results that its course does not name.
+
+        A lasting workspace is asked for once the arguments are ready.
+        """
+        nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
+        later = {step.result for step in course if isinstance(step, Made)}
+        for place, result in enumerate(results):
+            if place not in later:
+                self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
+        error = self.workspaces.band(SCRATCH, name)
+        held: list[int | None] = []
+        for step in course:
+            if isinstance(step, Made):
+                self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
+            elif isinstance(step, Taken):
+                held.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
+            else:
+                self._give(held, step.buffer)
+        if lasting:
+            self._book_lasting(lasting, owner, name)
+        for buffer in range(len(held)):
+            self._give(held, buffer)
+
+    def _give(self, held: list[int | None], buffer: int) -> None:
+        number, held[buffer] = held[buffer], None
+        if number is not None:
+            self._event(number, 0)
+
+    def _book_lasting(self, nbytes: int, owner: int, name: str) -> None:
+        self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+
+    def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
+        number = self._number(nbytes, owner, "workspace", band)
+        if lesser:
+            self.lesser[number] = lesser
+        self._event(number, nbytes)
+        return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
         """Book the tensor of a number, which is on the CPU, as long as a class dispatches the operator."""
@@ -272,11 +343,14 @@ class Ledger(Listener):
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """The books as plain data."""
         self._numbers.settle()
-        spared, assumed = (map(which.__contains__, range(len(self.nbytes))) for which in (self.spared, self.assumed))
-        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, spared, self.bands, assumed))
+        every = range(len(self.nbytes))
+        lesser = (self.lesser.get(number, ()) for number in every)
+        assumed, emptying = (map(which.__contains__, every) for which in (self.assumed, self.emptying))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
         assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)
+        assumptions += self.workspaces.cudnn.assumptions()
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
@@ -306,7 +380,7 @@ def _later(call: ModuleCall, by: int) -> ModuleCall:
     return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
 
 
-def _results(out: Any) -> Iterable[torch.Tensor]:
+def _results(out: Any) -> Sequence[torch.Tensor]:
     if isinstance(out, torch.Tensor):
         return (out,)
     if isinstance(out, (list, tuple)):

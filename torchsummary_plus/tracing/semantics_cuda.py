@@ -1,31 +1,34 @@
-"""The kernels that a GPU takes where a build without CUDA would take others: attention and recurrent layers.
-
-Source of the choice among attention kernels: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of torch 2.13.
-"""
+"""The kernels that a GPU takes where a build without CUDA would take others: attention and recurrent layers."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .attention_choice import Attention, attention_kernel
+from .semantics_encoder import encoder_function
 from .workspace import Capability
 from .workspace_cuda import KEPT, rnn_workspace
 
 aten: Any = torch.ops.aten
 
-HALVES = (torch.float16, torch.bfloat16)
 ATTENTION: Any = torch.nn.functional.scaled_dot_product_attention
 """torch's own, whatever may stand for it while a step runs."""
 
 
-def cuda_function(func: Any, capability: Capability) -> Callable[..., Any] | None:
-    """How a GPU runs a function that another build would run otherwise; None where there is no difference."""
+def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -> Callable[..., Any] | None:
+    """How a GPU runs a function that another build would run otherwise; None where there is no difference.
+
+    ``math`` runs attention by operators where no kernel does all of it.
+    """
     if func is ATTENTION:
-        return lambda *args, **kwargs: attention(capability, *args, **kwargs)
+        return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
+    layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
+    if layer is not None:
+        return layer
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:
         return None
@@ -34,6 +37,7 @@ def cuda_function(func: Any, capability: Capability) -> Callable[..., Any] | Non
 
 def attention(
     capability: Capability,
+    math: Callable[..., Any],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -45,16 +49,20 @@ def attention(
 ) -> Tensor:
     """``scaled_dot_product_attention`` by the first kernel of torch's order that can run it."""
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
+    call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    kernel = attention_kernel(capability, call)
+    if attn_mask is not None and attn_mask.dtype is torch.bool and kernel != "math":
         attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
-    keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    keeps = call.trains or call.trains_mask
     width = query.shape[-1]
-    kernel = attention_kernel(capability, query, key, value, attn_mask, dropout_p, is_causal, keeps)
     if kernel == "cudnn":
         fused: Tensor = aten._scaled_dot_product_cudnn_attention(
             query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
         )[0]
         return fused
+    if kernel == "math":
+        result: Tensor = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        return result
     scale = width**-0.5 if scale is None else scale
     if kernel == "flash":
         if width % 8:
@@ -65,62 +73,12 @@ def attention(
         return padded if padded.shape[-1] == width else padded[..., :width]
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
-    if kernel == "math":
-        result: Tensor = aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
     if attn_mask is not None:
         attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.shape[-2])
     efficient: Tensor = aten._scaled_dot_product_efficient_attention(
         query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
     )[0]
     return efficient
-
-
-def attention_kernel(
-    capability: Capability,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    trains: bool,
-) -> str:
-    """ "cudnn", "flash", "efficient" or "math": cuDNN's is first on Hopper and Blackwell of the data centre alone."""
-    width, widest = query.shape[-1], max(query.shape[-1], value.shape[-1])
-    rows, columns = query.shape[-2], key.shape[-2]
-    batched = query.dim() == key.dim() == value.dim() == 4
-    half = query.dtype in HALVES and (query.dtype is torch.float16 or capability >= (8, 0))
-    flags = torch.backends.cuda
-    if (
-        capability in ((9, 0), (10, 0))
-        and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
-        and flags.cudnn_sdp_enabled()
-        and (batched and half and min(rows, columns) > 1)
-        and (width % 8 == value.shape[-1] % 8 == 0 and widest <= (256 if capability == (9, 0) else 128))
-    ):
-        return "cudnn"
-    if (
-        flags.flash_sdp_enabled()
-        and (batched and half and capability >= (8, 0) and mask is None)
-        and (width == value.shape[-1] <= 256 and not (is_causal and rows != columns))
-        and not (trains and capability in _CONSUMER and (192 < width <= 224 or (width > 224 and dropout)))
-    ):
-        return "flash"
-    alignment = 8 if half else 4
-    if (
-        flags.mem_efficient_sdp_enabled()
-        and (batched and (half or query.dtype is torch.float32))
-        and width % alignment == value.shape[-1] % alignment == 0
-    ):
-        return "efficient"
-    return "math"
-
-
-_CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Capabilities on which flash attention cannot train some wide heads."""
 
 
 def _aligned(mask: Tensor) -> Tensor:
@@ -132,11 +90,15 @@ def _aligned(mask: Tensor) -> Tensor:
 
 
 def _autocast(tensors: tuple[Tensor | None, ...]) -> Any:
-    """Tensors in the dtype that autocast gives to attention and recurrent layers on CUDA."""
+    """Tensors in the dtype that autocast gives to attention and recurrent layers on CUDA.
+
+    The last is cast first: so compilers evaluate the arguments of a call (aten/src/ATen/autocast_mode.h).
+    """
     if not torch.is_autocast_enabled("cuda"):
         return tensors
     dtype = torch.get_autocast_dtype("cuda")
-    return tuple(t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in tensors)
+    cast = [t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in reversed(tensors)]
+    return tuple(reversed(cast))
 
 
 _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}

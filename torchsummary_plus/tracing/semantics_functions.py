@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -74,13 +74,15 @@ class StepFunctions(TorchFunctionMode):
         """How a function runs without a mode, on the device."""
         if func in _STAND_INS:
             return _STAND_INS[func]
+        if func is _linear_kernel:
+            return self.linear
         if func in _FINITE:
             return partial(_finite, func)
         product = product_function(func, self._assume)
         if product is not None:
             return product
         if self.on_cuda:
-            return cuda_function(func, self.capability) or func
+            return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
             return self._attention
         if func in _RECURRENCES:
@@ -91,16 +93,27 @@ class StepFunctions(TorchFunctionMode):
         kernels: Any = self.watch.kernel
         kernels.answers.assume(module_of(self.watch.frame), operator, how)
 
-    def _attention(self, *args: Any, **kwargs: Any) -> Any:
+    def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
+        """As :meth:`_attention`, where that is known to be so."""
+        return self._attention(*args, kernel=torch.ops.aten._scaled_dot_product_attention_math, **kwargs)
+
+    def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
         """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.
 
         Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
         self.watch.in_attention = True
         try:
-            return ATTENTION(*args, **kwargs)
+            return kernel(*args, **kwargs)
         finally:
             self.watch.in_attention = False
+
+    def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``linear`` adds the bias in place where its input is not flat; under a mode it takes the other branch."""
+        flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
+        if bias is None or flat:
+            return _linear_kernel(input, weight, bias)
+        return cast("torch.Tensor", self._recurrence(_linear_kernel, input, weight, bias))
 
     def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """A recurrent layer is one function, in which no mode sees the products that are made for all steps at once."""
@@ -131,14 +144,6 @@ _eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
 _pool: Any = functional.max_pool1d
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
-
-
-def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``linear`` adds the bias in place where its input is not flat; under a mode it takes the out-of-place branch."""
-    flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
-    if bias is None or flat:
-        return _linear_kernel(input, weight, bias)
-    return torch.matmul(input, weight.t()).add_(bias)
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
@@ -187,7 +192,6 @@ def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
 
 
 _STAND_INS: dict[Any, Callable[..., Any]] = {
-    _linear_kernel: _linear,
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,
     _setitem: _set_item,
@@ -228,7 +232,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
     def has_torch_function(tensors: Any) -> bool:
         """Whether to leave the fast path: only for the one that makes nested tensors, which have no fakes."""
         is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
-        return (is_encoder or functions.on_cuda) and bool(asked(tensors))
+        return is_encoder and bool(asked(tensors))
 
     def noticed_rng_state() -> torch.Tensor:
         state = get_rng_state()
@@ -236,7 +240,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
         return state
 
     overrides.has_torch_function = has_torch_function
-    layers.linear, layers.scaled_dot_product_attention = _linear, functions.stand_in(ATTENTION)
+    layers.linear, layers.scaled_dot_product_attention = functions.linear, functions.stand_in(ATTENTION)
     torch.get_rng_state = random.get_rng_state = noticed_rng_state
     try:
         yield

@@ -15,6 +15,7 @@ from ..memory_records import MemoryLog
 from .at_one import Guesses
 from .books import Books, tell_of_twins
 from .cuda_guard import capability_of
+from .cudnn.asking import RULE, Cudnn
 from .embeddings import Embeddings, NeedsIntegerError
 from .exchange import Copies, exchanging
 from .fakes import CPU, standing_in_for, taken_for_tensors
@@ -47,6 +48,7 @@ class _Task:
     step: Step
     device: torch.device
     capability: Capability
+    cudnn: Cudnn
     listeners: Sequence[Listener]
     rehearsal: Rehearsal | None = None
     real: RealStep | None = None
@@ -68,10 +70,12 @@ def record_step(
     device: torch.device | None,
     capability: Capability | None = None,
     listeners: Sequence[Listener] = (),
+    cudnn: Cudnn | None = None,
 ) -> MemoryLog:
     """The memory events of a model's steps on fake tensors. The model is as it was.
 
     ``capability`` is that of the GPU which is asked about: None for the one that is here, or an A100 without one.
+    ``cudnn`` is what tells the workspaces of its convolutions; without it they are those of a table.
 
     The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
     step is recorded once more. So it is with integers for a sized input that reaches an embedding, with a copy of a
@@ -85,7 +89,7 @@ def record_step(
             tree = materialised(tree, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        return _recorded(_Task(tree, example, step, place, known, listeners))
+        return _recorded(_Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners))
 
 
 def _recorded(task: _Task) -> MemoryLog:
@@ -180,7 +184,7 @@ def _record(task: _Task) -> MemoryLog:
         stack.enter_context(taken_for_tensors())
         tree.modules[0].train(training)
         kernels = StepKernels(device, answers)
-        ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability)
+        ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *task.listeners])
         tell_of_twins(kernels, ledger)

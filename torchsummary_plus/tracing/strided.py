@@ -67,11 +67,20 @@ def strided(tensor: Any) -> Strided:
 
 def laid_out(tensor: Strided, last: bool) -> Strided:
     """A tensor of the same shape that is new in the layout."""
-    strides, step = [0] * len(tensor.shape), 1
-    for axis in _order(len(tensor.shape), last):
+    return Strided(tensor.shape, dense_strides(tensor.shape, last), tensor.itemsize)
+
+
+def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    """The strides of a new tensor in a layout.
+
+    >>> dense_strides((2, 3, 4, 5), False), dense_strides((2, 3, 4, 5), True)
+    ((60, 20, 5, 1), (60, 1, 15, 3))
+    """
+    strides, step = [0] * len(shape), 1
+    for axis in _order(len(shape), last):
         strides[axis] = step
-        step *= max(1, tensor.shape[axis])
-    return Strided(tensor.shape, tuple(strides), tensor.itemsize)
+        step *= max(1, shape[axis])
+    return tuple(strides)
 
 
 def copied(before: Strided, after: Strided) -> int:

@@ -15,6 +15,9 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_cuda,
     workspace_cuda_attention,
     workspace_cuda_conv,
+    workspace_cuda_norms,
+    workspace_cuda_products,
+    workspace_cuda_reduce,
     workspace_fft,
     workspace_half,
     workspace_images,
@@ -24,6 +27,7 @@ from . import (  # noqa: F401 - their rules register themselves
     workspace_rnn,
     workspace_selecting,
 )
+from .cudnn.asking import RULE, Cudnn
 from .structures import all_tensors
 from .workspace_foreign import foreign_scratch, is_foreign
 from .workspace_registry import (
@@ -34,6 +38,7 @@ from .workspace_registry import (
     SCRATCH,
     UNMODELLED,
     AtMost,
+    Course,
     Phase,
     Rule,
 )
@@ -50,9 +55,10 @@ AMPERE: Capability = (8, 0)
 class Workspaces:
     """What the kernels of one backend take, call by call; ``capability`` is that of the GPU."""
 
-    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
+    def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.capability = capability
+        self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
         self._doubt = 0
@@ -65,8 +71,8 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
-    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
-        """What the kernel holds while it runs, phase by phase; in the last one all results are there."""
+    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
+        """What the kernel holds while it runs, phase by phase; in the last one all results are there. Or its course."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
@@ -76,8 +82,10 @@ class Workspaces:
             return (*(() if phases is None else phases.phases), AT_LAST)
         if isinstance(phases, int):
             return (Phase(ALL_RESULTS, max(0, phases)),)
+        if not phases or not isinstance(phases[0], Phase):
+            return tuple(phases) or (AT_LAST,)
         if any(phase.band for phase in phases):
-            self._note(name)
+            self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
         return (*phases, AT_LAST)
 
     def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
@@ -123,6 +131,8 @@ class Workspaces:
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         if not rule.calibrated:
             self._note(name)
+        if rule.by_cudnn:
+            return rule.formula(self.capability, self.cudnn, out, *args, **kwargs)
         if rule.by_capability:
             return rule.formula(self.capability, out, *args, **kwargs)
         return rule.formula(out, *args, **kwargs)

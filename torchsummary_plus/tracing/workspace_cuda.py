@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ..units import MIB
-from .workspace_registry import lasting, reserve, scratch
+from .workspace_registry import Course, Given, Made, Taken, lasting, reserve, scratch
 
 Capability = tuple[int, int]
 
@@ -76,6 +76,11 @@ SORTED_FROM = 3072
 ROWS_PER_THREAD = 10
 
 
+@scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
+def power(out: Any, *_: Any) -> int:
+    return LENGTH_BYTES
+
+
 @scratch(
     "cuda",
     "aten::embedding_dense_backward",
@@ -84,18 +89,39 @@ ROWS_PER_THREAD = 10
 )
 def embedding_backward(
     out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_by_frequency: bool
-) -> int:
+) -> Course:
     """More than 3,072 indices are sorted, and rows of the same index are summed in fp32 by parts of 10."""
     count: int = indices.numel()
     width: int = grad.shape[-1]
+    copy = () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
     if count <= SORTED_FROM and not scale_by_frequency:
-        return 0
-    index_bytes: int = indices.element_size()
+        return (*copy, Made(0))
+    each = Taken(count * indices.element_size())
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
-    order = 2 * count * index_bytes
-    sums = parts * (-(-width // 32) * 32) * 4 + (3 * segments + parts) * index_bytes
-    return max(2 * order, order + sums)
+    sums = parts * (-(-width // 32) * 32) * 4
+    first = len(copy)
+    sort = Taken(2 * each.nbytes + SORT_BYTES)
+    found = Taken(LENGTH_BYTES)
+    scan = Taken(SCAN_BYTES)
+    return (
+        *(*copy, each, each, each, sort, Given(first + 3), Given(first + 2)),
+        *((each,) if scale_by_frequency else ()),
+        *(Made(0), each, found),
+        *_briefly(first + 6 + scale_by_frequency, each, scan),
+        *(each, each),
+        *_briefly(first + 10 + scale_by_frequency, scan),
+        *(found, Taken(parts * indices.element_size()), Taken(sums)),
+    )
+
+
+def _briefly(first: int, *buffers: Taken) -> Course:
+    """Buffers that are freed again at once; the first has this number."""
+    return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
+
+
+SORT_BYTES, SCAN_BYTES = 6655, 1279
+"""What CUB's sorts and scans take beside the pairs, of up to some thousand of them."""
 
 
 LENGTH_BYTES = 8

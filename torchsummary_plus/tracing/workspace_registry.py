@@ -20,7 +20,7 @@ class Rule:
 
     ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
     ``spared`` tells that the kernel does without where there is no memory left. A formula that is ``by_capability`` is
-    given the GPU's compute capability before the operator's result.
+    given the GPU's compute capability before the operator's result, one that is ``by_cudnn`` cuDNN after that.
     """
 
     formula: Formula
@@ -29,18 +29,48 @@ class Rule:
     calibrated: bool = True
     spared: bool = False
     by_capability: bool = False
+    by_cudnn: bool = False
 
 
 class Phase(NamedTuple):
     """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
 
-    A ``band`` above 0 is the relative error of a guess, and the operator is named as unknown.
+    A ``band`` above 0 is the relative error of a guess, of a guess of 0 the bytes that it may be off; the operator is
+    then named as unknown. Where there is no memory
+    for the scratch, the kernel does with the first of the ``lesser`` sizes that there is memory for. What is ``held``
+    are further blocks, by name: one of the same name in the next phase is the same, and stays. ``first`` are the places
+    of results that come ahead of those before them. After scratch that ``empties`` the allocator's cache is emptied.
     """
 
     results: int
     nbytes: int
     band: float = 0.0
+    lesser: tuple[int, ...] = ()
+    held: tuple[tuple[str, int], ...] = ()
+    first: tuple[int, ...] = ()
+    empties: bool = False
 
+
+class Made(NamedTuple):
+    """A kernel allocates a tensor of its result: the one of this place."""
+
+    result: int
+
+
+class Taken(NamedTuple):
+    """A kernel allocates a buffer, which lives to its end at the latest; buffers count from 0."""
+
+    nbytes: int
+
+
+class Given(NamedTuple):
+    """A kernel frees a buffer."""
+
+    buffer: int
+
+
+Course = tuple[Made | Taken | Given, ...]
+"""A kernel's allocations one by one, after the tensors of its result that it does not name."""
 
 ALL_RESULTS = 1 << 30
 """More tensors than any result has."""
@@ -65,7 +95,7 @@ Of the CPU's operators in ``UNMODELLED`` the matrix exponential takes most: 6 ti
 Register = Callable[[Formula], Formula]
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases in their order.
+"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases, or its course.
 
 A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
 finds the maximum. :class:`AtMost` where only a bound is known, None where it takes some and not even that.

@@ -1,0 +1,213 @@
+"""Where a prediction leaves the truth: its allocations beside the allocator's own, one by one, with their operators.
+
+``python -m benchmarks.gpu_truth_sequence --card A100 --only vit-b32-fp32 --record DIR`` writes what torch's CUDA build
+allocates under the no-op runtime (benchmarks/nocuda), operator by operator; ``--compare DIR`` prints, in any
+environment, the first places where the predicted sequence differs, and the differences summed up by operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._profiler import _EventType  # the event tree has no public reader
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu_truth import describe, record
+from benchmarks.gpu_truth_configs import Configuration, configurations
+from benchmarks.gpu_truth_meters import CudaMeter
+from benchmarks.nocuda.runtime import is_active
+from torchsummary_plus.memory_records import MemoryLog
+
+
+class Change(NamedTuple):
+    """Bytes that an operator allocates, or frees if they are negative."""
+
+    nbytes: int
+    operator: str
+
+
+class SequenceMeter(CudaMeter):
+    """The changes of a step, from when model and input are there: sizes of the allocator's history, named by torch's
+    profiler.
+    """
+
+    changes: Sequence[Change] = ()
+
+    def hold(self, tensors: list[torch.Tensor]) -> None:
+        super().hold(tensors)
+        torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000, clear_history=True)
+        self.profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self.profiler.__enter__()
+
+    def end(self) -> dict[str, Any]:
+        self.profiler.__exit__(None, None, None)
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        torch.cuda.memory._record_memory_history(enabled=None)
+        names = [name for _, name in sorted(_named(self.profiler), key=lambda one: one[0])]
+        allocated = [entry for entry in trace if entry["action"] == "alloc"]
+        assert len(allocated) == len(names), (len(allocated), len(names))
+        operators = {id(entry): name for entry, name in zip(allocated, names)}
+        signs = {"alloc": 1, "free_completed": -1}
+        self.changes = [
+            Change(signs[entry["action"]] * entry["size"], operators.get(id(entry), ""))
+            for entry in trace
+            if entry["action"] in signs
+        ]
+        return super().end()
+
+
+def _named(profiler: Any) -> Iterator[tuple[tuple[int, int], str]]:
+    """The moment of every allocation of CUDA memory, and the operators around it, from the outermost."""
+    waiting = [(event, ()) for event in reversed(profiler.profiler.kineto_results.experimental_event_tree())]
+    number = 0
+    while waiting:
+        event, around = waiting.pop()
+        if (
+            event.tag == _EventType.Allocation
+            and event.extra_fields.device.type == "cuda"
+            and event.extra_fields.alloc_size > 0
+        ):
+            number += 1
+            yield (event.start_time_ns, number), " > ".join(around)
+        inside = (*around, event.name) if event.tag == _EventType.TorchOp and _tells(event.name) else around
+        waiting.extend((child, inside) for child in reversed(event.children))
+
+
+def _tells(name: str) -> bool:
+    return not re.match(r"aten::(empty|resize_|_local_scalar|set_)|autograd::engine", name)
+
+
+def predicted_changes(log: MemoryLog) -> Iterator[Change]:
+    """The changes that are predicted, from when model and input are there."""
+    sizes: dict[int, int] = {}
+    for moment, storage, nbytes in log.events:
+        size = nbytes or -sizes.pop(storage)
+        if nbytes:
+            sizes[storage] = nbytes
+        at = log.moments[moment]
+        if at.phase != "setup":
+            yield Change(size, f"{at.phase}: {at.operator}")
+
+
+AHEAD, AGREEING = 60, 4
+"""How far to look for a place where two sequences agree again, and for how many changes they then must."""
+
+
+def differences(truth: Sequence[Change], found: Sequence[Change]) -> Iterator[tuple[int, list[Change], list[Change]]]:
+    """What only the first sequence has, and only the second one, place by place.
+
+    >>> a, b, c = (Change(n, "") for n in (1, 2, 3))
+    >>> list(differences([a, a, a, a, b, a, a, a, a], [a, a, a, a, c, a, a, a, a]))
+    [(4, [Change(nbytes=2, operator='')], [Change(nbytes=3, operator='')])]
+    """
+    ours, theirs = [change.nbytes for change in truth], [change.nbytes for change in found]
+    i = j = 0
+    while i < len(ours) or j < len(theirs):
+        if i < len(ours) and j < len(theirs) and ours[i] == theirs[j]:
+            i, j = i + 1, j + 1
+            continue
+        a, b = next(_meetings(ours[i:], theirs[j:]), (len(ours) - i, len(theirs) - j))
+        yield i, list(truth[i : i + a]), list(found[j : j + b])
+        i, j = i + a, j + b
+
+
+def _meetings(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int]]:
+    for skipped in range(1, AHEAD):
+        for a in range(skipped + 1):
+            b = skipped - a
+            if ours[a : a + AGREEING] == theirs[b : b + AGREEING] != []:
+                yield a, b
+
+
+def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
+    """Print the first differences, and all of them by operator: what is missing, what is too much, what is moved."""
+    truth, found = _settled(truth), _settled(found)
+    by_operator: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    shown, told = 0, set()
+    for place, only, extra in differences(truth, found):
+        missing, much = _left(only, extra), _left(extra, only)
+        moved = [] if missing or much else [change for change in only if change.nbytes > 0]
+        for kind, changes in (("missing", missing), ("too much", much), ("moved", moved)):
+            for change in changes:
+                key = f"{kind:8} {change.operator}"
+                by_operator[key] += max(0, change.nbytes)
+                calls[key] += 1
+        seen = tuple(change.operator for change in (*only, *extra))
+        if shown < count and (missing or much or moved) and seen not in told:
+            shown += 1
+            told.add(seen)
+            print(f"  at {place} of {len(truth)}:")
+            for mark, changes in (("truth", only), ("predicted", extra)):
+                for change in changes[:12]:
+                    print(f"    {mark:9} {change.nbytes:+15,}  {change.operator}")
+    for key, nbytes in by_operator.most_common(count):
+        if nbytes:
+            print(f"  {calls[key]:6} times, {nbytes:15,} bytes: {key}")
+
+
+def _settled(changes: Sequence[Change]) -> list[Change]:
+    """Changes with what is freed in a row sorted by size: its order makes no difference."""
+    runs = groupby(changes, key=lambda change: change.nbytes < 0)
+    return [change for frees, run in runs for change in (sorted(run) if frees else run)]
+
+
+def _left(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
+    """Those that have no equal among the others."""
+    sizes = Counter(change.nbytes for change in others)
+    left = []
+    for change in changes:
+        if sizes[change.nbytes]:
+            sizes[change.nbytes] -= 1
+        else:
+            left.append(change)
+    return left
+
+
+def path_of(folder: Path, configuration: Configuration) -> Path:
+    return folder / f"{configuration.name}.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card", help="a card of benchmarks/nocuda", required=True)
+    parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
+    parser.add_argument("--count", type=int, default=12, help="how many differences to print")
+    parser.add_argument("--record", type=Path, help="the folder to write sequences to")
+    parser.add_argument("--compare", type=Path, help="the folder to read sequences from")
+    options = parser.parse_args()
+    if options.record is not None and not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_truth_sequence"]
+        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    chosen = [c for c in configurations() if re.search(options.only, c.name)]
+    for configuration in chosen:
+        if options.record is not None:
+            options.record.mkdir(parents=True, exist_ok=True)
+            meter = SequenceMeter()
+            found = record(configuration, configuration.build(), "cuda", meter)
+            content = {**describe("cuda"), **found, "changes": meter.changes}
+            path_of(options.record, configuration).write_text(json.dumps(content))
+        if options.compare is not None and path_of(options.compare, configuration).exists():
+            known = json.loads(path_of(options.compare, configuration).read_text())
+            estimate = configuration.predict("cuda", known["gpu"])
+            for key in ("peak_bytes", "reserved_bytes"):
+                predicted = getattr(estimate, key)
+                error = predicted / known[key] - 1
+                print(f"{configuration.name} {key}: {known[key]:,}, predicted {predicted:,} ({error:+.2%})")
+            for assumption in estimate.assumptions:
+                print(f"  {assumption}")
+            tell([Change(*change) for change in known["changes"]], list(predicted_changes(estimate.log)), options.count)
+
+
+if __name__ == "__main__":
+    main()

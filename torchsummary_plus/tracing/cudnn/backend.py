@@ -1,0 +1,130 @@
+"""The C interface of cuDNN's backend: descriptors with attributes, made, asked and let go of.
+
+Names and numbers are those of ``cudnn_graph_v9.h``, which NVIDIA's package holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+from types import TracebackType
+from typing import Any
+
+from .library import CudnnError, cudnn_library
+
+
+class Kind(IntEnum):
+    """What a descriptor describes (``cudnnBackendDescriptorType_t``)."""
+
+    CONVOLUTION = 1
+    ENGINE = 2
+    ENGINE_CONFIG = 3
+    HEURISTICS = 4
+    PLAN = 5
+    FORWARD = 10
+    BACKWARD_FILTER = 11
+    BACKWARD_DATA = 12
+    GRAPH = 15
+    TENSOR = 17
+    DEVICE = 38
+
+
+class Type(IntEnum):
+    """What an attribute is (``cudnnBackendAttributeType_t``)."""
+
+    DATA_TYPE = 1
+    BOOLEAN = 2
+    INT64 = 3
+    FLOAT = 4
+    DOUBLE = 5
+    CONVOLUTION_MODE = 7
+    HEURISTIC_MODE = 8
+    NUMERICAL_NOTE = 11
+    DESCRIPTOR = 15
+    CHAR = 24
+
+
+NUMBERS: dict[Type, Any] = {
+    Type.DATA_TYPE: ctypes.c_int,
+    Type.BOOLEAN: ctypes.c_bool,
+    Type.INT64: ctypes.c_int64,
+    Type.FLOAT: ctypes.c_float,
+    Type.DOUBLE: ctypes.c_double,
+    Type.CONVOLUTION_MODE: ctypes.c_int,
+    Type.HEURISTIC_MODE: ctypes.c_int,
+    Type.NUMERICAL_NOTE: ctypes.c_int,
+}
+
+
+class Descriptor:
+    """A backend descriptor, let go of at the end of a ``with``."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.library = cudnn_library()
+        self.pointer = ctypes.c_void_p()
+        check(self.library.cudnnBackendCreateDescriptor(int(kind), ctypes.byref(self.pointer)), kind.name)
+
+    def __enter__(self) -> Descriptor:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.library.cudnnBackendDestroyDescriptor(self.pointer)
+
+    def set_numbers(self, attribute: int, kind: Type, *values: float) -> Descriptor:
+        array = (NUMBERS[kind] * len(values))(*values)
+        return self._set(attribute, kind, len(values), array)
+
+    def set_text(self, attribute: int, text: str) -> Descriptor:
+        raw = text.encode() + b"\0"
+        return self._set(attribute, Type.CHAR, len(raw), ctypes.create_string_buffer(raw, len(raw)))
+
+    def set_descriptors(self, attribute: int, *others: Descriptor) -> Descriptor:
+        array = (ctypes.c_void_p * len(others))(*(other.pointer for other in others))
+        return self._set(attribute, Type.DESCRIPTOR, len(others), array)
+
+    def _set(self, attribute: int, kind: Type, count: int, array: ctypes.Array[Any]) -> Descriptor:
+        count64 = ctypes.c_int64(count)
+        check(self.library.cudnnBackendSetAttribute(self.pointer, attribute, int(kind), count64, array), attribute)
+        return self
+
+    def finalize(self) -> Descriptor:
+        check(self.library.cudnnBackendFinalize(self.pointer), "finalize")
+        return self
+
+    def number(self, attribute: int) -> int:
+        """An attribute that is one whole number."""
+        value, count = ctypes.c_int64(), ctypes.c_int64()
+        self._get(attribute, Type.INT64, 1, count, ctypes.byref(value))
+        return value.value
+
+    def notes(self, attribute: int, most: int) -> frozenset[int]:
+        """An attribute that is a set of numerical notes, of so many at most."""
+        values, count = (ctypes.c_int * most)(), ctypes.c_int64()
+        self._get(attribute, Type.NUMERICAL_NOTE, most, count, values)
+        return frozenset(values[: count.value])
+
+    def descriptors(self, attribute: int, kind: Kind, most: int | None = None) -> list[Descriptor]:
+        """An attribute that is a list of descriptors, of so many at most, else all that there are."""
+        count = ctypes.c_int64()
+        if most is None:
+            self._get(attribute, Type.DESCRIPTOR, 0, count, None)
+            most = count.value
+        made = [Descriptor(kind) for _ in range(most)]
+        array = (ctypes.c_void_p * most)(*(one.pointer for one in made))
+        self._get(attribute, Type.DESCRIPTOR, most, count, array)
+        for unused in made[count.value :]:
+            unused.close()
+        return made[: count.value]
+
+    def _get(self, attribute: int, kind: Type, most: int, count: ctypes.c_int64, target: object) -> None:
+        asked = self.library.cudnnBackendGetAttribute
+        check(asked(self.pointer, attribute, int(kind), ctypes.c_int64(most), ctypes.byref(count), target), attribute)
+
+
+def check(status: int, what: object) -> None:
+    """Raise :class:`CudnnError` for a status that is not success."""
+    if status:
+        raise CudnnError(f"cuDNN answers {status} ({what})")

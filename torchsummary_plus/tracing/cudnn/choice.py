@@ -1,0 +1,90 @@
+"""Which of cuDNN's plans torch runs, and the bytes of its workspace.
+
+Source: ``run_single_conv``, ``filterEngineConfigs``, ``try_configs``, ``generate_and_filter_plans`` in
+aten/src/ATen/native/cudnn/Conv_v8.cpp. Engines that round their inputs down are left out, of fp32 without TF32 also
+those on tensor cores, and such as are not deterministic where that is asked for. Then the first plan that can be built
+and finds memory for its workspace is run and kept; where none does, those of cuDNN's fallback list are tried.
+With ``cudnn.benchmark`` all plans of both lists are run once, in one workspace as large as the largest.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .asker import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
+from .cards import Card
+from .library import CudnnError
+
+REMEMBERED = 4096
+"""Answers that are kept, by convolution, card and settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of ``torch.backends.cudnn`` and the environment the choice of a plan depends on."""
+
+    deterministic: bool = False
+    tensor_cores: bool = True
+    mode: int = INSTANT
+
+    @classmethod
+    def of_torch(cls, dtype: str) -> Settings:
+        """Those in force, for numbers of a type."""
+        return cls(
+            deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+            tensor_cores=dtype != "float32" or allows_tf32(),
+            mode=MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else INSTANT,
+        )
+
+    def accepts(self, notes: frozenset[int]) -> bool:
+        """Whether an engine of some numerical notes may be taken."""
+        if self.deterministic and NONDETERMINISTIC in notes:
+            return False
+        return DOWN_CONVERT not in notes and (self.tensor_cores or TENSOR_CORE not in notes)
+
+
+def allows_tf32() -> bool:
+    """Whether convolutions of fp32 may run on tensor cores (``Context::allowTF32CuDNN``)."""
+    settings: Any = torch.backends.cudnn
+    return bool(settings.conv.fp32_precision == "tf32")
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The workspaces of the plans that torch may run, in bytes: in their order, and of the fallback list."""
+
+    listed: tuple[int, ...]
+    fallback: tuple[int, ...]
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """What is asked of the allocator in turn until it has it: each less than those before.
+
+        >>> Plans((64, 96, 16), (0,)).tried
+        (64, 16, 0)
+        """
+        least: list[int] = []
+        for size in (*self.listed, *self.fallback):
+            if not least or size < least[-1]:
+                least.append(size)
+        return tuple(least)
+
+    @property
+    def largest(self) -> int:
+        """The workspace in which ``cudnn.benchmark`` tries all."""
+        return max(*self.listed, *self.fallback)
+
+
+@lru_cache(REMEMBERED)
+def plans(question: Question, card: Card, settings: Settings) -> Plans:
+    """The plans for a convolution on a card. Raises :class:`CudnnError` where there is none."""
+    listed = tuple(workspaces(question, card, settings.mode, settings.accepts))
+    fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
+    if not listed and not fallback:
+        raise CudnnError("cuDNN names no plan that torch would run")
+    return Plans(listed, fallback)

@@ -1,0 +1,148 @@
+"""``TensorIterator`` as arithmetic: how torch orders and joins the axes of a reduction before a kernel is chosen.
+
+Source: aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``, ``coalesce_dimensions``, ``can_use_32bit_indexing``,
+``get_dim_to_split`` and ``SplitUntil32Bit``; aten/src/ATen/native/ReduceOpsUtils.h, ``review_reduce_result``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+LAST_OFFSET = 2**31 - 1
+"""The largest offset that 32-bit indexing reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """The axes of a reduction, the fastest first, with strides in bytes: 0 in the output for those that are reduced."""
+
+    shape: tuple[int, ...]
+    output: tuple[int, ...]
+    input: tuple[int, ...]
+    offset: int
+    """Of the input in its storage, in elements."""
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def num_reduced(self) -> int:
+        """How many axes are reduced: they come first."""
+        return self.output.count(0)
+
+    @property
+    def num_outputs(self) -> int:
+        return prod(size for size, stride in zip(self.shape, self.output) if stride or size == 1)
+
+    def parts(self) -> Iterator[Reduction]:
+        """The parts that 32-bit indexing reaches, in the order in which they are reduced."""
+        waiting = [self]
+        while waiting:
+            part = waiting.pop()
+            if part.has_short_offsets:
+                yield part
+            else:
+                waiting.extend(reversed(part._halves()))
+
+    @property
+    def has_short_offsets(self) -> bool:
+        reaches = [1 + sum((n - 1) * s for n, s in zip(self.shape, strides)) for strides in (self.output, self.input)]
+        return self.numel <= LAST_OFFSET and max(reaches) <= LAST_OFFSET
+
+    def _halves(self) -> tuple[Reduction, Reduction]:
+        extents = [
+            ((size - 1) * max(self.output[axis], self.input[axis]), axis) for axis, size in enumerate(self.shape)
+        ]
+        axis = max(extents)[1]
+        first = self.shape[axis] // 2
+        sizes = (first, self.shape[axis] - first)
+        one, other = (replace(self, shape=(*self.shape[:axis], n, *self.shape[axis + 1 :])) for n in sizes)
+        return one, other
+
+
+def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: int | None = None) -> Reduction:
+    """The reduction of a tensor over some axes (none: over all), into a contiguous result.
+
+    With an ``itemsize`` it is of a copy in another dtype.
+
+    >>> import torch
+    >>> reduction(torch.empty(6, 5), [0], 4)
+    Reduction(shape=(6, 5), output=(0, 4), input=(20, 4), offset=0)
+    >>> reduction(torch.empty(6, 5), [], 4).shape
+    (30,)
+    """
+    shape = tuple(tensor.shape)
+    reduced = {axis % len(shape) for axis in axes} if axes and shape else set(range(len(shape)))
+    strides = tensor.stride() if itemsize is None else _strides_of_copy(shape, tensor.stride())
+    itemsize = itemsize or tensor.element_size()
+    inputs = [stride * itemsize for stride in strides]
+    outputs, step = [0] * len(shape), out_itemsize
+    for axis in range(len(shape) - 1, -1, -1):
+        if axis not in reduced:
+            outputs[axis] = step
+            step *= shape[axis]
+    order = _ordered(shape, outputs, inputs)
+    arranged = [[values[axis] for axis in order] for values in (shape, outputs, inputs)]
+    sizes, written, read = map(tuple, _joined(*arranged))
+    return Reduction(sizes, written, read, tensor.storage_offset())
+
+
+def _strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+    """Those of a dense tensor stay; of others the copy has its axes in the same order."""
+    copy, step = [0] * len(shape), 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+        copy[axis] = step
+        step *= max(1, shape[axis])
+    return copy
+
+
+def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> list[int]:
+    """The axes by the strides of the output, then of the input; an insertion sort, as not all of them compare."""
+    order = list(range(len(shape) - 1, -1, -1))
+    for index in range(1, len(order)):
+        later = index
+        for earlier in range(index - 1, -1, -1):
+            compared = _compare(order[earlier], order[later], shape, outputs, inputs)
+            if compared > 0:
+                order[earlier], order[later] = order[later], order[earlier]
+                later = earlier
+            elif compared < 0:
+                break
+    return order
+
+
+def _compare(first: int, second: int, shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> int:
+    """1 where the second axis belongs before the first, -1 where it does not, 0 where nothing tells."""
+    for strides in (outputs, inputs):
+        one, other = strides[first], strides[second]
+        if strides is outputs and (one == 0) != (other == 0):
+            return 1 if other == 0 else -1
+        if one == 0 or other == 0:
+            continue
+        if one != other:
+            return -1 if one < other else 1
+        if shape[first] > shape[second]:
+            return 1
+    return 0
+
+
+def _joined(shape: list[int], outputs: list[int], inputs: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Axes that follow on each other in both tensors as one."""
+    if len(shape) < 2:
+        return shape, outputs, inputs
+    last = 0
+    for axis in range(1, len(shape)):
+        one, other = shape[last], shape[axis]
+        follows = all(one * strides[last] == strides[axis] for strides in (outputs, inputs))
+        if one == 1 or other == 1 or follows:
+            if one == 1:
+                outputs[last], inputs[last] = outputs[axis], inputs[axis]
+            shape[last] *= other
+        else:
+            last += 1
+            shape[last], outputs[last], inputs[last] = other, outputs[axis], inputs[axis]
+    return shape[: last + 1], outputs[: last + 1], inputs[: last + 1]

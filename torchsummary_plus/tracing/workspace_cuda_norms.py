@@ -1,0 +1,43 @@
+"""CUDA: what normalisations, softmax and dropout allocate, and in which order they allocate their results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .chips import Capability, chip_of
+from .workspace_cuda_reduce import Kind, course
+from .workspace_registry import Course, Made, Taken, scratch
+
+DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
+LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
+
+
+@scratch("cuda", "aten::native_dropout", source=DROPOUT, band=0.0)
+def dropout(out: Any, *_: Any, **__: Any) -> Course:
+    return Made(1), Made(0)
+
+
+@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM, band=0.0)
+def layer_norm_backward(out: Any, grad: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """A copy of a gradient that is not contiguous."""
+    return () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
+
+
+SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
+
+
+@scratch("cuda", "aten::_safe_softmax", source=SAFE_SOFTMAX, band=0.0, by_capability=True)
+def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
+    """Which numbers are minus infinity, in which rows all are, and the number that stands there instead."""
+    if not x.numel():
+        return ()
+    infinite, *stages = course(chip_of(capability), out, [dim], torch.bool, Kind(1, 4, torch.bool), first=1)
+    return infinite, Taken(x.numel() // x.shape[dim]), *stages, Taken(out.element_size())
+
+
+@scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu", band=0.0)
+def softmax_backward(out: Any, grad: Any, *_: Any) -> int:
+    """The product of gradient and output."""
+    return int(grad.numel() * grad.element_size())
