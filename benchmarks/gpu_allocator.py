@@ -1,7 +1,7 @@
-"""torch's own caching allocator under its settings, recorded on the no-op runtime: ``python -m benchmarks.gpu_allocator``.
+"""torch's own caching allocator under its settings, on the no-op runtime: ``python -m benchmarks.gpu_allocator``.
 
-A random program of allocations and frees runs under each setting, on a card with room and on one that is too small. After
-each event the allocator's own figures are written down; tests replay the program in the model of the allocator.
+A random program of allocations and frees runs under each setting, on a card with room and on one that is too small.
+After each event the allocator's own figures are written down; tests replay the program in the model of the allocator.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,8 @@ def run(seed: int) -> list[Event]:
         if not nbytes:
             held.pop(block, None)
         else:
-            try:
+            with suppress(torch.OutOfMemoryError):
                 held[block] = torch.empty(nbytes, dtype=torch.int8, device="cuda")
-            except torch.OutOfMemoryError:
-                pass
         events.append([block, nbytes, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()])
     return events
 

@@ -1,9 +1,9 @@
 """The largest batch by prediction and by trial: ``python -m benchmarks.gpu_batches --card A100``.
 
-``max_batch_size`` names a batch; the no-op runtime (benchmarks/nocuda), whose context is the most that a prediction takes
-off, then runs two steps of it and two of the next batch on an empty card. Right is a batch that runs and whose next one
-is out of memory. The caching allocator is not monotone: where the next batch runs, further ones are tried, and the line
-says how far the first failure is. Nothing but the next batch counts.
+``max_batch_size`` names a batch; the no-op runtime (benchmarks/nocuda), whose context is the most that a prediction
+takes off, then runs two steps of it and two of the next batch on an empty card. Right is a batch that runs and whose
+next one is out of memory. The caching allocator is not monotone: where the next batch runs, further ones are tried, and
+the line says how far the first failure is. Nothing but the next batch counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ BEYOND = 16
 """Batches after the next that are tried where that one runs."""
 
 WAYS = (Way("fp32", "adamw"), Way("amp", "adamw"), Way("fp32", "momentum"), Way("amp16", "sgd"), Way("bf16"))
-LIBRARY = ["resnet34", "resnext50_32x4d", "efficientnet_b0", "densenet121", "convnext_tiny", "swin_t", "vit_b_32", "squeezenet1_1", "vgg11_bn", "seresnet50", "regnety_004", "mixer_s32_224", "deit_tiny_patch16_224", "res2net50_26w_4s", "repvgg_a0", "hf_bert", "hf_electra", "hf_gpt2", "hf_opt", "hf_llama", "hf_t5", "hf_bart", "hf_vit", "smp_unet_resnet18", "smp_fpn_resnet18", "diffusers_unet2d"]
+LIBRARY = (
+    "resnet34", "resnext50_32x4d", "efficientnet_b0", "densenet121", "convnext_tiny", "swin_t", "vit_b_32",
+    "squeezenet1_1", "vgg11_bn", "seresnet50", "regnety_004", "mixer_s32_224", "deit_tiny_patch16_224",
+    "res2net50_26w_4s", "repvgg_a0", "hf_bert", "hf_electra", "hf_gpt2", "hf_opt", "hf_llama", "hf_t5", "hf_bart",
+    "hf_vit", "smp_unet_resnet18", "smp_fpn_resnet18", "diffusers_unet2d",
+)  # fmt: skip
+"""In one of the ways above each."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Configured(Protocol):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--card", help="a card of benchmarks/nocuda to record without a GPU (A100,T4: two), or to compare")
+    parser.add_argument("--card", help="a card of benchmarks/nocuda to record (A100,T4: two) or to compare")
     parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
@@ -91,25 +91,36 @@ def main() -> None:
             path = latest_recording(options.card or parser.error("no --card"), options.set)
         compare_file(path, options.only, options.write)
         return
-    cards = options.card.split(",") if options.card else [""]
     if options.card and not is_active():
-        judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_truth"]
+        judge = ["-m", "benchmarks.nocuda", "--card", options.card.split(",")[0], "-m", "benchmarks.gpu_truth"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    chosen = [c for c in configured(options.set, options.device == "cpu") if re.search(options.only, c.name)]
+    record_cards(options, options.card.split(",") if options.card else [""])
+
+
+def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
+    """A recording of each card, saved as it goes."""
+    began = time.monotonic()
+    every = configured(options.set, options.device == "cpu")
+    chosen = [c for c in every if re.search(options.only, c.name)]
     if is_active():
         warm_up()
     headers = [in_child(partial(describe, options.device, options.set), card) for card in cards]
     paths = [options.out or DATA / recording_name(header) for header in headers]
     before = [recorded(path) if options.resume else {} for path in paths]
     missing = [c for c in chosen if any(c.name not in known for known in before)]
-    found = record_all(missing, options.device, options.seconds, cards)
-    for out, header, known, records in zip(paths, headers, before, found):
-        known = {**{record["name"]: record for record in records}, **known}
-        write(out, header, [known[c.name] for c in chosen])
-        print(f"written to {out}")
+    wanted = every if options.resume else chosen
+    for start in range(0, len(missing), SAVED):
+        seconds = options.seconds - int(time.monotonic() - began)
+        found = record_all(missing[start : start + SAVED], options.device, seconds, cards)
+        for out, header, known, records in zip(paths, headers, before, found):
+            known.update((record["name"], record) for record in records)
+            write(out, header, [known.get(c.name) or {**identity(c), "error": NOT_REACHED} for c in wanted])
+    print(f"written to {', '.join(map(str, paths))}")
 
 
 NOT_REACHED = "not reached"
+SAVED = 8
+"""So many configurations are recorded before the file is written."""
 
 
 def recorded(path: Path) -> dict[str, dict[str, Any]]:

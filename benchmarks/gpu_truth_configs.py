@@ -89,11 +89,11 @@ class Configuration:
         """The steps, phase by phase: the output is freed once the loss is known, gradients by ``zero_grad()``."""
         made = OPTIMIZERS[self.optimizer]
         optimizer = made(list(model.parameters())) if made is not None and self.mode == "train" else None
+        kept: list[torch.Tensor] = []
         for _ in range(STEPS):
             if self.mode == "eval":
                 meter.phase("forward", lambda: infer(model, x))
                 continue
-            kept: list[torch.Tensor] = []
             meter.phase("forward", lambda: kept.append(self._loss(model, x, meter.device)))
             meter.phase("backward", lambda: kept.pop().backward())
             if optimizer is not None:

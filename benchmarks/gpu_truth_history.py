@@ -1,4 +1,7 @@
-"""The allocator's own history of a step, reduced to sizes and order, and replayed by the allocator model."""
+"""The allocator's own history of a step, reduced to sizes and order, and replayed by the allocator model.
+
+``python -m benchmarks.gpu_truth_history`` replays all that were recorded and prints what the model does otherwise.
+"""
 
 from __future__ import annotations
 
@@ -139,3 +142,16 @@ def unpacked(text: str) -> History:
             live.append(count)
             count += 1
     return history
+
+
+def main() -> None:
+    for path in sorted((Path(__file__).parent / "data").glob("gpu_truth_*.histories.xz")):
+        histories = read_histories(path)
+        wrong = {name: found for name, history in histories.items() if (found := replay_history(history))}
+        print(f"{path.name}: {len(histories) - len(wrong)} of {len(histories)} replayed event for event", flush=True)
+        for name, found in wrong.items():
+            print(f"  {name}: {found[0]}, and {len(found) - 1} more")
+
+
+if __name__ == "__main__":
+    main()

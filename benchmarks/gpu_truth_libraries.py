@@ -62,41 +62,41 @@ PICTURE = (3, 224, 224)
 
 PICTURES: dict[str, dict[str, tuple[int, int]]] = {
     "torchvision": {
-            "resnet34": (32, 96),
-            "resnext50_32x4d": (16, 64),
-            "wide_resnet50_2": (8, 24),
-            "regnet_y_400mf": (32, 96),
-            "efficientnet_b0": (16, 64),
-            "mobilenet_v3_small": (32, 128),
-            "densenet121": (8, 32),
-            "convnext_tiny": (16, 48),
-            "swin_t": (8, 32),
-            "vit_b_32": (32, 64),
-            "shufflenet_v2_x1_0": (64, 128),
-            "squeezenet1_1": (32, 128),
-            "alexnet": (64, 256),
-            "mnasnet0_5": (64, 128),
-            "vgg11_bn": (8, 32),
+        "resnet34": (32, 96),
+        "resnext50_32x4d": (16, 64),
+        "wide_resnet50_2": (8, 24),
+        "regnet_y_400mf": (32, 96),
+        "efficientnet_b0": (16, 64),
+        "mobilenet_v3_small": (32, 128),
+        "densenet121": (8, 32),
+        "convnext_tiny": (16, 48),
+        "swin_t": (8, 32),
+        "vit_b_32": (32, 64),
+        "shufflenet_v2_x1_0": (64, 128),
+        "squeezenet1_1": (32, 128),
+        "alexnet": (64, 256),
+        "mnasnet0_5": (64, 128),
+        "vgg11_bn": (8, 32),
     },
     "timm": {
-            "seresnet50": (16, 48),
-            "resnest14d": (16, 64),
-            "regnetx_002": (64, 128),
-            "regnety_004": (32, 96),
-            "mixer_s32_224": (64, 128),
-            "deit_tiny_patch16_224": (32, 128),
-            "cait_xxs24_224": (4, 16),
-            "mobilevit_xxs": (16, 64),
-            "ghostnet_050": (64, 128),
-            "res2net50_26w_4s": (8, 32),
-            "levit_128s": (64, 128),
-            "pvt_v2_b0": (16, 64),
-            "poolformer_s12": (16, 64),
-            "edgenext_xx_small": (16, 64),
-            "convnextv2_atto": (32, 96),
-            "tf_efficientnetv2_b0": (16, 64),
-            "repvgg_a0": (32, 96),
-            "vit_tiny_r_s16_p8_224": (32, 96),
+        "seresnet50": (16, 48),
+        "resnest14d": (16, 64),
+        "regnetx_002": (64, 128),
+        "regnety_004": (32, 96),
+        "mixer_s32_224": (64, 128),
+        "deit_tiny_patch16_224": (32, 128),
+        "cait_xxs24_224": (4, 16),
+        "mobilevit_xxs": (16, 64),
+        "ghostnet_050": (64, 128),
+        "res2net50_26w_4s": (8, 32),
+        "levit_128s": (64, 128),
+        "pvt_v2_b0": (16, 64),
+        "poolformer_s12": (16, 64),
+        "edgenext_xx_small": (16, 64),
+        "convnextv2_atto": (32, 96),
+        "tf_efficientnetv2_b0": (16, 64),
+        "repvgg_a0": (32, 96),
+        "vit_tiny_r_s16_p8_224": (32, 96),
     },
 }
 """Library -> models of pictures of 224 x 224, with their batches."""
@@ -174,7 +174,12 @@ TEXT: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] =
         {"input_ids": ((512,), 256_000)},
         (2, 4),
     ),
-    "bloom": ("BloomModel", {"n_layer": 2, "hidden_size": 1024, "n_head": 16}, {"input_ids": ((256,), 250_880)}, (4, 8)),
+    "bloom": (
+        "BloomModel",
+        {"n_layer": 2, "hidden_size": 1024, "n_head": 16},
+        {"input_ids": ((256,), 250_880)},
+        (4, 8),
+    ),
     "t5": (
         "T5Model",
         {"num_layers": 2, "num_decoder_layers": 2},
@@ -182,8 +187,12 @@ TEXT: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] =
         (8, 16),
     ),
     "bart": ("BartModel", {"encoder_layers": 2, "decoder_layers": 2}, {"input_ids": ((256,), 50_265)}, (8, 16)),
-    "deberta-v2": ("DebertaV2Model", {"num_hidden_layers": 2, "hidden_size": 768, "num_attention_heads": 12}
-                   | {"intermediate_size": 3072}, {"input_ids": ((128,), 128_100)}, (4, 16)),
+    "deberta-v2": (
+        "DebertaV2Model",
+        {"num_hidden_layers": 2, "hidden_size": 768, "num_attention_heads": 12} | {"intermediate_size": 3072},
+        {"input_ids": ((128,), 128_100)},
+        (4, 16),
+    ),
     "vit": ("ViTForImageClassification", {"num_hidden_layers": 3}, {"pixel_values": (PICTURE, 0)}, (16, 64)),
     "whisper": (
         "WhisperModel",
@@ -300,7 +309,9 @@ def families() -> dict[str, Family]:
         for name, (_, batches) in IN_VOLUMES.items()
     ]
     found += [
-        Family("segmentation_models_pytorch", f"smp_{name}", partial(_map, name), {"x": ((3, 128, 128), 0)}, batches, True)
+        Family(
+            "segmentation_models_pytorch", f"smp_{name}", partial(_map, name), {"x": ((3, 128, 128), 0)}, batches, True
+        )
         for name, (_, _, batches) in MAPS.items()
     ]
     found += [
@@ -309,4 +320,3 @@ def families() -> dict[str, Family]:
     ]
     found += [Family("torch_geometric", f"pyg_{name}", partial(_graph, name), GRAPH, (1, 4)) for name in GRAPHS]
     return {family.name: family for family in found}
-

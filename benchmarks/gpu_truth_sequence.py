@@ -23,7 +23,7 @@ from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_truth import describe, record
-from benchmarks.gpu_truth_configs import Configuration, configurations, predict
+from benchmarks.gpu_truth_configs import Configuration, configurations
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus.memory_records import MemoryLog
@@ -199,7 +199,7 @@ def main() -> None:
             path_of(options.record, configuration).write_text(json.dumps(content))
         if options.compare is not None and path_of(options.compare, configuration).exists():
             known = json.loads(path_of(options.compare, configuration).read_text())
-            estimate = predict(configuration, "cuda", known["gpu"])
+            estimate = configuration.predict("cuda", known["gpu"])
             for key in ("peak_bytes", "reserved_bytes"):
                 predicted = getattr(estimate, key)
                 error = predicted / known[key] - 1

@@ -1,4 +1,4 @@
-"""The table of predicted against recorded CUDA peaks, from the recordings of benchmarks: ``python -m docs.measured_cuda``.
+"""The table of predicted against recorded CUDA peaks: ``python -m docs.measured_cuda``.
 
 ``python -m benchmarks.gpu_truth --card A100 --compare --write`` notes the predictions in a recording.
 """
@@ -23,7 +23,7 @@ FAILED = 1.0
 
 
 def cuda_table(folder: Path) -> str:
-    """A table in Markdown for each set of models, a line for each card, and one for what was held out of any fitting."""
+    """A table in Markdown for each set of models: each card, and what of it was held out of any fitting."""
     paths = sorted(folder.glob("gpu_truth_noop_*.json"))
     return "\n\n".join(_tables([json.loads(path.read_text()) for path in paths])) or "Nothing was compared yet."
 
@@ -47,9 +47,7 @@ def _lines(recording: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def line(name: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
     """A row of the table."""
-    peaks, reserved = (
-        [abs(error(record, key)) for record in records] for key in ("peak_bytes", "reserved_bytes")
-    )
+    peaks, reserved = ([abs(error(record, key)) for record in records] for key in ("peak_bytes", "reserved_bytes"))
     return (
         name,
         str(len(records)),

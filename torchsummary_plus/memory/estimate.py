@@ -121,9 +121,10 @@ class Estimate:
     def fits(self, memory: int | str) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
 
-        It is taken to need the most that one does on that card, or on the step's own, or else on any. The log is replayed under the limit, so that the allocator may give cached segments back before it fails, and
-        a kernel does without the scratch memory that it can spare. Raises :class:`InputError` for a text that is
-        neither, and for a card where the step is not on CUDA.
+        That is the most that one takes on the card named, or on the step's own, or else on any. The log is replayed
+        under the limit, so that the allocator may give cached segments back before it fails, and a kernel does without
+        the scratch memory that it can spare. Raises :class:`InputError` for a text that is neither, and for a card
+        where the step is not on CUDA.
         """
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 

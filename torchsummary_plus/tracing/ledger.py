@@ -200,9 +200,7 @@ class Ledger(Listener):
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
-                number = self._book_scratch(scratch, owner, error)
-                if phase.lesser:
-                    self.lesser[number] = phase.lesser
+                number = self._book_scratch(scratch, owner, error, phase.lesser)
                 if phase.empties:
                     self.emptying.add(number)
                 self._event(number, 0)
@@ -266,8 +264,10 @@ class Ledger(Listener):
     def _book_lasting(self, nbytes: int, owner: int, name: str) -> None:
         self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
 
-    def _book_scratch(self, nbytes: int, owner: int, band: float) -> int:
+    def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
         number = self._number(nbytes, owner, "workspace", band)
+        if lesser:
+            self.lesser[number] = lesser
         self._event(number, nbytes)
         return number
 

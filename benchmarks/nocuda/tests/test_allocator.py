@@ -6,6 +6,7 @@ import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_statistics_count_what_is_active_freed_and_at_its_peak() -> None:
 
 def test_a_request_beyond_the_card_fails_and_disturbs_nothing() -> None:
     kept = torch.zeros(1024, device="cuda")
-    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 800000000\.00 GiB\. GPU 0 has a total capacity"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"800000000\.00 GiB\. GPU 0 has a total capacity"):
         filled(800_000_000 << 30)
     with pytest.raises(RuntimeError, match="more than 1EB"):
         filled(8_000_000_000 << 30)
@@ -154,7 +155,7 @@ def test_random_requests_keep_the_books() -> None:
         assert sum(-(-one.nbytes // 512) * 512 for one in live) <= torch.cuda.memory_allocated()
         assert torch.cuda.memory_allocated() <= torch.cuda.memory_reserved()
     spans = sorted((one.data_ptr(), one.nbytes) for one in live)
-    assert all(start + nbytes <= following for (start, nbytes), (following, _) in zip(spans, spans[1:]))
+    assert all(start + nbytes <= following for (start, nbytes), (following, _) in pairwise(spans))
     live.clear()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
