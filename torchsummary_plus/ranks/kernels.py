@@ -1,0 +1,42 @@
+"""The kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..tracing.kernels import tensors_of, written
+from ..tracing.semantics import StepKernels
+
+COLLECTIVES = "c10d"
+"""The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+
+
+class RankKernels(StepKernels):
+    """Kernels of a step that know collectives: what these are to fill is there already, and its values are unknown."""
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
+            return self._collective(func, args, kwargs)
+        return super().__call__(func, args, kwargs)
+
+    def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in written(func, args, kwargs):
+            self._taint(tensor)
+        schema = func._schema
+        filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
+        results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
+        return None if not results else tuple(results) if len(results) > 1 else results[0]
+
+
+_FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
+"""The types of what a collective is given to fill, which is its first argument of tensors."""
+
+
+def _done(filled: list[Any]) -> Any:
+    """A work that is done, with a future that has the tensors, as those of real backends."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(tensors_of(filled))
+    return torch._C._distributed_c10d._create_work_from_future(future).boxed()

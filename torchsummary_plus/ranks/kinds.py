@@ -1,0 +1,37 @@
+"""What the tensors of a distributed step are for, told by the part of torch that makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from ..tracing.ledger import Ledger
+from ..tracing.questions import OUTSIDE
+
+
+class RankLedger(Ledger):
+    """A ledger in which what is made while a part of torch runs has the kind of that part."""
+
+    making: str | None = None
+
+    @contextmanager
+    def made_as(self, kind: str) -> Iterator[None]:
+        """While it holds, storages that are made are of a kind."""
+        outer, self.making = self.making, kind
+        try:
+            yield
+        finally:
+            self.making = outer
+
+    def begun(self) -> None:
+        """Let what is there now be there from the start, and forget what came and went before."""
+        live = sorted(number for number, _ in self._live.values())
+        self.events = [(0, number, self.nbytes[number]) for number in live if self.nbytes[number]]
+        self.moments = self.moments[:1]
+        self.workspaces.forget()
+
+    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+        return super()._number(nbytes, owner, kind or self.making, band)

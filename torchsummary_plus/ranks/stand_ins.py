@@ -1,0 +1,82 @@
+"""What torch.distributed asks of other processes or of real tensors, answered for a rank that is alone.
+
+Each stand-in is in the place of one function of torch's, named beside it, and is taken out again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+@contextmanager
+def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """While it holds, ``place.name`` is what ``make`` makes of it; where there is none, nothing is done."""
+    own = vars(place).get(name)
+    if own is None:
+        yield
+        return
+    setattr(place, name, make(own))
+    try:
+        yield
+    finally:
+        setattr(place, name, own)
+
+
+def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
+    """Make a function run inside a context."""
+
+    def make(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return function(*args, **kwargs)
+
+        return called
+
+    return make
+
+
+@contextmanager
+def shapes_without_modes() -> Iterator[None]:
+    """While it holds, DTensor works out the shapes of results without being seen: they are global, and not this rank's.
+
+    Source: torch/distributed/tensor/_sharding_prop.py.
+    """
+    with replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", within(_disable_current_modes)):
+        yield
+
+
+@contextmanager
+def parameters_as_fakes(kernels: Any) -> Iterator[None]:
+    """While it holds, parameters and buffers become fakes as modules take them.
+
+    Small tensors that a builder makes are real, so that their values can steer it; those of a model are not.
+    """
+    from torch.nn.modules import module
+
+    def parameter(_: Any, __: str, tensor: Any) -> Any:
+        return None if tensor is None or not _is_real(tensor) else kernels.parameter(tensor.detach()).requires_grad_(
+            tensor.requires_grad
+        )
+
+    def buffer(_: Any, __: str, tensor: Any) -> Any:
+        return None if tensor is None or not _is_real(tensor) else kernels.buffer(tensor)
+
+    with ExitStack() as stack:
+        stack.callback(module.register_module_parameter_registration_hook(parameter).remove)
+        stack.callback(module.register_module_buffer_registration_hook(buffer).remove)
+        yield
+
+
+def _is_real(tensor: Any) -> bool:
+    from ..tracing.fakes import Fake, is_plain
+
+    return not isinstance(tensor, Fake) and is_plain(tensor) and not isinstance(tensor, nn.parameter.UninitializedParameter)
