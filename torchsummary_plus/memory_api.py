@@ -22,6 +22,7 @@ from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
 from .tracing.passes import Frame, Listener, no_collection
 from .tracing.step import record_step
+from .tracing.workspace import AMPERE
 from .units import describe
 
 
@@ -43,12 +44,15 @@ def estimate_memory(
     steps: int = 2,
     allocator: str | None = None,
     gpu: str | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
     progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
 
     Args:
-        model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was.
+        model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was. With ``world_size`` a function
+            without arguments that builds and wraps one, as a script of distributed training does.
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
         device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
             machine.
@@ -66,6 +70,8 @@ def estimate_memory(
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is
             here, or an A100 where there is none.
+        world_size, rank: how many processes train the model, and which of them is meant. The builder and the steps run
+            in a world of this size in which collectives send nothing; a process group that is there is left alone.
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -84,7 +90,7 @@ def estimate_memory(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator
     )
-    asked = _Asked(model, _given(example), options)
+    asked = _asked(model, _given(example), options, world_size, rank)
     batch = asked.example.batch_size or 1
     with progress_bar("step", "operators", progress) as tick:
         return asked.estimate(batch, asked.trace(batch, tick))
@@ -231,6 +237,43 @@ class _Asked:
         """A log explained."""
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+class _AskedOfRank(_Asked):
+    """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
+
+    def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
+        from .ranks.process_group import as_rank  # torch.distributed takes a while to import.
+        from .ranks.record import Ranked
+
+        self.example = example
+        self.step = options.step()
+        self.gpu = options.card()
+        self.tree = ModuleTree(nn.Module())
+        self.device = options.place(self.tree)
+        self.backend = self.device.type
+        self.options = options.allocation()
+        capability = AMPERE if self.gpu is None else self.gpu.compute_capability
+        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)
+
+    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
+        with no_collection():
+            self.tree, log = self.ranked.record(with_batch(self.example, batch), [_Ticks(tick, batch)])
+        return log
+
+
+def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:
+    """What is asked of a model, or of one rank of those that train it."""
+    if world_size is None:
+        if rank != 0:
+            raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
+        return _Asked(model, example, options)
+    if isinstance(model, nn.Module) or not callable(model):
+        raise InputError(
+            f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
+            "the model, since the wrapping must run in that world"
+        )
+    return _AskedOfRank(model, example, options, world_size, rank)
 
 
 class _Ticks(Listener):

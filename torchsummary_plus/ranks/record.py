@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from .process_group import Rank, in_world
 from .stand_ins import parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
+Recorded = tuple[ModuleTree, MemoryLog]
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Ranked:
     device: torch.device
     capability: Capability
 
-    def record(self, example: Example, listeners: Sequence[Listener] = ()) -> MemoryLog:
-        """The memory events of the rank's steps on fake tensors.
+    def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
+        """The modules of the rank's model, and the memory events of its steps on fake tensors.
 
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` for what is no builder.
         """
@@ -57,12 +58,12 @@ class Ranked:
             while True:
                 try:
                     imported = len(sys.modules)
-                    log = self._record(example, listeners)
-                    return log if len(sys.modules) == imported else self._record(example, listeners)
+                    found = self._record(example, listeners)
+                    return found if len(sys.modules) == imported else self._record(example, listeners)
                 except NeedsIntegerError as needed:
                     example = example.with_dtype(needed.index, torch.long)
 
-    def _record(self, example: Example, listeners: Sequence[Listener]) -> MemoryLog:
+    def _record(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -90,7 +91,7 @@ class Ranked:
             watch.install()
             books = Books(kernels, ledger, self.step, exchange, [])
             try:
-                return books.keep(example, embeddings)
+                return tree, books.keep(example, embeddings)
             except (NeedsIntegerError, SummaryError):
                 raise
             except Exception as error:
@@ -115,7 +116,3 @@ class Ranked:
         ledger.begun()
         return model
 
-
-def with_example(ranked: Ranked, **changes: Any) -> Ranked:
-    """The same with other settings."""
-    return replace(ranked, **changes)
