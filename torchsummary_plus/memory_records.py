@@ -18,6 +18,16 @@ KINDS = (
 )
 """What bytes are for; at any moment those of all kinds add up to the live ones."""
 
+UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
+    "unsharded_parameters",
+    "all_gather_buffers",
+    "reduce_scatter_buffers",
+    "buckets",
+)
+RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
+"""What they are for beside that in a step of one rank of many: whole weights, and what collectives fill and send."""
+ALL_KINDS = (*KINDS, *RANK_KINDS)
+
 
 SUMMED = 'no loss was given: the sum of the output stands in for it; loss="cross_entropy", say, takes more'
 """What is assumed of a training step without a loss, whose output has none."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..memory_records import KINDS, MemoryLog, StorageSpec
+from ..memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -50,6 +50,12 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
         return "saved_activations" if met_by_backward else "temporaries"
 
     return tuple(map(kind, range(len(log.storages))))
+
+
+def kinds_of(log: MemoryLog) -> tuple[str, ...]:
+    """The kinds that a log tells of: all of one device, and those of a rank as far as they are there."""
+    told = {storage.kind for storage in log.storages}
+    return (*KINDS, *(kind for kind in RANK_KINDS if kind in told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ class TimelinePoint:
 def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
     """A point for each moment at which anything was allocated or freed: the highest level within it."""
     kinds = storage_kinds(log)
-    live = dict.fromkeys(KINDS, 0)
+    live = dict.fromkeys(kinds_of(log), 0)
     sizes: dict[int, int] = {}
     present, highest, snapshot = 0, -1, dict(live)
     for moment, storage, nbytes in log.events:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
 from ..errors import InputError
-from ..memory_records import KINDS, LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
+from ..memory_records import LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
 from ..units import describe
 from .allocator_options import AllocatorOptions
 from .attribution import (
     TimelinePoint,
     allocator_for,
     at_edge,
+    kinds_of,
     new_allocator,
     path_of,
     run_log,
@@ -131,7 +132,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     done = run_log(log, backend, options)
     kinds = storage_kinds(log)
     moment = log.moments[done.peak_moment]
-    at_peak = dict.fromkeys(KINDS, 0)
+    at_peak = dict.fromkeys(kinds_of(log), 0)
     for storage, nbytes in done.at_peak.items():
         at_peak[kinds[storage]] += nbytes
     return Estimate(

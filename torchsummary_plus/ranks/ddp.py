@@ -1,28 +1,35 @@
-"""DistributedDataParallel on a rank that is alone: what its C++ asks of other processes and of real tensors."""
+"""DistributedDataParallel on a rank that is alone: what it asks of other processes, and its buckets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
-import torch
+from torch import distributed as dist
 from torch.nn.parallel import distributed
 
-from .stand_ins import replaced
+from .kinds import BUCKETS, Making
+from .stand_ins import replaced, within
 
 
 @contextmanager
-def ddp_alone() -> Iterator[None]:
+def ddp_alone(making: Making) -> Iterator[None]:
     """While it holds, no shapes of parameters are compared with those of other ranks, and none of their values come.
 
-    Source: ``DistributedDataParallel.__init__``, which ``init_sync`` tells of both. What is sent at the beginning is
-    gone before the first step.
+    What the reducer in C++ makes are its buckets: one at first, and others once it knows in which order gradients come.
+
+    Source: ``DistributedDataParallel.__init__``, where ``init_sync`` tells of both, and ``_ddp_init_helper``;
+    torch/csrc/distributed/c10d/reducer.cpp, ``rebuild_buckets``. What is sent at the beginning is gone before the
+    first step.
     """
-    names = ("_verify_param_shape_across_processes", "_sync_module_states")
+    buckets = partial(making, BUCKETS)
     with ExitStack() as stack:
-        for name in names:
+        for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))
+        stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
+        stack.enter_context(replaced(dist.Reducer, "_rebuild_buckets", within(buckets)))
         yield
 
 

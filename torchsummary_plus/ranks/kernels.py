@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from ..tracing.fakes import Fake, new_fake
 from ..tracing.kernels import tensors_of, written
 from ..tracing.semantics import StepKernels
+from .kinds import RankLedger
 
 COLLECTIVES = "c10d"
 """The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
@@ -16,6 +20,25 @@ COLLECTIVES = "c10d"
 
 class RankKernels(StepKernels):
     """Kernels of a step that know collectives: what these are to fill is there already, and its values are unknown."""
+
+    making: str | None = None
+    """The kind of what a part of torch makes at present: all of it are fakes, however small."""
+
+    @contextmanager
+    def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
+        """While it holds, what is made is of a kind, and has no values."""
+        outer, self.making = self.making, kind
+        try:
+            with ledger.made_as(kind):
+                yield
+        finally:
+            self.making = outer
+
+    def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = super()._factory(func, args, kwargs)
+        if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
+            return made
+        return made if not made.is_floating_point() else new_fake(made.shape, made.dtype, made.device)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:

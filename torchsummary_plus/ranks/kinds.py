@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
-import torch
-
+from ..memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
 from ..tracing.ledger import Ledger
-from ..tracing.questions import OUTSIDE
+
+GRADIENTS = "gradients"
+Making = Callable[[str], AbstractContextManager[None]]
+"""Gives what holds while a part of torch makes tensors of a kind."""
 
 
 class RankLedger(Ledger):
@@ -35,3 +36,6 @@ class RankLedger(Ledger):
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
         return super()._number(nbytes, owner, kind or self.making, band)
+
+
+__all__ = ["ALL_GATHER", "BUCKETS", "GRADIENTS", "REDUCE_SCATTER", "UNSHARDED", "Making", "RankLedger"]

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from ..tracing.workspace import Capability
 from ..tracing.world import LOCK, restored
 from ..units import describe
 from .ddp import ddp_alone
+from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
@@ -77,9 +79,11 @@ class Ranked:
             stack.enter_context(taken_for_tensors())
             stack.enter_context(in_world(self.rank))
             stack.enter_context(shapes_without_modes())
-            stack.enter_context(ddp_alone())
             kernels = RankKernels(self.device, answers)
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
+            making = partial(kernels.made_as, ledger=ledger)
+            stack.enter_context(ddp_alone(making))
+            stack.enter_context(fsdp_alone(making, ledger.hold))
             model = self._built(kernels, ledger, mode_key)
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
