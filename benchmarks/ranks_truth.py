@@ -34,6 +34,8 @@ HERE = Path(__file__).parent
 DATA = HERE / "data" / "ranks_truth.json"
 SPY = HERE / "ranks_spy.c"
 STEPS = 2
+SAME_KERNELS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""What has kernels take what they do on any processor of today: the truth is recorded so, and the prediction made so."""
 SETTLE_S = 0.05
 """Seconds for gloo's threads to let go of what a collective was given."""
 
@@ -69,7 +71,7 @@ def measured(names: list[str], world_size: int) -> list[Truth]:
     """The truth of some cases in a world of gloo processes, of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         library = compiled_spy(folder)
-        settings = {"LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        settings = {**SAME_KERNELS, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.ranks_truth", "--worker", folder]
         ranks = [
             subprocess.Popen(
@@ -175,6 +177,9 @@ def main() -> None:
         _worker(given.worker, given.only, given.world[0], given.rank)
         return
     warnings.simplefilter("ignore")
+    if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]], {**os.environ, **SAME_KERNELS})
+    torch.set_num_threads(1)
     named = [name for name in CASES if not given.only or any(part in name for part in given.only)]
     truths = {} if given.record or given.explain or not DATA.exists() else recorded()
     exact = total = 0
@@ -182,6 +187,8 @@ def main() -> None:
         names = [name for name in named if world_size in CASES[name].worlds]
         if given.record or given.explain:
             truths |= {truth.key: truth for truth in measured(names, world_size)}
+        if given.record:
+            continue
         for name in names:
             for rank in (rank for rank in range(world_size) if rank in given.ranks):
                 truth = truths[name, world_size, rank]
@@ -200,8 +207,9 @@ def main() -> None:
                 )
                 if given.explain and error:
                     _explain(truth, estimate)
-    print(f"{exact} of {total} to the byte")
-    if given.record:
+    if not given.record:
+        print(f"{exact} of {total} to the byte")
+    else:
         old: Any = recorded() if DATA.exists() else {}
         every = {**old, **truths}
         lines = [json.dumps({k: v for k, v in asdict(one).items() if k != "log"}) for _, one in sorted(every.items())]

@@ -112,7 +112,8 @@ class MemoryLog:
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
     ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
     what was taken for values that only data tell; ``others`` are the logs with other answers there. ``in_blocks``: an
-    allocator has rounded the events' bytes already.
+    allocator has rounded the events' bytes already. ``streams`` are those that storages were allocated in, () where all
+    were in the default one.
     """
 
     moments: tuple[Moment, ...]
@@ -125,6 +126,11 @@ class MemoryLog:
     doubts: tuple[Doubt, ...] = ()
     in_blocks: bool = False
     others: tuple[MemoryLog, ...] = ()
+    streams: tuple[int, ...] = ()
+
+    def stream(self, storage: int) -> int:
+        """The stream that a storage was allocated in; 0 is the default one."""
+        return self.streams[storage] if storage < len(self.streams) else 0
 
 
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:

@@ -79,7 +79,7 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
         if not nbytes:
             allocator.free(storage)
             continue
-        allocator.allocate(storage, nbytes)
+        allocator.allocate(storage, nbytes, log.stream(storage))
         now = allocator.allocated_bytes
         phase = log.moments[moment].phase
         phases[phase] = max(phases.get(phase, 0), now)
@@ -129,7 +129,7 @@ def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, i
     for _, storage, nbytes in log.events[: event + 1]:
         before = allocator.allocated_bytes
         if nbytes:
-            allocator.allocate(storage, nbytes)
+            allocator.allocate(storage, nbytes, log.stream(storage))
             live[storage] = allocator.allocated_bytes - before
         else:
             allocator.free(storage)
@@ -166,7 +166,7 @@ def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
             present, highest = moment, -1
         before = allocator.allocated_bytes
         if nbytes:
-            allocator.allocate(storage, nbytes)
+            allocator.allocate(storage, nbytes, log.stream(storage))
             sizes[storage] = allocator.allocated_bytes - before
             live[kinds[storage]] += sizes[storage]
         else:

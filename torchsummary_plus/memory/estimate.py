@@ -166,7 +166,7 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
             spared.remove(storage)
         elif not nbytes:
             allocator.free(storage)
-        elif allocator.allocate(storage, nbytes):
+        elif allocator.allocate(storage, nbytes, log.stream(storage)):
             if not log.storages[storage].spared:
                 return False
             spared.add(storage)

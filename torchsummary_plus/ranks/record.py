@@ -29,13 +29,15 @@ from ..tracing.trace import eager
 from ..tracing.workspace import Capability
 from ..tracing.world import LOCK, restored
 from ..units import describe
+from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .fsdp import fsdp_alone
+from . import gloo  # noqa: F401 - its rules register themselves
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
 from .process_group import Rank, in_world
-from .stand_ins import parameters_as_fakes, shapes_without_modes
+from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
@@ -71,6 +73,7 @@ class Ranked:
         answers = Answers(None, False, guesses)
         with ExitStack() as stack:
             stack.enter_context(restored([]))
+            stack.callback(forget_stand_ins)
             exchange = stack.enter_context(exchanging())
             stack.enter_context(deep_stack())
             stack.enter_context(eager())
@@ -81,6 +84,10 @@ class Ranked:
             stack.enter_context(shapes_without_modes())
             kernels = RankKernels(self.device, answers)
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
+            if self.device.type == "cuda":
+                cards = min(self.rank.local_size, self.rank.world_size)
+                streams = stack.enter_context(cuda_alone(self.device, cards))
+                ledger.current_stream = lambda: streams.current
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))

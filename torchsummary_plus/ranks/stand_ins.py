@@ -5,6 +5,7 @@ Each stand-in is in the place of one function of torch's, named beside it, and i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
@@ -30,6 +31,17 @@ def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
         setattr(place, name, own)
 
 
+@contextmanager
+def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
+    """While it holds, ``place.name`` is a value."""
+    own = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, own)
+
+
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
     """Make a function run inside a context."""
 
@@ -42,6 +54,12 @@ def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any]
         return called
 
     return make
+
+
+def forget_stand_ins() -> None:
+    """Let torch._dynamo make its tables of torch's functions anew, if it has made them while stand-ins were there."""
+    if "torch._dynamo.trace_rules" in sys.modules:
+        sys.modules["torch._dynamo.trace_rules"].clear_lru_cache()
 
 
 @contextmanager
