@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,7 @@ def estimate_memory(
     gpu: str | None = None,
     world_size: int | None = None,
     rank: int = 0,
+    ranks: str | Sequence[int] | None = None,
     progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
@@ -72,6 +73,8 @@ def estimate_memory(
             here, or an A100 where there is none.
         world_size, rank: how many processes train the model, and which of them is meant. The builder and the steps run
             in a world of this size in which collectives send nothing; a process group that is there is left alone.
+        ranks: "all", or some of them, for the one whose peak is the highest: shards may be uneven, and ZeRO gives each
+            rank other parameters.
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -90,10 +93,14 @@ def estimate_memory(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator
     )
-    asked = _asked(model, _given(example), options, world_size, rank)
-    batch = asked.example.batch_size or 1
+    given, found = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
-        return asked.estimate(batch, asked.trace(batch, tick))
+        for one in _ranks(world_size, rank, ranks):
+            asked = _asked(model, given, options, world_size, one)
+            batch = asked.example.batch_size or 1
+            found.append(asked.estimate(batch, asked.trace(batch, tick)))
+    worst = max(found, key=lambda estimate: estimate.peak_bytes)
+    return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
 
 
 def measure_memory(
@@ -164,6 +171,8 @@ def max_batch_size(
     keep_output: bool = False,
     steps: int = 2,
     allocator: str | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
     progress: bool = True,
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
@@ -184,7 +193,7 @@ def max_batch_size(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator
     )
-    asked = _Asked(model, _given(example), options)
+    asked = _asked(model, _given(example), options, world_size, rank)
     room = room_for_tensors(memory, asked.backend)
 
     def fits(log: MemoryLog) -> bool:
@@ -239,6 +248,21 @@ class _Asked:
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
 
+def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
+    """The ranks to ask about. Raises :class:`InputError`."""
+    if ranks is None:
+        return (rank,)
+    if world_size is None:
+        raise InputError("ranks were given without world_size; accepted: both, or neither")
+    if isinstance(ranks, str):
+        if ranks != "all":
+            raise InputError(f"ranks is {describe(ranks)}; accepted: None, 'all', or a list of ranks")
+        return range(world_size)
+    if not ranks:
+        raise InputError("ranks is empty; accepted: None, 'all', or a list of ranks")
+    return ranks
+
+
 class _AskedOfRank(_Asked):
     """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
 
@@ -254,12 +278,17 @@ class _AskedOfRank(_Asked):
         self.backend = self.device.type
         self.options = options.allocation()
         capability = AMPERE if self.gpu is None else self.gpu.compute_capability
-        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)
+        self.rank = as_rank(size, rank)
+        self.ranked = Ranked(build, self.rank, self.step, self.device, capability)
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         with no_collection():
             self.tree, log = self.ranked.record(with_batch(self.example, batch), [_Ticks(tick, batch)])
         return log
+
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        found = super().estimate(batch, log)
+        return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
 def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:

@@ -113,7 +113,7 @@ class MemoryLog:
     ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
     what was taken for values that only data tell; ``others`` are the logs with other answers there. ``in_blocks``: an
     allocator has rounded the events' bytes already. ``streams`` are those that storages were allocated in, () where all
-    were in the default one.
+    were in the default one; ``communicators`` is how many groups of processes a rank sent to.
     """
 
     moments: tuple[Moment, ...]
@@ -127,6 +127,7 @@ class MemoryLog:
     in_blocks: bool = False
     others: tuple[MemoryLog, ...] = ()
     streams: tuple[int, ...] = ()
+    communicators: int = 0
 
     def stream(self, storage: int) -> int:
         """The stream that a storage was allocated in; 0 is the default one."""
@@ -152,7 +153,8 @@ class StepInfo:
     """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
 
     ``gpu`` is the card that was named, ``dtype`` that of the parameters, ``loss`` what was minimised, ``train_step``
-    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for real.
+    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for real. ``world_size`` is 0 but for the step of
+    one ``rank`` of many, which may be the worst of so many ``ranks``.
     """
 
     device: str
@@ -165,6 +167,9 @@ class StepInfo:
     dtype: str = ""
     loss: str = ""
     train_step: str = ""
+    world_size: int = 0
+    rank: int = 0
+    ranks: int = 0
 
     @property
     def settings(self) -> str:
@@ -175,6 +180,8 @@ class StepInfo:
             (self.optimizer or "no optimizer") if trains else self.train_step,
             f"autocast to {self.autocast}" if self.autocast else self.dtype,
             f"loss: {self.loss}" if self.loss else "",
+            f"rank {self.rank} of {self.world_size}" if self.world_size else "",
+            f"the worst of {self.ranks}" if self.ranks > 1 else "",
         ]
         return ", ".join(part for part in parts if part)
 

@@ -22,7 +22,7 @@ def ddp_alone(making: Making) -> Iterator[None]:
 
     Source: ``DistributedDataParallel.__init__``, where ``init_sync`` tells of both, and ``_ddp_init_helper``;
     torch/csrc/distributed/c10d/reducer.cpp, ``rebuild_buckets``. What is sent at the beginning is gone before the
-    first step.
+    first step. A timer of CUDA, which the logger reads, is of CUDA builds alone.
     """
     buckets = partial(making, BUCKETS)
     with ExitStack() as stack:
@@ -30,6 +30,7 @@ def ddp_alone(making: Making) -> Iterator[None]:
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))
         stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
         stack.enter_context(replaced(dist.Reducer, "_rebuild_buckets", within(buckets)))
+        stack.enter_context(replaced(dist.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
         yield
 
 

@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -102,7 +102,8 @@ class Ranked:
             watch.install()
             books = Books(kernels, ledger, self.step, exchange, [])
             try:
-                return tree, books.keep(example, embeddings)
+                log = books.keep(example, embeddings)
+                return tree, replace(log, communicators=len(kernels.groups))
             except (NeedsIntegerError, SummaryError):
                 raise
             except Exception as error:
