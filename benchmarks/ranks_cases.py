@@ -27,7 +27,7 @@ class Case:
     name: str
     model: str
     wrap: Wrap
-    optimizer: Callable[[Any], torch.optim.Optimizer] = partial(torch.optim.AdamW, lr=1e-3)
+    optimizer: Callable[[Any], torch.optim.Optimizer] = torch.optim.AdamW
     accumulate: int = 1
     clip: bool = False
     worlds: tuple[int, ...] = (2, 4)

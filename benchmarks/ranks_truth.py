@@ -35,7 +35,7 @@ DATA = HERE / "data" / "ranks_truth.json"
 SPY = HERE / "ranks_spy.c"
 STEPS = 2
 SAME_KERNELS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-"""What has kernels take what they do on any processor of today: the truth is recorded so, and the prediction made so."""
+"""With these kernels take the same on any processor of today: truths are recorded so, and predictions made so."""
 SETTLE_S = 0.05
 """Seconds for gloo's threads to let go of what a collective was given."""
 
@@ -178,7 +178,8 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]], {**os.environ, **SAME_KERNELS})
+        again = [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]]
+        os.execve(sys.executable, again, {**os.environ, **SAME_KERNELS})
     torch.set_num_threads(1)
     named = [name for name in CASES if not given.only or any(part in name for part in given.only)]
     truths = {} if given.record or given.explain or not DATA.exists() else recorded()
@@ -195,7 +196,7 @@ def main() -> None:
                 begun = time.perf_counter()
                 try:
                     estimate = predicted(CASES[name], world_size, rank)
-                except Exception as error:  # noqa: BLE001 (a benchmark goes on)
+                except Exception as error:
                     print(f"{name} [{world_size}:{rank}] FAILED {type(error).__name__}: {str(error)[:300]}")
                     total += 1
                     continue

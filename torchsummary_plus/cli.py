@@ -85,6 +85,8 @@ def summary_parser() -> argparse.ArgumentParser:
     add_table_options(parser)
     group = add_memory_options(parser)
     group.add_argument("--max-batch", action="store_true", help="also search the largest batch that fits in --gpu")
+    group.add_argument("--world-size", metavar="N", type=int, help="of one rank of so many: MODEL builds and wraps it")
+    group.add_argument("--rank", metavar="N", type=int, default=0, help="which of them; 0 by default")
     return parser
 
 

@@ -66,10 +66,6 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument(
         "--gpu", metavar="MEMORY", help='what it is to fit in: "RTX 4090", 24GiB; the device is then cuda'
     )
-    group.add_argument(
-        "--world-size", metavar="N", type=int, help="of one rank of so many: MODEL builds and wraps the model"
-    )
-    group.add_argument("--rank", metavar="N", type=int, default=0, help="which of them; 0 by default")
     return group
 
 

@@ -27,7 +27,7 @@ from .units import describe
 
 
 def estimate_memory(
-    model: nn.Module,
+    model: nn.Module | Callable[[], Any],
     input_size: Any = None,
     batch_size: int = 1,
     device: Any = None,
@@ -155,7 +155,7 @@ def measure_memory(
 
 
 def max_batch_size(
-    model: nn.Module,
+    model: nn.Module | Callable[[], Any],
     input_size: Any = None,
     memory: int | str = "24GiB",
     *,
@@ -296,6 +296,8 @@ def _asked(model: Any, example: Example, options: StepOptions, world_size: int |
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
+        if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
+            raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
         return _Asked(model, example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(

@@ -153,8 +153,8 @@ class StepInfo:
     """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
 
     ``gpu`` is the card that was named, ``dtype`` that of the parameters, ``loss`` what was minimised, ``train_step``
-    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for real. ``world_size`` is 0 but for the step of
-    one ``rank`` of many, which may be the worst of so many ``ranks``.
+    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for
+    real. ``world_size`` is 0 but for the step of one ``rank`` of many, which may be the worst of so many ``ranks``.
     """
 
     device: str

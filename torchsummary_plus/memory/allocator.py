@@ -11,8 +11,8 @@ With ``expandable_segments`` each pool has one segment, mapped in pages of 2 and
 Each stream has pools of its own: what is freed serves requests of the stream alone in which it was allocated.
 
 Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11,
-2.12 and 2.13 have the same constants and options for device memory. Left out: ``record_stream``, private pools (those of
-CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
+2.12 and 2.13 have the same constants and options for device memory. Left out: ``record_stream``, private pools (those
+of CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
 here, where a driver is free to choose: of two blocks of one size torch may then take the other.
 """
 

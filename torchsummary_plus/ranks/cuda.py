@@ -1,4 +1,4 @@
-"""CUDA on a machine without it, as torch.distributed asks for it: streams and events that only know which is current."""
+"""CUDA on a machine without it, as torch.distributed asks for it: streams that only know which one is current."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from torch import distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import distributed
 
 from .kinds import BUCKETS, Making
@@ -29,8 +29,8 @@ def ddp_alone(making: Making) -> Iterator[None]:
         for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))
         stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
-        stack.enter_context(replaced(dist.Reducer, "_rebuild_buckets", within(buckets)))
-        stack.enter_context(replaced(dist.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
+        stack.enter_context(replaced(c10d.Reducer, "_rebuild_buckets", within(buckets)))
+        stack.enter_context(replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
         yield
 
 

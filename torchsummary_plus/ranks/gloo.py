@@ -1,8 +1,8 @@
 """What gloo's collectives copy while they run: the scratch memory of the backend of processes on CPUs.
 
-Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: an all-gather runs on a flat copy of its outputs
-(``AsyncAllgatherWork``), a reduce-scatter is an all-reduce of a clone of its input (``reduce_scatter_tensor_coalesced``).
-What is summed or sent in place takes nothing. NCCL works on the tensors themselves.
+Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
+(``AsyncAllgatherWork``), a reduce-scatter is an all-reduce of a clone of its input
+(``reduce_scatter_tensor_coalesced``). What is summed or sent in place takes nothing. NCCL works on the tensors themselves.
 """
 
 from __future__ import annotations

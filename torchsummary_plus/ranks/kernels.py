@@ -69,7 +69,7 @@ class RankKernels(StepKernels):
 
 def _as_group(value: Any) -> Any:
     """A process group in the box that operators take it in; None for any other value."""
-    is_group = isinstance(value, torch.ScriptObject) and value._type().name() == "ProcessGroup"
+    is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
     return dist.ProcessGroup.unbox(value) if is_group else None
 
 
@@ -87,4 +87,5 @@ def _done(filled: list[Any]) -> Any:
     """A work that is done, with a future that has the tensors, as those of real backends."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
-    return torch._C._distributed_c10d._create_work_from_future(future).boxed()
+    c10d: Any = torch._C._distributed_c10d
+    return c10d._create_work_from_future(future).boxed()

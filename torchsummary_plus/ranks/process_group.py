@@ -156,8 +156,7 @@ def _once_begun(function: Callable[..., Any], ends: bool) -> Callable[..., None]
     """The function as long as there is no world; then nothing."""
 
     def called(*args: Any, **kwargs: Any) -> None:
-        if ends or not dist.is_initialized():
-            return None if ends else function(*args, **kwargs)
-        return None
+        if not ends and not dist.is_initialized():
+            function(*args, **kwargs)
 
     return called

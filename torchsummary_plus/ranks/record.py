@@ -29,10 +29,10 @@ from ..tracing.trace import eager
 from ..tracing.workspace import Capability
 from ..tracing.world import LOCK, restored
 from ..units import describe
+from . import gloo  # noqa: F401 - its rules register themselves
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .fsdp import fsdp_alone
-from . import gloo  # noqa: F401 - its rules register themselves
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
@@ -127,4 +127,3 @@ class Ranked:
         gc.collect()
         ledger.begun()
         return model
-

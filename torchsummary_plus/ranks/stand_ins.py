@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.modules import module
 from torch.utils._python_dispatch import _disable_current_modes
+
+from ..tracing.fakes import Fake, is_plain
 
 
 @contextmanager
@@ -78,15 +80,18 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
 
     Small tensors that a builder makes are real, so that their values can steer it; those of a model are not.
     """
-    from torch.nn.modules import module
+
+    known: dict[int, tuple[Any, Any]] = {}
 
     def parameter(_: Any, __: str, tensor: Any) -> Any:
-        return None if tensor is None or not _is_real(tensor) else kernels.parameter(tensor.detach()).requires_grad_(
-            tensor.requires_grad
-        )
+        if tensor is None or not _is_real(tensor):
+            return None
+        if id(tensor) not in known:
+            known[id(tensor)] = tensor, kernels.parameter(tensor)
+        return known[id(tensor)][1]
 
     def buffer(_: Any, __: str, tensor: Any) -> Any:
-        return None if tensor is None or not _is_real(tensor) else kernels.buffer(tensor)
+        return kernels.buffer(tensor) if tensor is not None and _is_real(tensor) else None
 
     with ExitStack() as stack:
         stack.callback(module.register_module_parameter_registration_hook(parameter).remove)
@@ -95,6 +100,4 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
 
 
 def _is_real(tensor: Any) -> bool:
-    from ..tracing.fakes import Fake, is_plain
-
-    return not isinstance(tensor, Fake) and is_plain(tensor) and not isinstance(tensor, nn.parameter.UninitializedParameter)
+    return not isinstance(tensor, Fake) and is_plain(tensor) and not nn.parameter.is_lazy(tensor)

@@ -103,7 +103,8 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
 def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
     shown = [dict(points[place].live) for place in kept]
     x = [*kept, len(points)]
-    layers = {kind: [level[kind] / size for level in shown] for kind in LAYERS if any(level.get(kind) for level in shown)}
+    present = [kind for kind in LAYERS if any(level.get(kind) for level in shown)]
+    layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
         colors=[LAYERS[kind] for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
