@@ -1,6 +1,6 @@
 """Each rank's memory: predicted, and beside it what real processes of gloo take, by an interposed allocator.
 
-    python -m benchmarks.ranks_truth [--record] [--only NAME ...] [--world 2 4] [--explain]
+    python -m benchmarks.ranks_truth [--record] [--only PART ...] [--exactly NAME ...] [--world 2 4] [--explain]
 
 Without ``--record`` the truth is that of ``data/ranks_truth.json``. ``--explain`` runs the processes and lists what
 differs, phase by phase.
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--exactly", nargs="*", default=[])
     parser.add_argument("--world", nargs="*", type=int, default=[2, 4])
     parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
     parser.add_argument("--worker")
@@ -181,7 +182,8 @@ def main() -> None:
         again = [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]]
         os.execve(sys.executable, again, {**os.environ, **SAME_KERNELS})
     torch.set_num_threads(1)
-    named = [name for name in CASES if not given.only or any(part in name for part in given.only)]
+    named = [name for name in CASES if name in given.exactly or any(part in name for part in given.only)]
+    named = named or list(CASES)
     truths = {} if given.record or given.explain or not DATA.exists() else recorded()
     exact = total = 0
     for world_size in given.world:

@@ -2,7 +2,8 @@
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
 (``AsyncAllgatherWork``), a reduce-scatter is an all-reduce of a clone of its input
-(``reduce_scatter_tensor_coalesced``). What is summed or sent in place takes nothing. NCCL works on the tensors themselves.
+(``reduce_scatter_tensor_coalesced``). What is summed or sent in place takes nothing. NCCL works
+on the tensors themselves.
 """
 
 from __future__ import annotations
