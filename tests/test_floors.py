@@ -137,6 +137,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.owners",
         "tracing.population",
         "tracing.meters",
+        "ranks",
+        "ranks.process_group",
+        "ranks.stand_ins",
+        "ranks.cuda",
+        "ranks.kinds",
+        "ranks.kernels",
+        "ranks.passes",
+        "ranks.gloo",
+        "ranks.ddp",
+        "ranks.fsdp",
+        "ranks.record",
     ),
     # 2: plain data again
     (

@@ -28,10 +28,10 @@ from torchsummary_plus.errors import MissingExtraError
 from torchsummary_plus.memory.gpus import find_gpu
 from torchsummary_plus.memory_api import estimate_memory
 from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.memory_records import KINDS
+from torchsummary_plus.memory_records import ALL_KINDS, KINDS
 from torchsummary_plus.render.bars import MEASURES
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.figure import CLASSES, GREY, STACK
+from torchsummary_plus.render.figure import CLASSES, GREY, LAYERS, STACK
 from torchsummary_plus.render.lines import flat_lines
 from torchsummary_plus.render.timeline import MOST_POINTS, spans, thinned
 
@@ -363,6 +363,7 @@ def test_colours_stay_apart_for_every_eye(seen: str | None) -> None:
 
 def test_every_kind_has_its_colour() -> None:
     assert set(STACK) == set(KINDS)
+    assert set(LAYERS) == set(ALL_KINDS)
 
 
 def test_layers_that_touch_differ_in_lightness_too() -> None:

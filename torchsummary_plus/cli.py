@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from . import __version__
@@ -39,6 +40,7 @@ examples:
   torchsummary-plus my_models.py:TwoInputs 3,64,64 10 --dtypes float32,int64
   torchsummary-plus examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --gpu "RTX 4090"
   torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
+  torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)
   torchsummary-plus examples/vgg.py:vgg16  (without a size: names and parameters only)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
@@ -84,6 +86,8 @@ def summary_parser() -> argparse.ArgumentParser:
     add_table_options(parser)
     group = add_memory_options(parser)
     group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
+    group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
+    group.add_argument("--rank", metavar="N", type=int, default=0, help="the rank to estimate; default: 0")
     return parser
 
 
@@ -92,6 +96,8 @@ def table(arguments: argparse.Namespace) -> str:
     place = parse_place(arguments.model)
     if arguments.max_batch and arguments.gpu is None:
         raise InputError("--max-batch needs --gpu, the memory to fit in")
+    if arguments.world_size is not None:
+        return rank_table(arguments, place)
     memory = memory_options(arguments)
     with importable(place):
         model = build_model(find(*place), parse_pairs(arguments.kwargs), arguments.meta)
@@ -113,6 +119,30 @@ def table(arguments: argparse.Namespace) -> str:
         )
         answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
     return "\n".join([str(result), *answers, *saved(result, arguments.output)])
+
+
+def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
+    """The memory of one rank's step; MODEL is its builder. Raises :class:`SummaryError`."""
+    from .memory.gpus import named_gpu
+    from .memory_api import estimate_memory, max_batch_size
+
+    step = {"mode": "train", **(step_options(arguments) or {})}
+    card = None if step.pop("gpu", None) is None else named_gpu(arguments.gpu)
+    device = arguments.device or (None if arguments.gpu is None else "cuda")
+    world = {"world_size": arguments.world_size, "rank": arguments.rank, "device": device}
+    with importable(place):
+        build = partial(find(*place), **parse_pairs(arguments.kwargs))
+        sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
+        asked: dict[str, Any] = {"dtypes": dtypes, **step, **world}
+        name = None if card is None else card.name
+        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), gpu=name, **asked)
+        lines = [str(estimate)]
+        if arguments.gpu is not None:
+            fits = "fits" if estimate.fits(arguments.gpu) else "does not fit"
+            lines.append(f"A batch of {estimate.info.batch_size:,} {fits} in {arguments.gpu}")
+        if arguments.max_batch:
+            lines.append(str(max_batch_size(build, sizes, arguments.gpu, **asked)))
+    return "\n".join([*lines, *saved(estimate, arguments.output)])
 
 
 def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:

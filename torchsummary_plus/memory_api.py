@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,14 @@ from torch import nn
 from .errors import InputError
 from .memory.attribution import run_log
 from .memory.capacity import BatchSizeLimit, Search
-from .memory.estimate import build_estimate, least, log_fits, room_for_tensors, uses_libraries
+from .memory.estimate import (
+    build_estimate,
+    communicator_range,
+    least,
+    log_fits,
+    room_for_tensors,
+    uses_libraries,
+)
 from .memory.gpus import named_gpu, parse_memory
 from .memory_estimate import MemoryEstimate, as_memory_estimate
 from .memory_records import MemoryLog
@@ -23,11 +30,12 @@ from .tracing.measuring import measure_step
 from .tracing.modules import ModuleTree
 from .tracing.passes import Frame, Listener, no_collection
 from .tracing.step import record_step
+from .tracing.workspace import AMPERE
 from .units import describe
 
 
 def estimate_memory(
-    model: nn.Module,
+    model: nn.Module | Callable[[], Any],
     input_size: Any = None,
     batch_size: int = 1,
     device: Any = None,
@@ -45,12 +53,16 @@ def estimate_memory(
     allocator: str | None = None,
     gpu: str | None = None,
     cudnn: str = "auto",
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: str | Sequence[int] | None = None,
     progress: bool = True,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
 
     Args:
-        model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was.
+        model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was. With ``world_size`` a function
+            without arguments that builds and wraps one, as a script of distributed training does.
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
         device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
             machine.
@@ -68,8 +80,13 @@ def estimate_memory(
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is
             here, or an A100 where there is none.
-        cudnn: how to know the workspaces of its convolutions: "auto" asks the cuDNN that torch brings, where it does,
-            and goes by a table elsewhere; "ask" fails where it cannot be asked; "rule" goes by the table.
+        cudnn: how to find the workspaces of convolutions: "auto" asks torch's own cuDNN if there is one, and uses a
+            table otherwise; "ask" fails if cuDNN cannot be asked; "rule" uses the table.
+        world_size, rank: the number of processes that train the model, and the one to estimate. The builder and the
+            steps run in a fake world of this size, where collectives send nothing; an existing process group is left
+            alone.
+        ranks: "all", or several ranks: returns the one with the highest peak (shards may be uneven, and ZeRO gives each
+            rank other parameters).
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
 
     Raises:
@@ -88,10 +105,14 @@ def estimate_memory(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
     )
-    asked = _Asked(model, _given(example), options)
-    batch = asked.example.batch_size or 1
+    given, found = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
-        return asked.estimate(batch, asked.trace(batch, tick))
+        for one in _ranks(world_size, rank, ranks):
+            asked = _asked(model, given, options, world_size, one)
+            batch = asked.example.batch_size or 1
+            found.append(asked.estimate(batch, asked.trace(batch, tick)))
+    worst = max(found, key=lambda estimate: estimate.peak_bytes)
+    return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
 
 
 def measure_memory(
@@ -146,7 +167,7 @@ def measure_memory(
 
 
 def max_batch_size(
-    model: nn.Module,
+    model: nn.Module | Callable[[], Any],
     input_size: Any = None,
     memory: int | str = "24GiB",
     *,
@@ -163,6 +184,8 @@ def max_batch_size(
     steps: int = 2,
     allocator: str | None = None,
     cudnn: str = "auto",
+    world_size: int | None = None,
+    rank: int = 0,
     progress: bool = True,
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
@@ -183,10 +206,11 @@ def max_batch_size(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
     )
-    asked = _Asked(model, _given(example), options)
+    asked = _asked(model, _given(example), options, world_size, rank)
 
     def room(log: MemoryLog) -> int:
-        return room_for_tensors(memory, asked.backend, uses_libraries(log))
+        _, outside = communicator_range(log, asked.backend)
+        return room_for_tensors(memory, asked.backend, uses_libraries(log)) - outside
 
     def fits(log: MemoryLog) -> bool:
         return log_fits(log, asked.backend, asked.options, memory)
@@ -241,6 +265,66 @@ class _Asked:
         """A log explained."""
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
+    """The ranks to ask about. Raises :class:`InputError`."""
+    if ranks is None:
+        return (rank,)
+    if world_size is None:
+        raise InputError("ranks were given without world_size; accepted: both, or neither")
+    if isinstance(ranks, str):
+        if ranks != "all":
+            raise InputError(f"ranks is {describe(ranks)}; accepted: None, 'all', or a list of ranks")
+        return range(world_size)
+    if not ranks:
+        raise InputError("ranks is empty; accepted: None, 'all', or a list of ranks")
+    return ranks
+
+
+class _AskedOfRank(_Asked):
+    """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
+
+    def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
+        from .ranks.process_group import as_rank  # torch.distributed takes a while to import.
+        from .ranks.record import Ranked
+
+        self.example = example
+        self.step = options.step()
+        self.gpu = options.card()
+        self.tree = ModuleTree(nn.Module())
+        self.device = options.place(self.tree)
+        self.backend = self.device.type
+        self.options = options.allocation()
+        gpu = self.gpu
+        capability = AMPERE if gpu is None else chip_named(gpu.name, gpu.compute_capability)
+        self.rank = as_rank(size, rank)
+        self.ranked = Ranked(build, self.rank, self.step, self.device, capability)
+
+    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
+        with no_collection():
+            self.tree, log = self.ranked.record(with_batch(self.example, batch), [_Ticks(tick, batch)])
+        return log
+
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        found = super().estimate(batch, log)
+        return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
+
+
+def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:
+    """What is asked of a model, or of one rank of those that train it."""
+    if world_size is None:
+        if rank != 0:
+            raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
+        if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
+            raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
+        return _Asked(model, example, options)
+    if isinstance(model, nn.Module) or not callable(model):
+        raise InputError(
+            f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
+            "the model, since the wrapping must run in that world"
+        )
+    return _AskedOfRank(model, example, options, world_size, rank)
 
 
 class _Ticks(Listener):

@@ -18,6 +18,16 @@ KINDS = (
 )
 """What bytes are for; at any moment those of all kinds add up to the live ones."""
 
+UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
+    "unsharded_parameters",
+    "all_gather_buffers",
+    "reduce_scatter_buffers",
+    "buckets",
+)
+RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
+"""What they are for beside that in a step of one rank of many: whole weights, and what collectives fill and send."""
+ALL_KINDS = (*KINDS, *RANK_KINDS)
+
 
 SUMMED = 'no loss was given: the sum of the output stands in for it; loss="cross_entropy", say, takes more'
 """What is assumed of a training step without a loss, whose output has none."""
@@ -105,7 +115,8 @@ class MemoryLog:
     in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
     ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
     what was taken for values that only data tell; ``others`` are the logs with other answers there. ``in_blocks``: an
-    allocator has rounded the events' bytes already.
+    allocator has rounded the events' bytes already. ``streams`` are those that storages were allocated in, () where all
+    were in the default one; ``communicators`` is how many groups of processes a rank sent to.
     """
 
     moments: tuple[Moment, ...]
@@ -118,6 +129,12 @@ class MemoryLog:
     doubts: tuple[Doubt, ...] = ()
     in_blocks: bool = False
     others: tuple[MemoryLog, ...] = ()
+    streams: tuple[int, ...] = ()
+    communicators: int = 0
+
+    def stream(self, storage: int) -> int:
+        """The stream that a storage was allocated in; 0 is the default one."""
+        return self.streams[storage] if storage < len(self.streams) else 0
 
 
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
@@ -139,7 +156,8 @@ class StepInfo:
     """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
 
     ``gpu`` is the card that was named, ``dtype`` that of the parameters, ``loss`` what was minimised, ``train_step``
-    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for real.
+    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for
+    real. ``world_size`` is 0 but for the step of one ``rank`` of many, which may be the worst of so many ``ranks``.
     """
 
     device: str
@@ -152,6 +170,9 @@ class StepInfo:
     dtype: str = ""
     loss: str = ""
     train_step: str = ""
+    world_size: int = 0
+    rank: int = 0
+    ranks: int = 0
 
     @property
     def settings(self) -> str:
@@ -162,6 +183,8 @@ class StepInfo:
             (self.optimizer or "no optimizer") if trains else self.train_step,
             f"autocast to {self.autocast}" if self.autocast else self.dtype,
             f"loss: {self.loss}" if self.loss else "",
+            f"rank {self.rank} of {self.world_size}" if self.world_size else "",
+            f"the worst of {self.ranks}" if self.ranks > 1 else "",
         ]
         return ", ".join(part for part in parts if part)
 

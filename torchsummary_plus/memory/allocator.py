@@ -1,4 +1,4 @@
-"""torch's CUDA caching allocator as arithmetic: one device, one stream, no memory touched.
+"""torch's CUDA caching allocator as arithmetic: one device, no memory touched.
 
 A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large one: by the smallest
 cached block that fits, the lowest address first, else by a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its
@@ -8,9 +8,11 @@ has no more; then those that are free as a whole go back to it, and the request 
 
 With ``expandable_segments`` each pool has one segment, mapped in pages of 2 and 20 MiB and growing at its end.
 
+Each stream has pools of its own: what is freed serves requests of the stream alone in which it was allocated.
+
 Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11,
-2.12 and 2.13 have the same constants and options for device memory. Left out: other streams, private pools (those of
-CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
+2.12 and 2.13 have the same constants and options for device memory. Left out: ``record_stream``, private pools (those
+of CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
 here, where a driver is free to choose: of two blocks of one size torch may then take the other.
 """
 
@@ -81,7 +83,7 @@ class Allocator(Protocol):
     reserved_bytes: int
     peak_reserved_bytes: int
 
-    def allocate(self, block: int, nbytes: int) -> int:
+    def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
         """Allocate, and return 0; or return the bytes by which the limit is too low, and allocate nothing."""
 
     def free(self, block: int) -> None:
@@ -157,7 +159,7 @@ class CpuAllocator:
         self._limit = ENDLESS if limit is None else limit
         self._live: dict[int, int] = {}
 
-    def allocate(self, block: int, nbytes: int) -> int:
+    def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         total = self.allocated_bytes + nbytes
@@ -193,16 +195,18 @@ class CachingAllocator:
         self._max_spare = options.max_non_split_rounding_bytes or options.large_segment_bytes
         self._expandable = options.expandable_segments
         self._segments: Segments = ExpandableSegments() if self._expandable else FixedSegments()
-        self._small = Pool(SMALL_SEGMENT, split_from=MIN_BLOCK)
-        self._large = Pool(options.large_segment_bytes, split_from=MIN_BLOCK if self._expandable else MIB + 1)
+        self._pools: dict[int, tuple[Pool, Pool]] = {0: self._new_pools()}
+        """By stream: the small one and the large one."""
         self._live: dict[int, Block] = {}
 
-    def allocate(self, block: int, nbytes: int) -> int:
+    def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
         """0 once allocated; else the bytes by which the limit is too low, the cache emptied and nothing allocated."""
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         size = self.options.rounded(nbytes)
-        pool = self._small if size <= SMALL_REQUEST else self._large
+        if stream not in self._pools:
+            self._pools[stream] = self._new_pools()
+        pool = self._pools[stream][size > SMALL_REQUEST]
         found = self._cached(pool, size) or self._new(pool, size)
         if found is None:
             return self.reserved_bytes + self._segments.growth(pool, size) - self._limit
@@ -222,15 +226,19 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give back to the device what holds no allocated block: segments, or pages of an expandable one."""
-        for pool in (self._large, self._small):
+        for pool in (pool for small, large in self._pools.values() for pool in (large, small)):
             self.reserved_bytes -= self._segments.give_back(pool)
 
     def segments(self) -> tuple[Segment, ...]:
         """All memory reserved, by address; of an expandable segment, each part that is mapped without a gap."""
-        cached = [block for pool in (self._small, self._large) for _, _, block in pool.cached]
+        cached = [block for pools in self._pools.values() for pool in pools for _, _, block in pool.cached]
         firsts = [b for b in (*cached, *self._live.values()) if b.previous is None or not b.previous.mapped]
         firsts.sort(key=lambda block: block.address)
         return tuple(Segment(b.address, tuple((part.size, not part.cached) for part in b.stretch())) for b in firsts)
+
+    def _new_pools(self) -> tuple[Pool, Pool]:
+        split_from = MIN_BLOCK if self._expandable else MIB + 1
+        return Pool(SMALL_SEGMENT, split_from=MIN_BLOCK), Pool(self.options.large_segment_bytes, split_from=split_from)
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
         """The smallest cached block that fits, taken out of the cache.

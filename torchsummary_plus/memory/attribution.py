@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..memory_records import KINDS, MemoryLog, StorageSpec
+from ..memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -59,6 +59,12 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
     return tuple(map(kind, range(len(log.storages))))
 
 
+def kinds_of(log: MemoryLog) -> tuple[str, ...]:
+    """The kinds that a log tells of: all of one device, and those of a rank as far as they are there."""
+    told = {storage.kind for storage in log.storages}
+    return (*KINDS, *(kind for kind in RANK_KINDS if kind in told))
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A log run through an allocator: its peaks, and the sizes of the blocks that were live at the first one."""
@@ -80,7 +86,7 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
         if not nbytes:
             give_back(allocator, log, storage)
             continue
-        allocator.allocate(storage, nbytes)
+        allocator.allocate(storage, nbytes, log.stream(storage))
         now = allocator.allocated_bytes
         phase = log.moments[moment].phase
         phases[phase] = max(phases.get(phase, 0), now)
@@ -130,7 +136,7 @@ def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, i
     for _, storage, nbytes in log.events[: event + 1]:
         before = allocator.allocated_bytes
         if nbytes:
-            allocator.allocate(storage, nbytes)
+            allocator.allocate(storage, nbytes, log.stream(storage))
             live[storage] = allocator.allocated_bytes - before
         else:
             give_back(allocator, log, storage)
@@ -157,7 +163,7 @@ class TimelinePoint:
 def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
     """A point for each moment at which anything was allocated or freed: the highest level within it."""
     kinds = storage_kinds(log)
-    live = dict.fromkeys(KINDS, 0)
+    live = dict.fromkeys(kinds_of(log), 0)
     sizes: dict[int, int] = {}
     present, highest, snapshot = 0, -1, dict(live)
     for moment, storage, nbytes in log.events:
@@ -167,7 +173,7 @@ def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
             present, highest = moment, -1
         before = allocator.allocated_bytes
         if nbytes:
-            allocator.allocate(storage, nbytes)
+            allocator.allocate(storage, nbytes, log.stream(storage))
             sizes[storage] = allocator.allocated_bytes - before
             live[kinds[storage]] += sizes[storage]
         else:

@@ -118,7 +118,7 @@ def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
     levels = []
     for _, storage, nbytes in log.events:
         if nbytes:
-            allocator.allocate(storage, nbytes)
+            allocator.allocate(storage, nbytes, log.stream(storage))
         else:
             give_back(allocator, log, storage)
         levels.append(allocator.allocated_bytes)

@@ -12,7 +12,7 @@ from ..memory.estimate import Estimate
 from ..report import Report
 from ..units import describe
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, STACK, TEXT, Place, elided, in_thousands, in_units, legend_below, tidy
+from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, legend_below, tidy
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
         held.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
     found = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
-    return _draw(heaviest(found, top), _kinds(STACK), "Held at the peak", "bytes", estimate.peak_bytes, place)
+    return _draw(heaviest(found, top), _kinds(LAYERS), "Held at the peak", "bytes", estimate.peak_bytes, place)
 
 
 def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:
     """Draw the peaks of steps by kind, in the given order."""
     bars = [Bar(name, _kinds(estimate.at_peak)) for name, estimate in zip(names, estimates)]
-    return _draw(bars, _kinds(STACK), "Peak", "bytes", None, place)
+    return _draw(bars, _kinds(LAYERS), "Peak", "bytes", None, place)
 
 
 def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:

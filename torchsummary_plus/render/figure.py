@@ -39,6 +39,15 @@ STACK = {
 }
 """The colour of each kind of memory, in stacking order: persistent kinds below transient ones."""
 
+RANK_STACK = {
+    "unsharded_parameters": "#004B6E",
+    "all_gather_buffers": "#8FA6B2",
+    "reduce_scatter_buffers": "#6B2E00",
+    "buckets": "#B39B7D",
+}
+"""The same of the kinds that only a rank of many has; they lie on top."""
+LAYERS = {**STACK, **RANK_STACK}
+
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
 

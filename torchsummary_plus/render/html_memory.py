@@ -10,7 +10,7 @@ from typing import Any
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
 from ..units import in_unit, one_line
-from .figure import STACK, in_units
+from .figure import LAYERS, in_units
 from .html import markup
 from .memory_text import kind_label, place, title
 from .timeline import chosen_points, spans, thinned
@@ -85,19 +85,19 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
 def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[Layer]:
     """Yield the layers from the top one down; kinds that never occur are left out."""
     live = [dict(point.live) for point in points]
-    present = [kind for kind in STACK if any(level[kind] for level in live)]
+    present = [kind for kind in LAYERS if any(level.get(kind) for level in live)]
     for count in range(len(present), 0, -1):
         tops = [y(sum(level[kind] for kind in present[:count])) for level in live]
         steps = "".join(
             f"H{here}V{above}" for here, above, before in zip(xs, tops, [None, *tops]) if above != before
         )  # Constant levels need no corner.
         kind = present[count - 1]
-        yield Layer(kind, kind_label(kind), STACK[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
+        yield Layer(kind, kind_label(kind), LAYERS[kind], f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z")
 
 
 def _data(points: Sequence[TimelinePoint], kept: Sequence[int], x: Any) -> dict[str, Any]:
     """Return the data of the drawing's tooltips; points refer to names by index."""
-    kinds = list(STACK)
+    kinds = [kind for kind in LAYERS if kind in dict(points[0].live)]
     names: dict[str, int] = {}
     rows = []
     for index in kept:
@@ -138,7 +138,7 @@ def _drawn(tile: Tile) -> dict[str, Any]:
         "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
         "path": tile.path,
         "tip": markup("\n").join(map(one_line, tile.tip)),
-        "colour": STACK.get(tile.kind, ""),
+        "colour": LAYERS.get(tile.kind, ""),
         "kind": tile.kind or "frame",
         "label": label,
         "size": tile.size if tile.kind and len(tile.size) <= room and box.height >= 2 * LINE + 4 else "",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import InputError, choice_error
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
-from ..memory_records import KINDS
+from ..memory_records import ALL_KINDS
 from ..units import mebibytes
 from .columns import check_layout
 from .memory_text import holders, kind_label, not_confirmed, place, title
@@ -34,7 +34,7 @@ def _at_peak(kind: str) -> Callable[[ModuleMemory], int]:
 MODULE_COLUMNS: dict[str, ModuleColumn] = {
     "peak_own_bytes": ModuleColumn("Own at peak", lambda module: module.own_bytes),
     "peak_inclusive_bytes": ModuleColumn("Inclusive at peak", lambda module: module.inclusive_bytes, adds_up=False),
-    **{f"peak_{kind}_bytes": ModuleColumn(f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in KINDS},
+    **{f"peak_{kind}_bytes": ModuleColumn(f"{kind_label(kind)} at peak", _at_peak(kind)) for kind in ALL_KINDS},
     "output_bytes": ModuleColumn("Outputs", lambda module: module.own.output_bytes),
     "saved_bytes": ModuleColumn("Saved", lambda module: module.own.saved_bytes),
     "param_bytes": ModuleColumn("Parameters", lambda module: module.own.param_bytes),

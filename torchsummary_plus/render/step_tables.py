@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..memory.estimate import Estimate
-from ..memory_records import KINDS
+from ..memory_records import ALL_KINDS
 from ..units import mebibytes
 from .memory_text import kind_label, place, title
 from .table import Cell, Field, Table, TableRow
@@ -36,9 +36,10 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
 
 
 def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
-    for kind in KINDS:
-        if any(one.at_peak[kind] for one in estimates):
-            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", [one.at_peak[kind] for one in estimates]
+    for kind in ALL_KINDS:
+        held: list[int | None] = [one.at_peak.get(kind, 0) for one in estimates]
+        if any(held):
+            yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", held
     if any(one.backend == "cuda" for one in estimates):
         yield "requested_bytes", "Requested at the peak", [one.requested_bytes for one in estimates]
     yield "peak_bytes", "Peak allocated", [one.peak_bytes for one in estimates]

@@ -12,7 +12,7 @@ from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu
 from ..units import describe
-from .figure import COLUMN_WIDTH, INK, STACK, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
+from .figure import COLUMN_WIDTH, INK, LAYERS, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,10 +103,11 @@ def spans(points: Sequence[TimelinePoint]) -> list[Span]:
 def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
     shown = [dict(points[place].live) for place in kept]
     x = [*kept, len(points)]
-    layers = {kind: [level[kind] / size for level in shown] for kind in STACK if any(level[kind] for level in shown)}
+    present = [kind for kind in LAYERS if any(level.get(kind) for level in shown)]
+    layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[STACK[kind] for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+        colors=[LAYERS[kind] for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
     )  # fmt: skip
     totals = [points[place].total_bytes / size for place in kept]
     ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=INK, linewidth=0.4)

@@ -135,7 +135,7 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return META if self.in_engine and not self.transformed else _device(args[0])
+            return META if self.in_engine and not self.transformed else device_of(args[0])
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
@@ -295,9 +295,10 @@ def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]
     return [getattr(one, name) for one in listeners if getattr(type(one), name) is not getattr(Listener, name)]
 
 
-def _device(tensor: Any) -> torch.device:
+def device_of(tensor: Any) -> torch.device:
+    """The device of a tensor; of a wrapper that of what is inside."""
     inner = inner_tensors(tensor)
-    return _device(inner[0]) if inner else tensor.device
+    return device_of(inner[0]) if inner else tensor.device
 
 
 @contextmanager

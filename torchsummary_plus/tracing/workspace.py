@@ -80,6 +80,13 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
+    def forget(self) -> None:
+        """Forget what was asked up to now."""
+        self.unknown.clear()
+        self.tried.clear()
+        self._taken.clear()
+        self._doubt = 0
+
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """What the kernel holds while it runs, phase by phase; in the last one all results are there. Or its course."""
         rule = SCRATCH.get((self.backend, name))

@@ -1,0 +1,223 @@
+"""Each rank's memory: predicted, and beside it what real processes of gloo take, by an interposed allocator.
+
+    python -m benchmarks.ranks_truth [--record] [--only PART ...] [--exactly NAME ...] [--world 2 4] [--explain]
+
+Without ``--record`` the truth is that of ``data/ranks_truth.json``. ``--explain`` runs the processes and lists what
+differs, phase by phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from benchmarks.ranks_cases import CASES, Case
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.memory_estimate import MemoryEstimate
+
+HERE = Path(__file__).parent
+DATA = HERE / "data" / "ranks_truth.json"
+SPY = HERE / "ranks_spy.c"
+STEPS = 2
+SAME_KERNELS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""With these kernels take the same on any processor of today: truths are recorded so, and predictions made so."""
+SETTLE_S = 0.05
+"""Seconds for gloo's threads to let go of what a collective was given."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a rank takes in the steps of a case: its peak and what is left; ``log`` is each change with its phase."""
+
+    case: str
+    world_size: int
+    rank: int
+    peak_bytes: int
+    left_bytes: int
+    log: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.case, self.world_size, self.rank
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_long), ("mark", ctypes.c_int)]
+
+
+def compiled_spy(folder: str) -> Path:
+    """The interposed allocator as a library. Raises FileNotFoundError where there is no C compiler."""
+    library = Path(folder) / "ranks_spy.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SPY, "-ldl", "-lpthread"], check=True)
+    return library
+
+
+def measured(names: list[str], world_size: int) -> list[Truth]:
+    """The truth of some cases in a world of gloo processes, of each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled_spy(folder)
+        settings = {**SAME_KERNELS, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.ranks_truth", "--worker", folder]
+        ranks = [
+            subprocess.Popen(
+                [*command, "--world", str(world_size), "--rank", str(rank), "--only", *names],
+                env={**os.environ, **settings},
+                cwd=HERE.parent,
+            )
+            for rank in range(world_size)
+        ]
+        failed = [rank for rank, process in enumerate(ranks) if process.wait()]
+        if failed:
+            raise RuntimeError(f"the processes of ranks {failed} failed")
+        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world_size)]
+    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for rank in found for one in rank]
+
+
+def _worker(folder: str, names: list[str], world_size: int, rank: int) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    found = [_measure(CASES[name], world_size, rank) for name in names]
+    (Path(folder) / f"{rank}.json").write_text(json.dumps([asdict(one) for one in found]))
+    dist.destroy_process_group()
+
+
+def _measure(case: Case, world_size: int, rank: int) -> Truth:
+    spy = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    spy.spy_count.restype = ctypes.c_long
+    spy.spy_events.restype = ctypes.POINTER(_Event)
+    phases = [""]
+
+    def mark(phase: str) -> None:
+        phases.append(phase)
+        spy.spy_mark(len(phases) - 1)
+
+    gc.collect()
+    dist.barrier()
+    spy.spy_start()
+    mark("setup")
+    model = case.build()
+    inputs = case.inputs()
+    gc.collect()
+    for _ in range(STEPS):
+        case.train(model, *inputs, mark=mark)
+        time.sleep(SETTLE_S)
+    spy.spy_stop()
+    events, level, peak, phase, log = spy.spy_events(), 0, 0, "", []
+    for number in range(spy.spy_count()):
+        event = events[number]
+        phase = phases[event.mark] if event.mark else phase
+        level += event.bytes
+        peak = peak if phase == "setup" else max(peak, level)
+        log.append((phase, event.bytes))
+    del model, inputs
+    case.held.clear()
+    gc.collect()
+    dist.barrier()
+    return Truth(case.name, world_size, rank, peak, level, tuple(log))
+
+
+def predicted(case: Case, world_size: int, rank: int) -> MemoryEstimate:
+    """The same, predicted in this process."""
+    try:
+        return estimate_memory(
+            case.build,
+            input_data=case.inputs(),
+            train_step=case.train,
+            steps=STEPS,
+            world_size=world_size,
+            rank=rank,
+            progress=False,
+        )
+    finally:
+        case.held.clear()
+
+
+def recorded() -> dict[tuple[str, int, int], Truth]:
+    """The truth as it was recorded."""
+    return {truth.key: truth for truth in (Truth(**one) for one in json.loads(DATA.read_text()))}
+
+
+def _explain(truth: Truth, estimate: MemoryEstimate) -> None:
+    """Print the sizes that are allocated in one alone, by phase."""
+    log = estimate.log
+    mine = Counter((log.moments[m].phase, nbytes) for m, _, nbytes in log.events if nbytes >= 64)
+    real = Counter((phase, nbytes) for phase, nbytes in truth.log if nbytes >= 64 and phase != "setup")
+    for name, one in (("real alone", real - mine), ("predicted alone", mine - real)):
+        shown = sorted(((p, n, c) for (p, n), c in one.items() if p != "setup"), key=lambda entry: -entry[1])
+        print(f"    {name}: " + ", ".join(f"{p} {n:,} x {c}" for p, n, c in shown[:12]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--exactly", nargs="*", default=[])
+    parser.add_argument("--world", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--ranks", nargs="*", type=int, default=[0, 1, 2, 3])
+    parser.add_argument("--worker")
+    parser.add_argument("--rank", type=int)
+    given = parser.parse_args()
+    if given.worker:
+        _worker(given.worker, given.only, given.world[0], given.rank)
+        return
+    warnings.simplefilter("ignore")
+    if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
+        again = [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]]
+        os.execve(sys.executable, again, {**os.environ, **SAME_KERNELS})
+    torch.set_num_threads(1)
+    named = [name for name in CASES if name in given.exactly or any(part in name for part in given.only)]
+    named = named or list(CASES)
+    truths = {} if given.record or given.explain or not DATA.exists() else recorded()
+    exact = total = 0
+    for world_size in given.world:
+        names = [name for name in named if world_size in CASES[name].worlds]
+        if given.record or given.explain:
+            truths |= {truth.key: truth for truth in measured(names, world_size)}
+        if given.record:
+            continue
+        for name in names:
+            for rank in (rank for rank in range(world_size) if rank in given.ranks):
+                truth = truths[name, world_size, rank]
+                begun = time.perf_counter()
+                try:
+                    estimate = predicted(CASES[name], world_size, rank)
+                except Exception as error:
+                    print(f"{name} [{world_size}:{rank}] FAILED {type(error).__name__}: {str(error)[:300]}")
+                    total += 1
+                    continue
+                error = estimate.peak_bytes - truth.peak_bytes
+                total, exact = total + 1, exact + (error == 0)
+                print(
+                    f"{name:32s} [{world_size}:{rank}] real {truth.peak_bytes:>11,} error {error:>+10,} "
+                    f"left {estimate.steady_bytes - truth.left_bytes:>+8,} {time.perf_counter() - begun:.1f} s"
+                )
+                if given.explain and error:
+                    _explain(truth, estimate)
+    if not given.record:
+        print(f"{exact} of {total} to the byte")
+    else:
+        old: Any = recorded() if DATA.exists() else {}
+        every = {**old, **truths}
+        lines = [json.dumps({k: v for k, v in asdict(one).items() if k != "log"}) for _, one in sorted(every.items())]
+        DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""``fully_shard`` on a rank that is alone: what its tensors are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Making
+from .stand_ins import replaced, within
+
+_OF_GROUPS = {
+    "foreach_all_gather": ALL_GATHER,
+    "foreach_all_gather_copy_out": UNSHARDED,
+    "foreach_reduce": REDUCE_SCATTER,
+}
+"""Functions of a group of parameters, with the kind of what they make (``_fsdp_collectives.py``)."""
+_OF_PARAMETERS = {"to_sharded_post_forward": UNSHARDED, "to_accumulated_grad_if_needed": GRADIENTS}
+"""The same of ``FSDPParam``: a smaller shard after the forward, gradients that wait for their micro-batch to end."""
+
+
+@contextmanager
+def fsdp_alone(making: Making, hold: Callable[[list[torch.Tensor], str], None]) -> Iterator[None]:
+    """While it holds, what ``fully_shard`` makes is booked as what it is for.
+
+    Source: torch/distributed/fsdp/_fully_shard.
+    """
+    with ExitStack() as stack:
+        for name, kind in _OF_GROUPS.items():
+            stack.enter_context(replaced(_fsdp_param_group, name, within(partial(making, kind))))
+        for name, kind in _OF_PARAMETERS.items():
+            stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(making, kind))))
+        stack.enter_context(replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(hold)))
+        yield
+
+
+def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Callable[[Any], Any]:
+    """Make an unsharded parameter tell of its gradient."""
+
+    def name(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            hold([parameter.grad], GRADIENTS)
+
+    def make(function: Any) -> Any:
+        @wraps(function)
+        def called(one: Any) -> None:
+            before = getattr(one, "_unsharded_param", None)
+            function(one)
+            if one._unsharded_param is not before and one._unsharded_param.requires_grad:
+                one._unsharded_param.register_post_accumulate_grad_hook(name)
+
+        return called
+
+    return make

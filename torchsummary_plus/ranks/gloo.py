@@ -1,0 +1,49 @@
+"""What gloo's collectives copy while they run: the scratch memory of the backend of processes on CPUs.
+
+Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
+(``AsyncAllgatherWork``), a reduce-scatter is an all-reduce of a clone of its input
+(``reduce_scatter_tensor_coalesced``). What is summed or sent in place takes nothing. NCCL works
+on the tensors themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..tracing.kernels import tensors_of
+from ..tracing.workspace_registry import scratch
+
+SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
+
+
+def _nbytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of((tensors,)))
+
+
+@scratch("cpu", "c10d::_allgather_base_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
+@scratch("cpu", "c10d::allgather_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
+@scratch("cpu", "c10d::allgather_into_tensor_coalesced_", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
+def gathered(out: Any, outputs: Any, *_: Any, **__: Any) -> int:
+    """A flat copy of all outputs."""
+    return _nbytes(outputs)
+
+
+@scratch("cpu", "_c10d_functional::all_gather_into_tensor", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
+def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
+    """The same, of outputs that the operator makes."""
+    return _nbytes(out)
+
+
+@scratch("cpu", "c10d::_reduce_scatter_base_", source=f"{SOURCE}, reduce_scatter_tensor_coalesced", band=0.0)
+@scratch("cpu", "c10d::reduce_scatter_tensor_coalesced_", source=f"{SOURCE}, the same", band=0.0)
+def scattered(out: Any, outputs: Any, inputs: Any, *_: Any, **__: Any) -> int:
+    """A clone of the inputs, in which they are summed."""
+    return _nbytes(inputs)
+
+
+@scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, the same", band=0.0)
+def scattered_anew(out: Tensor, inputs: Tensor, *_: Any, **__: Any) -> int:
+    """The same, with an output that the operator makes."""
+    return _nbytes(inputs)

@@ -1,0 +1,91 @@
+"""The kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch._ops import OpOverload
+
+from ..tracing.fakes import Fake, new_fake
+from ..tracing.kernels import tensors_of, written
+from ..tracing.questions import Answers
+from ..tracing.semantics import StepKernels
+from .kinds import RankLedger
+
+COLLECTIVES = "c10d"
+"""The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+
+FUNCTIONAL = "_c10d_functional"
+"""That of those that DTensor calls, on groups by their names (torch/csrc/distributed/c10d/Functional.cpp)."""
+
+
+class RankKernels(StepKernels):
+    """Kernels of a step that know collectives: what these are to fill is there already, and its values are unknown."""
+
+    def __init__(self, device: torch.device, answers: Answers) -> None:
+        super().__init__(device, answers)
+        self.groups: set[str] = set()
+        """The names of the groups of processes that something was sent to."""
+
+    making: str | None = None
+    """The kind of what a part of torch makes at present: all of it are fakes, however small."""
+
+    @contextmanager
+    def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
+        """While it holds, what is made is of a kind, and has no values."""
+        outer, self.making = self.making, kind
+        try:
+            with ledger.made_as(kind):
+                yield
+        finally:
+            self.making = outer
+
+    def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = super()._factory(func, args, kwargs)
+        if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
+            return made
+        return made if not made.is_floating_point() else new_fake(made.shape, made.dtype, made.device)
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
+            return self._collective(func, args, kwargs)
+        if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
+            self.groups.update(_group_names(func, args, kwargs))
+        return super().__call__(func, args, kwargs)
+
+    def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in written(func, args, kwargs):
+            self._taint(tensor)
+        self.groups.update(one.group_name for one in map(_as_group, args) if one is not None)
+        schema = func._schema
+        filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
+        results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
+        return None if not results else tuple(results) if len(results) > 1 else results[0]
+
+
+def _as_group(value: Any) -> Any:
+    """A process group in the box that operators take it in; None for any other value."""
+    is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
+    return dist.ProcessGroup.unbox(value) if is_group else None
+
+
+def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
+    name = named.get("group_name")
+    return [name if isinstance(name, str) else name.group_name] if name is not None else []
+
+
+_FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
+"""The types of what a collective is given to fill, which is its first argument of tensors."""
+
+
+def _done(filled: list[Any]) -> Any:
+    """A work that is done, with a future that has the tensors, as those of real backends."""
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result(tensors_of(filled))
+    c10d: Any = torch._C._distributed_c10d
+    return c10d._create_work_from_future(future).boxed()

@@ -1,0 +1,36 @@
+"""A pass over a model whose tensors lie on many ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+
+from ..tracing.fakes import PRIM_DEVICE
+from ..tracing.passes import Pass, device_of
+
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)
+
+
+class RankPass(Pass):
+    """A pass that leaves operators on distributed tensors to torch, and sees those on their local parts.
+
+    torch dispatches them in C++, which a call of their class from here would bring back to this mode without end.
+    A backward runs hooks of torch.distributed, in Python: they are told a tensor's true device, the engine itself is
+    told meta.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is PRIM_DEVICE and self.in_engine and sys._getframe(1).f_code is not _ENGINE:
+            return device_of(args[0])
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(issubclass(kind, _DISPATCH_THEMSELVES) for kind in kinds):
+            return NotImplemented
+        return super()._by_classes(func, kinds, args, kwargs)

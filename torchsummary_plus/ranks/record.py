@@ -1,0 +1,129 @@
+"""The steps of one rank of many -> their memory events, on fake tensors, by the user's own wrapping code."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError, StepError, SummaryError
+from ..memory_records import MemoryLog
+from ..tracing.at_one import Guesses
+from ..tracing.books import Books, tell_of_twins
+from ..tracing.embeddings import Embeddings, NeedsIntegerError
+from ..tracing.exchange import exchanging
+from ..tracing.fakes import standing_in_for, taken_for_tensors
+from ..tracing.inputs import Example
+from ..tracing.modules import ModuleTree
+from ..tracing.passes import Listener, deep_stack
+from ..tracing.questions import Answers
+from ..tracing.steps import Step
+from ..tracing.trace import eager
+from ..tracing.workspace import Capability
+from ..tracing.world import LOCK, restored
+from ..units import describe
+from . import gloo  # noqa: F401 - its rules register themselves
+from .cuda import cuda_alone
+from .ddp import ddp_alone
+from .fsdp import fsdp_alone
+from .kernels import RankKernels
+from .kinds import RankLedger
+from .passes import RankPass
+from .process_group import Rank, in_world
+from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
+
+Build = Callable[[], Any]
+Recorded = tuple[ModuleTree, MemoryLog]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What to record: the steps of the model that a builder makes, as one rank on one device."""
+
+    build: Build
+    rank: Rank
+    step: Step
+    device: torch.device
+    capability: Capability
+
+    def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
+        """The modules of the rank's model, and the memory events of its steps on fake tensors.
+
+        Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` for what is no builder.
+        """
+        with LOCK:
+            while True:
+                try:
+                    imported = len(sys.modules)
+                    found = self._record(example, listeners)
+                    return found if len(sys.modules) == imported else self._record(example, listeners)
+                except NeedsIntegerError as needed:
+                    example = example.with_dtype(needed.index, torch.long)
+
+    def _record(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
+        guesses = Guesses()
+        guesses.begin()
+        answers = Answers(None, False, guesses)
+        with ExitStack() as stack:
+            stack.enter_context(restored([]))
+            stack.callback(forget_stand_ins)
+            exchange = stack.enter_context(exchanging())
+            stack.enter_context(deep_stack())
+            stack.enter_context(eager())
+            stack.enter_context(torch.enable_grad())
+            mode_key = stack.enter_context(standing_in_for(self.device, self.capability))
+            stack.enter_context(taken_for_tensors())
+            stack.enter_context(in_world(self.rank))
+            stack.enter_context(shapes_without_modes())
+            kernels = RankKernels(self.device, answers)
+            ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
+            if self.device.type == "cuda":
+                cards = min(self.rank.local_size, self.rank.world_size)
+                streams = stack.enter_context(cuda_alone(self.device, cards))
+                ledger.current_stream = lambda: streams.current
+            making = partial(kernels.made_as, ledger=ledger)
+            stack.enter_context(ddp_alone(making))
+            stack.enter_context(fsdp_alone(making, ledger.hold))
+            model = self._built(kernels, ledger, mode_key)
+            tree = ModuleTree(model)
+            model.train(self.step.mode == "train")
+            stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
+            embeddings = Embeddings(example)
+            watch = kernels.watch = RankPass(tree, kernels, [embeddings, ledger, *listeners])
+            if mode_key is not None:
+                watch.hold(mode_key)
+            watch.install()
+            books = Books(kernels, ledger, self.step, exchange, [])
+            try:
+                log = books.keep(example, embeddings)
+                return tree, replace(log, communicators=len(kernels.groups))
+            except (NeedsIntegerError, SummaryError):
+                raise
+            except Exception as error:
+                raise books.blame(error, "") from error
+
+    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
+        """The model of the builder, made of fakes; what is there then is in the books from the start."""
+        watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
+        if mode_key is not None:
+            watch.hold(mode_key)
+        tell_of_twins(kernels, ledger)
+        try:
+            with parameters_as_fakes(kernels), watch:
+                model = self.build()
+        except SummaryError:
+            raise
+        except Exception as error:
+            raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
+        if not isinstance(model, nn.Module):
+            raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+        gc.collect()
+        ledger.begun()
+        return model

@@ -1,0 +1,103 @@
+"""What torch.distributed asks of other processes or of real tensors, answered for a rank that is alone.
+
+Each stand-in is in the place of one function of torch's, named beside it, and is taken out again afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.modules import module
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..tracing.fakes import Fake, is_plain
+
+
+@contextmanager
+def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """While it holds, ``place.name`` is what ``make`` makes of it; where there is none, nothing is done."""
+    own = vars(place).get(name)
+    if own is None:
+        yield
+        return
+    setattr(place, name, make(own))
+    try:
+        yield
+    finally:
+        setattr(place, name, own)
+
+
+@contextmanager
+def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
+    """While it holds, ``place.name`` is a value."""
+    own = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, own)
+
+
+def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
+    """Make a function run inside a context."""
+
+    def make(function: Any) -> Any:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return function(*args, **kwargs)
+
+        return called
+
+    return make
+
+
+def forget_stand_ins() -> None:
+    """Let torch._dynamo make its tables of torch's functions anew, if it has made them while stand-ins were there."""
+    if "torch._dynamo.trace_rules" in sys.modules:
+        sys.modules["torch._dynamo.trace_rules"].clear_lru_cache()
+
+
+@contextmanager
+def shapes_without_modes() -> Iterator[None]:
+    """While it holds, DTensor works out the shapes of results without being seen: they are global, and not this rank's.
+
+    Source: torch/distributed/tensor/_sharding_prop.py.
+    """
+    with replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", within(_disable_current_modes)):
+        yield
+
+
+@contextmanager
+def parameters_as_fakes(kernels: Any) -> Iterator[None]:
+    """While it holds, parameters and buffers become fakes as modules take them.
+
+    Small tensors that a builder makes are real, so that their values can steer it; those of a model are not.
+    """
+
+    known: dict[int, tuple[Any, Any]] = {}
+
+    def parameter(_: Any, __: str, tensor: Any) -> Any:
+        if tensor is None or not _is_real(tensor):
+            return None
+        if id(tensor) not in known:
+            known[id(tensor)] = tensor, kernels.parameter(tensor)
+        return known[id(tensor)][1]
+
+    def buffer(_: Any, __: str, tensor: Any) -> Any:
+        return kernels.buffer(tensor) if tensor is not None and _is_real(tensor) else None
+
+    with ExitStack() as stack:
+        stack.callback(module.register_module_parameter_registration_hook(parameter).remove)
+        stack.callback(module.register_module_buffer_registration_hook(buffer).remove)
+        yield
+
+
+def _is_real(tensor: Any) -> bool:
+    return not isinstance(tensor, Fake) and is_plain(tensor) and not nn.parameter.is_lazy(tensor)
