@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from .onednn import PAGE, Conv, booked, ceil_div, lanes, threads, up
+from .onednn_gemm import patches_at_once, takes_blocks
 
 BARRIER = PAGE
 """Bytes at which a group of threads waits for its last one, a page of its own (``simple_barrier::ctx_t``)."""
@@ -206,14 +207,17 @@ GEMM_SMALL = 64 * 1024
 
 
 def gemm_for_forward(conv: Conv, columns: int) -> int:
-    """The columns of one image for each thread, or of its share of all images where that is less."""
+    """The columns of the blocks that oneDNN rates best, for each thread; else of one image, where threads take images.
+
+    In 3-d an image is one slice.
+    """
     size = prod(conv.out[-2:])
-    if len(conv.inp) == 3:
-        apart = size // threads() < 512 and (prod(conv.out[:-2]) > 1 or conv.batch > 1 or conv.groups > 2)
-        images = conv.batch * conv.groups * conv.out[0]
-        return booked(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
-    at_once = min(size, ceil_div(conv.batch * conv.groups * size, threads()))
-    return booked(threads() * columns // size * at_once)
+    if columns and len(conv.inp) == 2 and takes_blocks(conv):
+        return booked(threads() * patches_at_once(conv) * conv.itemsize)
+    deep = prod(conv.out[:-2])
+    apart = size // threads() < 512 and (deep > 1 or conv.batch > 1 or conv.groups > 2)
+    images = conv.batch * conv.groups * deep
+    return booked(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
 
 
 def gemm_for_data(conv: Conv, columns: int) -> int:

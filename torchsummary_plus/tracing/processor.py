@@ -65,6 +65,12 @@ def multiplies(dtype: torch.dtype) -> bool:
     return dtype is torch.float16 and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
+@cache
+def second_cache() -> int:
+    """Bytes of a core's second-level cache; by oneDNN's guess (``platform.cpp``) where torch does not tell."""
+    return int(torch.cpu.get_capabilities().get("l2_cache_size", 0)) or 512_000
+
+
 def is_half(dtype: torch.dtype) -> bool:
     """Whether a dtype is one of half precision."""
     return dtype in (torch.bfloat16, torch.float16)
