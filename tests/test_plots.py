@@ -253,7 +253,7 @@ def test_wrong_arguments_name_what_is_accepted() -> None:
         resnet().plot(top=0)
     with pytest.raises(InputError, match="steps is 3; accepted: None, or some of 1, 2"):
         gpt2().plot_timeline(steps=3)
-    with pytest.raises(InputError, match="memory of a step"):
+    with pytest.raises(InputError, match="needs a memory estimate"):
         summary(nn.Linear(2, 2), (2,), verbose=0).plot("saved_bytes")
     with pytest.raises(InputError, match="near names: 'RTX 4090'"):
         gpt2().plot_timeline(memory="RTX 40900", ax=axes())

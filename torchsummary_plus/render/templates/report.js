@@ -26,7 +26,7 @@
     return power ? `${count.toFixed(2)} ${units[power]}` : `${count} B`;
   }
 
-  /* Sections become tabs, by the pattern of the ARIA guide: one can be reached by Tab, the others by arrow keys. */
+  /* Sections become tabs, following the ARIA guide: Tab reaches one, the arrow keys the others. */
   const sections = [...document.querySelectorAll(".tsp-section")];
   const tabs = sections.map((section, place) => {
     const tab = document.createElement("button");
@@ -65,7 +65,7 @@
     choose(0);
   }
 
-  /* The pointer, or the arrow keys, move a line over the steps; what is live there is told beside it. */
+  /* The pointer or the arrow keys move a cursor over the timeline; a tooltip shows what is live there. */
   for (const svg of document.querySelectorAll(".tsp-timeline")) {
     const { kinds, names, points } = JSON.parse(svg.parentNode.querySelector(".tsp-data").textContent);
     const cursor = svg.querySelector(".tsp-cursor");
@@ -119,7 +119,7 @@
     });
   }
 
-  /* A tile tells whose it is; a click on it leads to the row of its module. */
+  /* A tile has a tooltip with its owner; a click leads to the module's row. */
   for (const svg of document.querySelectorAll(".tsp-treemap")) {
     const tips = new Map();
     for (const title of svg.querySelectorAll("title")) {

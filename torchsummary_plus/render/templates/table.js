@@ -1,12 +1,12 @@
 (() => {
   "use strict";
-  const FEW = 100; // Rows that a table opens with, where it has more.
-  const SHORT = 12; // Rows that are seen at a glance.
+  const FEW = 100; // The most rows shown initially.
+  const SHORT = 12; // The most rows without a search box.
   const done = (window.torchsummaryPlus ||= new WeakSet());
   const scope = document.currentScript ? document.currentScript.getRootNode() : document;
   const number = new Intl.NumberFormat("en-US");
 
-  /* The rows as a tree: each with its level, its parent and its children, in the order in which they stand. */
+  /* The rows as a tree: each with its level, parent and children, in order. */
   function readRows(body) {
     const path = [];
     return [...body.rows].map((tr, place) => {
@@ -22,7 +22,7 @@
     });
   }
 
-  /* The columns: those of numbers have a unit; where rows add up, a folded row shows the sum of what it hides. */
+  /* The columns: numeric ones have a unit; where rows add up, a collapsed row shows the sum of what it hides. */
   function readColumns(head, rows) {
     return [...head.cells].map((th, index) => {
       const unit = th.dataset.unit || "";
@@ -51,7 +51,7 @@
     let current = null;
     table.parentNode.dataset.lmSuppressShortcuts = "true"; // Arrow keys are the table's, not JupyterLab's.
 
-    /* Show and hide: with a search what is found and what it is in, else what no fold hides. */
+    /* Show and hide rows: during a search the matches and their ancestors, else all that are not collapsed. */
     function draw() {
       for (const row of order) {
         const { parent } = row;
@@ -77,7 +77,7 @@
       }
     }
 
-    /* One row can be reached by Tab, the others by arrow keys from there. */
+    /* Tab reaches one row, the arrow keys the others. */
     function focusable(row) {
       if (!nested) return;
       if (current) current.tr.tabIndex = -1;
@@ -115,7 +115,7 @@
       " ": (row) => fold(row, !row.open),
     };
 
-    /* Rows that are no table boxes are no table to a screen reader, unless told. */
+    /* Rows without table layout are a table to a screen reader only with explicit roles. */
     function setRoles() {
       table.setAttribute("role", nested ? "treegrid" : "table");
       for (const part of [table.tHead, body]) part.setAttribute("role", "rowgroup");
@@ -127,7 +127,7 @@
       }
     }
 
-    /* Siblings, in the order in which they stand. */
+    /* Siblings, in order. */
     function numberRows(family) {
       family.forEach(({ tr }, place) => {
         tr.setAttribute("aria-setsize", family.length);
@@ -157,7 +157,7 @@
       });
     }
 
-    /* Siblings change places, so that a tree stays a tree; what has no value comes last either way. */
+    /* Sort siblings only, so that a tree stays a tree; missing values always come last. */
     function sort(column, direction) {
       for (const { th } of columns) th.setAttribute("aria-sort", th === column.th ? direction : "none");
       const values = column.sums || column.values;
@@ -178,7 +178,7 @@
         order.push(row);
         stack.push(...sorted([...row.children]).reverse());
       }
-      body.replaceChildren(); // To move a row takes time in proportion to those before it; to add one does not.
+      body.replaceChildren(); // Moving a row takes time in proportion to the rows before it; appending one does not.
       body.append(...order.map((row) => row.tr));
     }
 
@@ -243,7 +243,7 @@
       return button;
     }
 
-    /* Of many rows those of the first levels are open: as many levels as few rows take. */
+    /* Of many rows only the first levels are open: as many levels as fit in FEW rows. */
     function openFew() {
       const levels = [];
       for (const { level } of rows) levels[level] = (levels[level] || 0) + 1;
@@ -252,7 +252,7 @@
       for (const row of rows) row.open = row.level < Math.max(1, deepest - 1);
     }
 
-    /* Unfold what a module is in and go to its row; whether it has one. */
+    /* Expand a module's ancestors and go to its row; returns whether it has one. */
     table.reveal = (path) => {
       const row = nested && rows.find(({ tr }) => tr.cells[0].title === path);
       if (!row) return false;
