@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 ELEMENTWISE = """
     __and__ __iand__ __ior__ __irshift__ __lshift__ __or__ __rshift__ absolute arccos arccosh arcsin arcsinh arctan
     arctan2 arctanh chalf complex cross diff divide fix floor_divide greater greater_equal isclose isreal less
-    leaky_relu
+    leaky_relu _conj_physical celu elu elu_backward hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward
+    hardtanh hardtanh_backward isfinite mish mish_backward rad2deg relu6 rrelu selu softplus softplus_backward
+    softshrink softshrink_backward threshold threshold_backward
     less_equal linalg_cross multiply negative not_equal nonzero_numpy outer ger addr kron polar prelu rrelu_with_noise
     rrelu_with_noise_functional subtract vander linalg_vander _add_relu _prelu_kernel _cast_Byte _cast_Char
     _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long _cast_Short glu glu_jvp glu_backward_jvp hardswish

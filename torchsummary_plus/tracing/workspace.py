@@ -94,7 +94,7 @@ class Workspaces:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
         if not since(self._measured_from(rule, args, kwargs)):
-            self._note(name, _reach(args, kwargs, out))
+            self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
             return _guessed(phases)
         if phases is None or isinstance(phases, AtMost):
             self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
@@ -157,8 +157,8 @@ class Workspaces:
             return rule.formula(self.capability, out, *args, **kwargs)
         return rule.formula(out, *args, **kwargs)
 
-    def _note(self, name: str, doubt: int = 0) -> None:
-        self.unknown[name] = self.unknown.get(name, 0) + 1
+    def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
+        self.unknown[name] = self.unknown.get(name, 0) + calls
         self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
 
 
