@@ -88,7 +88,9 @@ class Exchange:
         self._pairs[id(tensor)] = tensor, other, hooks, late
         return tensor
 
-    def give_gradients(self, make: Make | None = None, alone: Container[int] = (), given: StandIns | None = None) -> None:
+    def give_gradients(
+        self, make: Make | None = None, alone: Container[int] = (), given: StandIns | None = None
+    ) -> None:
         """Give the tensors that have gradients these, as far as they are exchanged as well.
 
         Those that stand ``alone``, by their ids, are what ``make`` makes of them, as the dict of ``given`` ones tells.
