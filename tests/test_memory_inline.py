@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.errors import StepError
@@ -28,6 +29,9 @@ LOSSES: dict[str, Loss] = {
     "einsum": lambda out: torch.einsum("ij,kj->ik", out * 2, out * 3).sum(),
     "gumbel_softmax": lambda out: F.gumbel_softmax(out * 2, hard=True).sum(),
     "a number minus it": lambda out: (1 - out * 2).sum(),
+    "a checkpoint that runs a number again": lambda out: checkpoint(
+        lambda y: y / (y.norm(dim=-1, keepdim=True) + 1), out * 1, use_reentrant=False
+    ).sum(),
     "pca_lowrank": lambda out: torch.pca_lowrank(out * 2, q=3)[1].sum(),
 }
 

@@ -58,6 +58,8 @@ class Ledger(Listener):
         self._numbers = KeptNumbers(self._book_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Gives the storage that stands for a real one in the pass, so that both have one entry."""
+        self.in_engine: Callable[[], bool] = lambda: True
+        """Whether a node's own formula runs in a backward, and no Python code there, as what a checkpoint runs again."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self._node_starts: list[int] = [0]
@@ -177,7 +179,8 @@ class Ledger(Listener):
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
         there = 0
-        saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
+        by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
+        saved = self._numbers.saved_bytes(args) if by_node else 0
         for phase in self.workspaces.scratch(name, args, kwargs, out):
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
