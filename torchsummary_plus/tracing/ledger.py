@@ -59,7 +59,7 @@ class Ledger(Listener):
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Gives the storage that stands for a real one in the pass, so that both have one entry."""
         self.in_engine: Callable[[], bool] = lambda: True
-        """Whether a node's own formula runs in a backward, and no Python code there, as what a checkpoint runs again."""
+        """Whether a node's formula runs in a backward, and not Python code there, as a checkpoint runs again."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self._node_starts: list[int] = [0]
