@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from memory_truth import cpu_deltas, highest, storage_bytes
+from memory_truth import cpu_changes, cpu_deltas, highest, storage_bytes
 from torch import Tensor, nn
-from weights_truth import agree, rows
+from torch.profiler import record_function
+from weights_truth import STEPS, agree, rows
 
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -139,3 +141,42 @@ def test_a_state_of_the_step(make: Callable[[], Callable[[nn.Module, Tensor], No
     )
     there = storage_bytes([*model.parameters(), x])
     assert predicted == measured == there + highest(cpu_deltas(run))[0]
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_an_optimizer_that_has_searched_before(search: str | None) -> None:
+    """What it has of earlier steps, and their gradients, go when it replaces them."""
+
+    def make() -> tuple[nn.Module, Tensor, Callable[[nn.Module, Tensor], None]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, line_search_fn=search)
+
+        def step(model: nn.Module, x: Tensor) -> None:
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                loss: Tensor = (model(x) - x).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)  # type: ignore[arg-type]
+
+        x = torch.randn(32, WIDTH) * 3
+        step(model, x)
+        return model, x, step
+
+    def run() -> None:
+        model, x, step = make()
+        gc.collect()
+        with record_function(STEPS):
+            for _ in range(2):
+                step(model, x)
+
+    run()
+    level = peak = 0
+    for change in cpu_changes(run):
+        level += change.nbytes
+        peak = max(peak, level) if change.names[:1] == (STEPS,) else peak
+    for call in (estimate_memory, measure_memory):
+        model, x, step = make()
+        assert call(model, input_data=x, train_step=step).peak_bytes == peak

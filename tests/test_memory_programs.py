@@ -29,20 +29,15 @@ from benchmarks.programs_text import HEADER, Program, Statement, StepText
 from torchsummary_plus.tracing.processor import has_tiles
 
 COUNT = 150
-EXACT_SHARE = 0.86 if has_tiles() else 0.95
+EXACT_SHARE = 0.86 if has_tiles() else 0.97
 """Matrix tiles leave only a range for half precision."""
-
-MISSED = 2
-"""Programs of this seed whose peak is too high by an argument that ``gaussian_nll_loss`` lets go of."""
 
 
 def test_every_program_is_predicted() -> None:
     done = list(judged(seed=0, count=COUNT, workers=2))
     faults = [one for one in done if one.verdict.word in FAULTS]
     told = "\n".join([summary(done), *(f"{one.number}: {one.verdict}\n{one.program.source()}" for one in faults)])
-    assert all(one.verdict.word == OUTSIDE for one in faults), told
-    assert len(faults) <= MISSED, told
-    assert all("gaussian_nll_loss" in one.program.source() for one in faults), told
+    assert not faults, told
     assert sum(one.verdict.word == EXACT for one in done) >= EXACT_SHARE * COUNT, told
     assert len(done) <= 1.2 * COUNT, "too many of the grammar's programs do not run"
 

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from types import CellType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .exchange import StandIns
 from .fakes import is_plain
 from .reach import Reached, content_of
 
@@ -27,27 +29,25 @@ Entry = tuple[Any, Any]
 class Alone:
     """The tensors that some roots lead to and nobody but lists, dicts, attributes, names and cells on the way holds.
 
-    Each must be the first to hear of what is reached: references of others count as holders.
+    So are gradients that only their tensors hold; these get a stand-in when they are exchanged. Nobody else must have
+    heard of what is reached: references of others count as holders.
     """
 
     def __init__(self, found: Reached) -> None:
-        entries: dict[int, list[Entry]] = {}
-        counts: dict[int, int] = {}
-        for place in _entries(found):
-            for tensor in _held(_value(place)):
-                counts[id(tensor)] = counts.get(id(tensor), 0) + 1
-                entries.setdefault(id(tensor), []).append(place)
-            tensor = None
+        entries = _entries_of(found)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
+        gradients = {id(tensor.grad) for tensor in found.tensors if tensor.is_leaf and tensor.grad is not None}
         for index in range(len(found.tensors)):
-            key, holders = id(found.tensors[index]), sys.getrefcount(found.tensors[index]) - _OWN_COUNT
-            if counts.get(key) == holders and _lets_go(found.tensors[index]):
+            key = id(found.tensors[index])
+            ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
+            holders = sys.getrefcount(found.tensors[index]) - ours
+            if len(entries.get(key, [])) == holders and _lets_go(found.tensors[index]):
                 self.ids.add(key)
-                self._entries += entries[key]
+                self._entries += entries.get(key, [])
 
     @contextmanager
-    def exchanged(self, make: Callable[[Tensor], Tensor]) -> Iterator[dict[int, weakref.ref[Tensor]]]:
+    def exchanged(self, make: Callable[[Tensor], Tensor]) -> Iterator[StandIns]:
         """While it holds, what ``make`` makes of them is in their place; gives it by the id of what it stands for."""
         made: dict[int, Tensor] = {}
 
@@ -74,6 +74,15 @@ class Alone:
                 now = _held(_value(place))
                 if len(now) == len(there) and all(one is other() for one, other in zip(now, there)):
                     _put(place, value)
+
+
+def _entries_of(found: Reached) -> dict[int, list[Entry]]:
+    """The entries that hold each tensor, by its id."""
+    entries: dict[int, list[Entry]] = {}
+    for place in _entries(found):
+        for tensor in _held(_value(place)):
+            entries.setdefault(id(tensor), []).append(place)
+    return entries
 
 
 def _entries(found: Reached) -> Iterator[Entry]:
@@ -121,10 +130,12 @@ def _lets_go(tensor: Tensor) -> bool:
     return is_plain(tensor) and not is_learned and not tensor._backward_hooks and not vars(tensor)
 
 
-def _own_count() -> int:
-    held = [object()]
+def _counted(gradient: bool) -> int:
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.grad = torch.ones(1)
+    held = [leaf.grad if gradient else torch.ones(1)]
     return sys.getrefcount(held[0])
 
 
-_OWN_COUNT = _own_count()
-"""The references of what only one list holds, with that of who asks."""
+_OF_A_TENSOR, _OF_A_GRADIENT = _counted(False), _counted(True)
+"""The references of what only one list holds, with that of who asks; and of a gradient there, which C++ may hold."""

@@ -27,13 +27,17 @@ from .steps import Held, Step, Steps
 
 
 def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
-    """Let a ledger know which storages stand for real ones, and book those that were there before the steps."""
+    """Let a ledger know which storages stand for real ones, and book those that were there before the steps.
+
+    It also learns whether a formula of the engine runs, or Python code.
+    """
 
     def told(storage: torch.UntypedStorage, twin: torch.UntypedStorage, device: torch.device) -> None:
         is_here = device.type == ledger.backend
         ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
 
     ledger.standing_for, kernels.twins.told = kernels.twins.of, told
+    ledger.in_engine = lambda: kernels.watch.in_engine
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
+from typing import Any
 
 import torch
+from torch.optim import lbfgs
 
 from .ledger import Ledger
 from .questions import OUTSIDE, Answers
@@ -30,6 +32,7 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
         yield
         return
+    module: Any = lbfgs
     group = optimizer.param_groups[0]
     told = {name: group[name] for name in TOLERANCES}
     group.update(dict.fromkeys(TOLERANCES, -inf))
@@ -37,11 +40,22 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
     ledger.assuming = SEARCHED if by_search else 0.0
     outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
+    module.min = _shorter
     try:
         yield
     finally:
+        del module.min
         ledger.assuming, answers.is_search = None, outer
         group.update(told)
+
+
+def _shorter(*given: Any) -> Any:
+    """The less of two step sizes: that by the gradient, which is a tensor and kept, where it is set beside a number.
+
+    Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
+    """
+    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    return tensors[0] if len(given) == 2 and len(tensors) == 1 else min(*given)
 
 
 def _limits(iterations: int, evaluations: int, by_search: bool) -> str:

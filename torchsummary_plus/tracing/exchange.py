@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,8 @@ from .fakes import is_plain
 from .remaking import remade
 
 Make = Callable[[torch.Tensor], torch.Tensor]
+StandIns = dict[int, weakref.ref[torch.Tensor]]
+"""What stands for tensors that are aside, by the ids of these."""
 
 
 class Copies:
@@ -86,13 +89,23 @@ class Exchange:
         self._pairs[id(tensor)] = tensor, other, hooks, late
         return tensor
 
-    def give_gradients(self) -> None:
-        """Give the tensors that have gradients these, as far as they are exchanged as well."""
+    def give_gradients(
+        self, make: Make | None = None, alone: Container[int] = (), given: StandIns | None = None
+    ) -> None:
+        """Give the tensors that have gradients these, as far as they are exchanged as well.
+
+        Those that stand ``alone``, by their ids, are what ``make`` makes of them, as the dict of ``given`` ones tells.
+        """
         put_aside = {id(other): tensor for tensor, other, _, _ in self._pairs.values()}
         for tensor, other, _, _ in self._pairs.values():
-            grad = put_aside.get(id(other.grad)) if other.is_leaf else None
-            if grad is not None:
-                tensor.grad = grad
+            grad = other.grad if other.is_leaf else None
+            if grad is None:
+                continue
+            if id(grad) in put_aside:
+                tensor.grad = put_aside[id(grad)]
+            elif make is not None and given is not None and id(grad) in alone:
+                tensor.grad = made = make(grad)
+                given[id(grad)] = weakref.ref(made)
 
     def give_hooks(self) -> None:
         """Give the tensors their own hooks."""

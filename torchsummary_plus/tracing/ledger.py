@@ -63,6 +63,8 @@ class Ledger(Listener):
         self._numbers = KeptNumbers(self._book_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Gives the storage that stands for a real one in the pass, so that both have one entry."""
+        self.in_engine: Callable[[], bool] = lambda: True
+        """Whether a node's formula runs in a backward, and not Python code there, as a checkpoint runs again."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self._node_starts: list[int] = [0]
@@ -181,7 +183,8 @@ class Ledger(Listener):
         results = iter(_results(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
         band = self.workspaces.band(RESERVES, name)
-        saved = self._numbers.saved_bytes(args) if self.phase == "backward" and self.backend == "cpu" else 0
+        by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
+        saved = self._numbers.saved_bytes(args) if by_node else 0
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
             self._book_course(phases, _results(out), sizes, owner, band, name, lasting)

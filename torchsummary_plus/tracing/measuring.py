@@ -90,7 +90,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
 
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
         with outside.alone.exchanged(partial(remade, change=copies.alike)) as stand_ins:
-            outside.put(exchange, copies.alike, outside.alone.ids)
+            outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
             copies.settle()
             yield exchange, list(outside.holdings(stand_ins))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from types import CellType
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .alone import Alone
-from .exchange import Exchange, Make
+from .exchange import Exchange, Make, StandIns
 from .fakes import is_plain
 from .modules import ModuleTree
 from .optimizers import stepping
@@ -47,6 +46,7 @@ class Outside:
         known = [one for one in self.stepping if isinstance(one, torch.optim.Optimizer)]
         of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
         self._hidden = Reached([one.state for one in of_model])
+        self.alone.ids -= self._left
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -74,15 +74,18 @@ class Outside:
                 if namespace.get(name) is not value:
                     namespace[name] = value
 
-    def put(self, exchange: Exchange, make: Make, but: Container[int] = ()) -> None:
-        """Exchange the tensors that are reached and have not been; ``but`` not some, by their ids."""
+    def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
+        """Exchange the tensors that are reached and have not been; ``but`` not some, by their ids.
+
+        Gradients among these get a stand-in, which is added to those that are ``given``.
+        """
         swap_tensors(self.modules, lambda tensor: exchange.put(tensor, make), lambda tensor: exchange.put(tensor, make))
         for tensor in [*self.found.tensors, *self._hidden.tensors]:
             if is_plain(tensor) and id(tensor) not in self._left and id(tensor) not in but:
                 exchange.put(tensor, make)
-        exchange.give_gradients()
+        exchange.give_gradients(make, but, given)
 
-    def holdings(self, stand_ins: Mapping[int, weakref.ref[Tensor]]) -> Iterator[Held]:
+    def holdings(self, stand_ins: StandIns) -> Iterator[Held]:
         """What is held before the steps, with its kind and the number of the module that it is for.
 
         Of what stands aside it is what stands for it.

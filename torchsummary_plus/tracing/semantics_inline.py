@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, _get_overloaded_args
 from .fakes import CLASSES
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
-"""The modules of torch that hold the question by name: functions, methods, the engine's entries; others ask the last."""
+"""The modules of torch that hold the question by name; others ask the last."""
 
 _SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
     "has_torch_function": lambda args: args,

@@ -30,7 +30,7 @@ class RenewedViews:
         self._versions: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         """Of views: the version of their data at which their node is up to date."""
         self._pending: list[tuple[Tensor, int]] = []
-        """Views whose nodes torch has made anew outside of functions, with the number that these begin from at least."""
+        """Views whose nodes torch has made anew outside of functions, with the least number that these may have."""
         self._seen = 0
         """The number of the next node when the last call was over."""
 

@@ -213,7 +213,7 @@ def _record(task: _Task) -> MemoryLog:
         except RuntimeError as error:
             raise forward_error(error, watch, ()) from error
         stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
-        outside.put(exchange, kernels.other, outside.alone.ids)
+        outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
         watch.install()
         size = tree.size()
         books = Books(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))

@@ -20,8 +20,8 @@ def stored(tensor: Tensor) -> list[Tensor]:
     >>> [tuple(part.shape) for part in stored(torch.eye(3).to_sparse())]
     [(3,), (2, 3)]
     """
-    if type(tensor) is Fake:
-        return [tensor]
+    if isinstance(tensor, Fake):
+        return [tensor, *all_stored(companions(tensor))]
     if is_transformed(tensor):
         return stored(compat.functorch_unwrapped(tensor))
     inner = inner_tensors(tensor)

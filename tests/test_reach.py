@@ -1,0 +1,74 @@
+"""What is searched for tensors, and what is noted of objects to be put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchsummary_plus.tracing.fakes import CPU, dress, fake_like
+from torchsummary_plus.tracing.reach import _is_library
+from torchsummary_plus.tracing.stored import stored
+from torchsummary_plus.tracing.world import _Memory
+
+
+@pytest.mark.parametrize(
+    ("path", "is_library"),
+    [
+        (None, True),
+        (torch.__file__, True),
+        ("/opt/other/lib/python3.12/site-packages/library/model.py", True),
+        ("/usr/lib/python3/dist-packages/library/model.py", True),
+        ("/home/someone/site-packages-of-mine/model.py", False),
+        (__file__, False),
+    ],
+)
+def test_code_that_is_installed_anywhere_is_a_librarys(path: str | None, is_library: bool) -> None:
+    assert _is_library(path) is is_library
+
+
+class Slotted:
+    __slots__ = ("shown",)
+
+    def __init__(self, shown: list[int]) -> None:
+        self.shown = shown
+
+
+class Hidden(Slotted):
+    """A class with a property in front of a slot of its base."""
+
+    @property
+    def shown(self) -> Any:  # type: ignore[override]
+        raise AssertionError("nobody asked for it")
+
+    @shown.setter
+    def shown(self, value: Any) -> None:
+        Slotted.shown.__set__(self, value)  # type: ignore[attr-defined]
+
+
+def test_slots_are_put_back_but_where_a_property_hides_them() -> None:
+    memory, plain, hidden = _Memory(), Slotted([1]), Hidden([1])
+    first = plain.shown
+    memory.keep_alone(plain)
+    memory.keep_alone(hidden)
+    plain.shown = [2]
+    memory.put_back()
+
+    assert plain.shown is first
+
+
+class Told(Tensor):
+    """A class that is told of every function, also of what an attribute asks."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} was called")
+
+
+def test_a_fake_of_a_users_class_is_stored_as_any_other_and_its_class_is_not_told() -> None:
+    scale = fake_like(torch.ones(3), CPU)
+    fake = dress(fake_like(torch.ones(4), CPU), Told, {"scale": scale})
+
+    assert [id(part) for part in stored(fake)] == [id(fake), id(scale)]
