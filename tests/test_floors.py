@@ -76,6 +76,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tracing.workspace_registry",
         "tracing.workspace_foreign",
         "tracing.onednn",
+        "tracing.onednn_gemm",
         "tracing.onednn_threads",
         "tracing.onednn_conv",
         "tracing.onednn_last",

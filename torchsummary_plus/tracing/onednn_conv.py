@@ -15,6 +15,12 @@ from .onednn import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
 BATCH_ELEMENT = 40
 """Bytes of ``brgemm_batch_element_t``."""
 
+MOST_UNROLLED = 5824
+"""Multiply-adds along a row of the kernel that AVX-512's code for them may have; measured: 5,832 are too many.
+
+The code has to fit in 256 KiB (``jit_generator.hpp``).
+"""
+
 
 def forward(conv: Conv) -> Plan:
     if len(conv.inp) == 3 and fits_depthwise(conv):
@@ -174,7 +180,10 @@ def _direct_forward(conv: Conv, wide: int) -> int:
         behind = conv.ends[-1] - conv.out[-1] % unroll * conv.stride[-1]
         if conv.padding[-1] > unroll or behind > unroll:
             return 0
-        return wide if _takes_few(conv, wide) else group_block(conv, wide)
+        few = _takes_few(conv, wide)
+        if unroll * conv.kernel[-1] * (conv.ic if few else wide) > MOST_UNROLLED:
+            return 0
+        return wide if few else group_block(conv, wide)
     few = conv.ic < 8
     if conv.groups > 1 and (conv.oc % 8 or (conv.ic % 8 and not few) or few != (conv.groups * conv.ic < 8)):
         return 0

@@ -1,7 +1,7 @@
 """The blocks in which oneDNN lays out the patches of a convolution by one large matrix product.
 
-``src/cpu/gemm_convolution_utils.cpp``, ``init_conf``, the forward in torch's default layout: it rates divisions of the work
-among threads and blocks of channels and pixels by a model of the second-level cache, and takes the best.
+``src/cpu/gemm_convolution_utils.cpp``, ``init_conf``, the forward in torch's default layout: it rates divisions of the
+work among threads and blocks of channels and pixels by a model of the second-level cache, and takes the best.
 """
 
 from __future__ import annotations
