@@ -247,11 +247,10 @@ def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
 
 @cache
 def import_compiler() -> None:
-    """Import what some meta kernels import when they first run, on releases where that fails inside of one.
+    """Import what some meta kernels import when they first run, on releases where that fails. Call it before a pass.
 
     torch 2.7 to 2.9 run operators while torch._dynamo is imported (``torch/_dynamo/variables/torch_function.py``),
     which on meta tensors ask for torch._dynamo again.
     """
     if since("2.7") and not since("2.10"):
-        with no_modes(), no_function():
-            import_module("torch._dynamo")
+        import_module("torch._dynamo")

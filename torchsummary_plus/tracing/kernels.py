@@ -296,7 +296,6 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
     device = _result_device(kwargs, found)
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
-    compat.import_compiler()
     try:
         with in_kernel():
             out = change_tensors(func(*args, **kwargs), lambda t: t if isinstance(t, Fake) else wrap(t, device))
