@@ -19,8 +19,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 1: the only folder that touches a live model
     (
         "tracing",
-        "tracing.compat",
         "tracing.versions",
+        "tracing.compat",
         "tracing.older_kernels",
         "tracing.structures",
         "tracing.reach",

@@ -90,8 +90,8 @@ class MegatronLayer(nn.Module):
         return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), 0.1, True)
 
 
-RANDOM_STATE = 24 if since("2.6") else 16
-"""Bytes of the seed and the offset: a generator's two and one, which were one each before torch 2.6."""
+RANDOM_STATE = 24 if since("2.8") else 16
+"""Bytes of the seed and the offset: a generator's two and one, which were one each before torch 2.8."""
 
 SIZES = [(128, 2, 256, 4), (64, 3, 128, 2), (1024, 8, 1024, 16)]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import UnsupportedError
+from .versions import since
 
 _MISSING: Any = object()
 
@@ -241,3 +243,14 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
     return set_callback(None)
+
+
+@cache
+def import_compiler() -> None:
+    """Import what some meta kernels import when they first run, on releases where that fails. Call it before a pass.
+
+    torch 2.7 to 2.9 run operators while torch._dynamo is imported (``torch/_dynamo/variables/torch_function.py``),
+    which on meta tensors ask for torch._dynamo again.
+    """
+    if since("2.7") and not since("2.10"):
+        import_module("torch._dynamo")

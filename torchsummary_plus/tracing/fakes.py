@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ import torch
 from . import compat
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
+from .versions import since
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -335,7 +335,7 @@ def _wrappers_asked() -> Iterator[None]:
         del kind._make_wrapper_subclass
 
 
-_ONE_KERNEL_ON_CUDA = ("_fused_rms_norm", "silu_backward", "mish_backward")
+_ONE_KERNEL_ON_CUDA = ("silu_backward", "mish_backward", *(("_fused_rms_norm",) if since("2.9") else ()))
 """Operators with a kernel in a CUDA build and a formula of other operators elsewhere (native_functions.yaml)."""
 
 
@@ -346,7 +346,7 @@ def _cuda_kernels() -> Iterator[None]:
         yield
         return
     with compat.library_scope("aten", "IMPL") as library:
-        for name in filter(partial(hasattr, torch.ops.aten), _ONE_KERNEL_ON_CUDA):
+        for name in _ONE_KERNEL_ON_CUDA:
             library.impl(name, _refuse, "CUDA")
         yield
 

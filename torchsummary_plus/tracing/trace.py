@@ -246,4 +246,5 @@ class _Runner:
 
 def eager() -> AbstractContextManager[Any]:
     """Compiled modules run their own code while it holds, so that their parts are seen."""
+    compat.import_compiler()
     return compat.uncompiled() if "torch._dynamo" in sys.modules else nullcontext()
