@@ -136,7 +136,7 @@ def attempt(configuration: Configuration, device: str) -> dict[str, Any]:
         gc.collect()
 
 
-def record(configuration: Configuration, device: str, meter: Meter | None = None) -> dict[str, Any]:
+def record(configuration: Configuration, device: str, meter: Meter | None = None, steps: int = STEPS) -> dict[str, Any]:
     """What two steps of a configuration hold at most."""
     meter = meter or (CudaMeter(configuration.has_history) if device == "cuda" else CpuMeter())
     meter.begin()
@@ -145,7 +145,7 @@ def record(configuration: Configuration, device: str, meter: Meter | None = None
     meter.hold([*model.parameters(), *model.buffers(), x])
     made = OPTIMIZERS[configuration.optimizer]
     optimizer = made(list(model.parameters())) if made is not None and configuration.mode == "train" else None
-    for _ in range(STEPS):
+    for _ in range(steps):
         run_step(configuration, model, x, optimizer, meter)
     return meter.end()
 
@@ -165,7 +165,7 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = full(buffer)
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
+            module._init_flat_weights()
     return model
 
 
