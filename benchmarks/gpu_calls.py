@@ -225,8 +225,13 @@ def looked_up(count: int, rows: int, width: int, how: str) -> nn.Module:
 
 def draw_looked_up(draw: Draw) -> dict[str, Any]:
     hows = ("embedding", "embedding", "embedding", "select", "gather", "index", "scatter")
-    return {"count": draw.choice((10, 3072, 3073, 5000, 16_384, 100_000)), "rows": draw.choice((50, 1000, 32_000)),
-            "width": draw.choice((16, 100, 768)), "how": draw.choice(hows), "dtype": draw.choice(tuple(DTYPES))}  # fmt: skip
+    return {
+        "count": draw.choice((10, 3072, 3073, 5000, 16_384, 100_000)),
+        "rows": draw.choice((50, 1000, 32_000)),
+        "width": draw.choice((16, 100, 768)),
+        "how": draw.choice(hows),
+        "dtype": draw.choice(tuple(DTYPES)),
+    }
 
 
 def lost(loss: str, batch: int, classes: int) -> nn.Module:
