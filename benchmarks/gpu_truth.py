@@ -262,9 +262,7 @@ def attempt(configuration: Configured, model: nn.Module, device: str) -> dict[st
         gc.collect()
 
 
-def record(
-    configuration: Configured, model: nn.Module, device: str, meter: Meter | None = None
-) -> dict[str, Any]:
+def record(configuration: Configured, model: nn.Module, device: str, meter: Meter | None = None) -> dict[str, Any]:
     """What two steps of a configuration hold at most."""
     meter = meter or (CudaMeter() if device == "cuda" else CpuMeter())
     meter.begin()
@@ -290,7 +288,7 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = full(buffer)
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
+            module._init_flat_weights()
     return model
 
 

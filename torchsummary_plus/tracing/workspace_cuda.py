@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+import torch
+
 from ..units import MIB
 from .workspace_registry import Course, Given, Made, Taken, lasting, reserve, scratch
 
@@ -56,20 +58,36 @@ def cudnn_rnn(
     kept = list(KEPT.values())[mode] * layers + layers - 1
     steps = x.numel() // x.shape[-1]
     directions = 2 if bidirectional else 1
-    return None, None, None, steps * hidden * directions * kept * x.element_size() * train, None
+    reserve_bytes = steps * hidden * directions * kept * x.element_size() + RNN_STATE
+    return None, None, None, reserve_bytes if train else 0, 0
+
+
+RNN_STATE = 256
+"""Bytes of a reserve that do not depend on the shapes."""
+RNN_FIXED = 16 * MIB
 
 
 @scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
-def cudnn_rnn_scratch(out: Any, x: Any, weights: Any, *_: Any) -> int:
-    """A copy of the weights in the order that the kernels read them, and the input where it is not in one piece."""
-    copied = 0 if x.is_contiguous() else x.numel() * x.element_size()
-    return rnn_workspace(weights) + copied
+def cudnn_rnn_scratch(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
+) -> Course:  # fmt: skip
+    """A copy of the input where it is not in one piece, and of weights that torch keeps in no flat buffer."""
+    copied = () if x.is_contiguous() else (Taken(x.numel() * x.element_size()),)
+    flat = (Taken(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
+    work = Taken(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
+    return (*copied, Made(0), Made(1), Made(2), *flat, work, Made(3))
 
 
-def rnn_workspace(weights: Any) -> int:
-    """The workspace of cuDNN's recurrent kernels: 1.0 of the weights' bytes here, 1.46 where it was printed."""
-    total: int = sum(weight.numel() * weight.element_size() for weight in weights)
-    return total
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def rnn_workspace(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool) -> int:
+    """The workspace of cuDNN's recurrent kernels: gates of two layers, the weights in the order that they are read."""
+    states: int = x.numel() // x.shape[-1] * hidden * x.element_size() * (2 if bidirectional else 1)
+    gates = {2: 4, 3: 3}.get(mode, 1)
+    return states * (gates + 2) + _bytes(weights) + RNN_FIXED
 
 
 SORTED_FROM = 3072
@@ -99,9 +117,11 @@ def embedding_backward(
     each = Taken(count * indices.element_size())
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
-    sums = parts * (-(-width // 32) * 32) * 4
+    sums = parts * width * max(4, grad.element_size())
+    few = Taken(segments * indices.element_size())
     first = len(copy)
-    sort = Taken(2 * each.nbytes + SORT_BYTES)
+    tiles = max(1, count // SORTED_AT_ONCE)
+    sort = Taken(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
     found = Taken(LENGTH_BYTES)
     scan = Taken(SCAN_BYTES)
     return (
@@ -109,7 +129,7 @@ def embedding_backward(
         *((each,) if scale_by_frequency else ()),
         *(Made(0), each, found),
         *_briefly(first + 6 + scale_by_frequency, each, scan),
-        *(each, each),
+        *(few, few),
         *_briefly(first + 10 + scale_by_frequency, scan),
         *(found, Taken(parts * indices.element_size()), Taken(sums)),
     )
@@ -120,7 +140,7 @@ def _briefly(first: int, *buffers: Taken) -> Course:
     return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
 
 
-SORT_BYTES, SCAN_BYTES = 6655, 1279
+SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279
 """What CUB's sorts and scans take beside the pairs, of up to some thousand of them."""
 
 
