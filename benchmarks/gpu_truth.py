@@ -270,9 +270,7 @@ def attempt(configuration: Configured, model: nn.Module, device: str) -> dict[st
         gc.collect()
 
 
-def record(
-    configuration: Configured, model: nn.Module, device: str, meter: Meter | None = None
-) -> dict[str, Any]:
+def record(configuration: Configured, model: nn.Module, device: str, meter: Meter | None = None) -> dict[str, Any]:
     """What two steps of a configuration hold at most."""
     meter = meter or (CudaMeter() if device == "cuda" else CpuMeter())
     meter.begin()
