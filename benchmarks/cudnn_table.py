@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.cudnn_table --ask 200`` asks, in an environment with torch's CUDA wheel, about so many
 convolutions on each card, and writes benchmarks/data/cudnn_answers.json. Under ``python -m benchmarks.nocuda`` cuDNN
-also offers what needs cublasLt, as it does with a driver. ``--fit`` fits the trees of
+also names engines that need a driver; the recording was made without. ``--fit`` fits the trees of
 torchsummary_plus/tracing/cudnn/table.json to every other convolution and prints how far off they are on the rest.
 """
 

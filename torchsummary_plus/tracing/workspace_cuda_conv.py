@@ -138,7 +138,7 @@ def run(
         largest = high
     else:
         tried, largest = plans.tried, plans.largest
-        low = high = tried[0]
+        low, high = cudnn.doubted(question, tried[0])
     trials: tuple[Phase, ...] = ()
     if torch.backends.cudnn.benchmark:
         low, high = 0, largest

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ...errors import InputError
 from .asker import Question
-from .cards import Card
-from .choice import Plans, Settings, plans
+from .cards import Card, local_card
+from .choice import Plans, Settings, allows_tf32, plans
 from .library import CudnnError, cudnn_library, version_text
+from .table import tensor_bytes
 
 AUTO, ASK, RULE = HOW = ("auto", "ask", "rule")
 """Ask where that is possible; ask, or it is an error; do not ask."""
@@ -35,6 +38,24 @@ class Cudnn:
         is_new = question not in self.seen
         self.seen.add(question)
         return is_new
+
+    def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
+        """The least and the most that a first plan of so many bytes may be instead.
+
+        Without a driver cuDNN leaves out engines that need one to be found fit. With it, and no kernel run, it was seen
+        to take them before others for 1 x 1 kernels, where they take less, and for fp32 without tensor cores, where
+        they take up to three times the bytes of the tensors.
+        """
+        if local_card() is not None or self.card is None:
+            return nbytes, nbytes
+        is_plain = question.dtype == "float64" or (question.dtype == "float32" and not self._has_tensor_cores())
+        most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes
+        is_product = prod(question.w[2:]) == 1 and set(question.stride) == {1} and not any(question.padding)
+        return 0 if is_product else nbytes, max(nbytes, most)
+
+    def _has_tensor_cores(self) -> bool:
+        """Whether numbers of fp32 go to tensor cores."""
+        return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
 
     def plans(self, question: Question) -> Plans | None:
         """The plans for a convolution; None where they are not to be had."""

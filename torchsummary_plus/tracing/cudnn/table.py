@@ -5,9 +5,10 @@ answers for each card, type of numbers, layout and direction. What cuDNN takes i
 layout that its kernels read and with the channels of a group rounded up, of some of the three tensors; and of partial
 sums of the weights' gradient. A leaf names the copies and gives the rest in parts of the weights.
 
-Beside the guess stand a lower and an upper bound, in parts of what the three tensors take together. On convolutions that
-the trees were not fitted to, the guess is off by 0.01 % of the three tensors' bytes in the median and by 119 % at the
-95th percentile (cuDNN copies one tensor more or less), and the bounds hold 95.7 % of the answers.
+Beside the guess stand a lower and an upper bound, in parts of what the three tensors take together. On convolutions
+that the trees were not fitted to, the guess is off by 0.01 % of the three tensors' bytes in the median and by 119 % at
+the 95th percentile (cuDNN copies one tensor more or less), and the bounds hold 95.7 % of the answers. The answers were
+recorded without a driver, where cuDNN leaves out some engines (:meth:`.asking.Cudnn.doubted`).
 """
 
 from __future__ import annotations
