@@ -296,7 +296,7 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = full(buffer)
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
+            module._init_flat_weights()
     return model
 
 

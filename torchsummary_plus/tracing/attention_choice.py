@@ -81,14 +81,14 @@ def attention_kernel(capability: Capability, call: Attention) -> str:
 
 
 def _is_for_math(capability: Capability, call: Attention) -> bool:
-    return torch.backends.cuda.math_sdp_enabled()
+    return bool(torch.backends.cuda.math_sdp_enabled())
 
 
 def _is_half(capability: Capability, call: Attention) -> bool:
     """Whether all are of one half precision that the card has."""
     dtype = call.query.dtype
     same = call.key.dtype == call.value.dtype == dtype
-    return same and (dtype is torch.float16 or (dtype is torch.bfloat16 and capability >= (8, 0)))
+    return bool(same) and (dtype is torch.float16 or (dtype is torch.bfloat16 and capability >= (8, 0)))
 
 
 def _is_for_cudnn(capability: Capability, call: Attention) -> bool:

@@ -89,14 +89,14 @@ def _aligned(mask: Tensor) -> Tensor:
     return torch.nn.functional.pad(mask, (0, -columns % 8))[..., :columns]
 
 
-def _autocast(tensors: tuple[Tensor | None, ...]) -> Any:
-    """Tensors in the dtype that autocast gives to attention and recurrent layers on CUDA.
+def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> Any:
+    """Tensors in the dtype of autocast on CUDA, or in another one to which it casts.
 
     The last is cast first: so compilers evaluate the arguments of a call (aten/src/ATen/autocast_mode.h).
     """
     if not torch.is_autocast_enabled("cuda"):
         return tensors
-    dtype = torch.get_autocast_dtype("cuda")
+    dtype = dtype or torch.get_autocast_dtype("cuda")
     cast = [t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in reversed(tensors)]
     return tuple(reversed(cast))
 
@@ -115,8 +115,9 @@ def recurrent(mode: int, *args: Any) -> Any:
         x, hidden, weights, _, layers, dropout, train, bidirectional, batch_first = args
         sizes = []
     hx, cx = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
-    x, hx, cx, *weights = _autocast((x, hx, cx, *weights))
-    settings = (mode, weights[1].shape[1], 0, layers, False, dropout, train, bidirectional, sizes)
+    weights = _flat(weights)
+    x, hx, cx = _autocast((x, hx, cx), torch.float16)
+    settings = (mode, hx.shape[-1], 0, layers, False, dropout, train, bidirectional, sizes)
     apply: Any = CudnnRNN.apply
     output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
     output = output.transpose(0, 1) if batch_first else output
@@ -132,19 +133,45 @@ class CudnnRNN(torch.autograd.Function):
         output, hy, cy, reserve, _ = aten._cudnn_rnn(x, weights, stride, x.new_empty(0), hx, cx, *settings, None)
         ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
         ctx.set_materialize_grads(False)
+        ctx.sizes = settings[0], settings[1], settings[3], settings[7]
         return output, hy, cy
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, dhy: Tensor | None, dcy: Tensor | None) -> Any:
         x, hx, cx, output, _, *weights = ctx.saved_tensors
-        copies = [t.contiguous() for t in (x, torch.zeros_like(output) if grad is None else grad)]
-        dx, dhx, dcx = torch.empty_like(copies[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
-        work = x.new_empty(rnn_workspace(weights), dtype=torch.uint8)
-        del work
+        nbytes = rnn_workspace(x, weights, *ctx.sizes)
+        ends = [torch.zeros_like(t) if given is None else given for given, t in ((dhy, hx), (dcy, cx)) if t is not None]
+        given = x.contiguous(), (torch.zeros_like(output) if grad is None else grad).contiguous()
+        dx, dhx, dcx = torch.empty_like(given[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
+        work = x.new_empty(nbytes, dtype=torch.uint8)
+        del work, given
+        read = x.contiguous()
         flat = x.new_zeros(sum(weight.numel() for weight in weights))
-        work = x.new_empty(rnn_workspace(weights), dtype=torch.uint8)
-        del work, copies
+        work = x.new_empty(nbytes, dtype=torch.uint8)
+        del work, read, ends
         return None, dx, dhx, dcx, *_views(flat, weights)
+
+
+def _flat(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Weights as autocast casts them: to float16, into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+    if not torch.is_autocast_enabled("cuda") or weights[0].dtype is not torch.float32:
+        return weights
+    apply: Any = CastWeights.apply
+    cast: Sequence[Tensor] = apply(torch.float16, *weights)
+    return cast
+
+
+class CastWeights(torch.autograd.Function):
+    """Weights in another dtype, one after another in one buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
+        ctx.dtype = weights[0].dtype
+        return tuple(_views(weights[0].new_zeros(sum(weight.numel() for weight in weights), dtype=dtype), weights))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return None, *(grad.to(ctx.dtype) for grad in grads)
 
 
 def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:

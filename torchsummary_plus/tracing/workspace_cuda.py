@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any
 
+import torch
+
 from ..units import MIB
 from .workspace_registry import Course, Given, Made, Taken, lasting, reserve, scratch
 
@@ -56,20 +58,36 @@ def cudnn_rnn(
     kept = list(KEPT.values())[mode] * layers + layers - 1
     steps = x.numel() // x.shape[-1]
     directions = 2 if bidirectional else 1
-    return None, None, None, steps * hidden * directions * kept * x.element_size() * train, None
+    reserve_bytes = steps * hidden * directions * kept * x.element_size() + RNN_STATE
+    return None, None, None, reserve_bytes if train else 0, 0
+
+
+RNN_STATE = 256
+"""Bytes of a reserve that do not depend on the shapes."""
+RNN_FIXED = 16 * MIB
 
 
 @scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
-def cudnn_rnn_scratch(out: Any, x: Any, weights: Any, *_: Any) -> int:
-    """A copy of the weights in the order that the kernels read them, and the input where it is not in one piece."""
-    copied = 0 if x.is_contiguous() else x.numel() * x.element_size()
-    return rnn_workspace(weights) + copied
+def cudnn_rnn_scratch(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
+) -> Course:  # fmt: skip
+    """A copy of the input where it is not in one piece, and of weights that torch keeps in no flat buffer."""
+    copied = () if x.is_contiguous() else (Taken(x.numel() * x.element_size()),)
+    flat = (Taken(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
+    work = Taken(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
+    return (*copied, Made(0), Made(1), Made(2), *flat, work, Made(3))
 
 
-def rnn_workspace(weights: Any) -> int:
-    """The workspace of cuDNN's recurrent kernels: 1.0 of the weights' bytes here, 1.46 where it was printed."""
-    total: int = sum(weight.numel() * weight.element_size() for weight in weights)
-    return total
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def rnn_workspace(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool) -> int:
+    """The workspace of cuDNN's recurrent kernels: gates of two layers, the weights in the order that they are read."""
+    states: int = x.numel() // x.shape[-1] * hidden * x.element_size() * (2 if bidirectional else 1)
+    gates = {2: 4, 3: 3}.get(mode, 1)
+    return states * (gates + 2) + _bytes(weights) + RNN_FIXED
 
 
 SORTED_FROM = 3072
