@@ -58,7 +58,7 @@ class Call:
         return torch.zeros(1, dtype=self.dtype, device=device)
 
     def run(self, model: nn.Module, x: Tensor, meter: Meter) -> None:
-        """One step, phase by phase."""
+        """One step: forward and backward."""
         kept: list[Tensor] = []
         meter.phase("forward", lambda: kept.append(default_loss(model(x))))
         meter.phase("backward", lambda: kept.pop().backward())

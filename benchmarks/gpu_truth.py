@@ -24,10 +24,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -124,11 +126,12 @@ SAVED = 8
 
 
 def recorded(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file holds, by name, with the histories; not what was not reached."""
+    """What a file holds, by name, with the histories; of what failed only what was out of memory."""
     if not path.exists():
         return {}
     histories = read_histories(histories_path(path))
-    known = (record for record in json.loads(path.read_text())["records"] if record.get("error") != NOT_REACHED)
+    every = json.loads(path.read_text())["records"]
+    known = (record for record in every if "OutOfMemory" in record.get("error", "OutOfMemory"))
     return {r["name"]: {**r, **({"history": histories[r["name"]]} if "error" not in r else {})} for r in known}
 
 
@@ -205,9 +208,14 @@ def record_all(
 
 
 def built(configuration: Configured) -> nn.Module | str:
-    """The model on ``meta``, or why there is none."""
+    """The model on ``meta``, or why there is none.
+
+    Libraries that look at the card when they are imported find none: a process that has begun to use it cannot fork.
+    """
+    hidden = patch.multiple(torch.cuda, is_available=lambda: False, device_count=lambda: 0)
     try:
-        return configuration.build()
+        with hidden if is_active() else nullcontext():
+            return configuration.build()
     except ERRORS as error:
         return described(error)
 

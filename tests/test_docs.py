@@ -11,6 +11,7 @@ import pytest
 
 import torchsummary_plus
 from docs.measured import measured_table
+from docs.measured_cuda import cuda_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,6 +53,27 @@ def test_the_table_tells_what_a_recording_holds(tmp_path: Path) -> None:
         ["rnn", "1", "2", "100.0 %", "0.000 %", "0.000 %", "0.000 %", "+0.00 %"],
         ["all", "2", "6", "66.7 %", "0.000 %", "5.000 %", "5.000 %", "-5.00 %"],
     ]
+
+
+def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) -> None:
+    """What is not predicted is off by all of it; what has not been compared does not count."""
+    measured = {"peak_bytes": 1000, "reserved_bytes": 2000}
+    records = [
+        {**measured, "held_out": False, "predicted": {"peak_bytes": 1000, "reserved_bytes": 1980}},
+        {**measured, "held_out": True, "predicted": {"peak_bytes": 980, "reserved_bytes": 1980}},
+        {**measured, "held_out": True, "predicted": {"error": "no rule"}},
+        {**measured, "held_out": True},
+        {"held_out": True, "error": "OutOfMemoryError"},
+    ]
+    recording = {"gpu": "NVIDIA A1", "set": "libraries", "records": records}
+    (tmp_path / "gpu_truth_noop_a1_torch_1.json").write_text(json.dumps(recording))
+    text = cuda_table(tmp_path)
+    assert text.startswith("Models of other libraries:")
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]] == [
+        ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "1.00 %", "100.00 %"],
+        ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "1.00 %", "100.00 %"],
+    ]
+    assert cuda_table(tmp_path / "nowhere") == "Nothing was compared yet."
 
 
 def test_no_recording_is_said_to_be_none(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from torchsummary_plus.memory.allocator import CachingAllocator
 MIB = 1 << 20
 NOOP = sorted(DATA.glob("gpu_truth_noop_*.json"))
 """What the no-op CUDA runtime recorded (benchmarks/nocuda); the others are real cards'."""
-OWN = [path for path in NOOP if json.loads(path.read_text())["set"] == "own"]
+OWN = [path for path in NOOP if "_libraries_" not in path.name]
 RECORDINGS = sorted(set(DATA.glob("gpu_truth_*.json")) - set(NOOP))
 CHECKED = 8
 """Configurations of each recording that the tests predict; ``python -m benchmarks.gpu_truth --compare`` does all."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from torchsummary_plus.errors import InputError
+from torchsummary_plus.memory.contexts import any_context_bytes, context_bytes
 from torchsummary_plus.memory.gpus import ALIASES, ARCHITECTURES, GPU, GPUS, find_gpu, parse_memory, register_gpu
+from torchsummary_plus.memory_api import estimate_memory
 
 GIB, MIB = 1024**3, 1024**2
 
@@ -203,3 +206,35 @@ def test_memory_misspelt_lists_near_names() -> None:
 def test_units_are_powers(number: int, prefix: str, binary: bool) -> None:
     base, power = (1024, "iB") if binary else (1000, "B")
     assert parse_memory(f"{number}{prefix.upper()}{power}") == number * base ** ("kmgt".index(prefix) + 1)
+
+
+SEEN = {
+    "T4": (100, 141),
+    "A100 40GB": (414, 501, 1_133, 2_048),
+    "A100 80GB": (902, 996, 1_430),
+    "RTX 3090": (256,),
+    "L40": (507,),
+    "L40S": (420, 880, 990),
+    "RTX 6000 Ada": (426,),
+    "H100 SXM": (1_210, 1_220),
+    "RTX 5090": (307,),
+}
+"""MiB that others' processes took beside what torch's allocator had reserved: torchsummary_plus/memory/contexts.py."""
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_context_that_was_seen_is_in_its_range(name: str) -> None:
+    low, high = find_gpu(name).context_bytes
+    assert all(low <= mib * MIB <= high for mib in SEEN[name])
+
+
+def test_a_context_is_smaller_without_libraries_and_larger_where_all_is_loaded() -> None:
+    lazy, bare = context_bytes((9, 0), environment={}), context_bytes((9, 0), False, environment={})
+    eager = context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})
+    assert lazy[0] == bare[0] and bare[1] < lazy[1] < eager[1]
+    assert any_context_bytes(environment={}) == (100 * MIB, 2_048 * MIB)
+    estimate = estimate_memory(nn.ReLU(), (8,), 2, "cuda", mode="eval", gpu="H100")
+    product = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", mode="eval", gpu="H100")
+    assert estimate.device_bytes[1] - estimate.reserved_bytes == bare[1]
+    assert product.device_bytes[1] - product.reserved_bytes == lazy[1]
+    assert product.fits(product.device_bytes[1]) and not product.fits(product.device_bytes[1] - (2 << 20))
