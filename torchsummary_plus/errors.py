@@ -60,9 +60,9 @@ class ForwardError(SummaryError, RuntimeError):
 class StepError(SummaryError, RuntimeError):
     """A step failed outside the model's forward.
 
-    ``phase`` is "loss", "backward", "optimizer" or "train_step", ``where`` the module it happened for ("" for none),
-    ``original`` the message of the exception underneath (also ``__cause__``), and ``hint`` what usually cures it (""
-    when nothing is known).
+    ``phase`` is "loss", "backward", "optimizer", "train_step" or "builder", ``where`` the module it happened for (""
+    for none), ``original`` the message of the exception underneath (also ``__cause__``), and ``hint`` what usually
+    cures it ("" when nothing is known).
     """
 
     phase: str

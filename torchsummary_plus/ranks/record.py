@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError, StepError, SummaryError
+from ..errors import InputError, StepError, SummaryError, UnsupportedError
 from ..memory_records import MemoryLog
 from ..tracing.at_one import Guesses
 from ..tracing.books import Books, tell_of_twins
@@ -116,6 +116,7 @@ class Ranked:
             watch.hold(mode_key)
         tell_of_twins(kernels, ledger)
         try:
+            kernels.building = True
             with parameters_as_fakes(kernels), watch:
                 model = self.build()
         except SummaryError:
@@ -124,6 +125,20 @@ class Ranked:
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
             raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+        _check_covered(model)
+        kernels.building = False
         gc.collect()
         ledger.begun()
         return model
+
+
+_NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
+"""Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
+
+
+def _check_covered(model: nn.Module) -> None:
+    """Refuse a model in a wrapper that is not covered. Raises :class:`UnsupportedError`."""
+    for module in model.modules():
+        cure = _NOT_COVERED.get(type(module).__name__)
+        if cure is not None:
+            raise UnsupportedError(f"{type(module).__name__} is not covered yet; use {cure}, which is")
