@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size
-from torchsummary_plus.errors import InputError, StepError, SummaryError
+from torchsummary_plus.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
 from torchsummary_plus.memory_estimate import MemoryEstimate
 
@@ -196,6 +196,25 @@ def test_what_is_no_builder_is_said() -> None:
         estimate_memory(net, (WIDTH,), 4)
     with pytest.raises(SummaryError, match="the builder failed: ValueError: no"):
         estimate_memory(_refusing, (WIDTH,), 4, world_size=4)
+
+
+def test_what_is_not_covered_is_refused_with_what_is() -> None:
+    with pytest.raises(UnsupportedError, match="FullyShardedDataParallel is not covered yet; use fully_shard"):
+        estimated(lambda: FullyShardedDataParallel(net()), 2)
+    with pytest.raises(UnsupportedError, match="make the mesh with init_device_mesh"):
+        estimated(tensor_parallel, 2, gpu="H100")
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """A wrapper by the name of torch's, which itself cannot be had without other processes."""
+
+
+def tensor_parallel() -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(net(), init_device_mesh("cuda", (2,)), plan)
 
 
 def _refusing() -> nn.Module:

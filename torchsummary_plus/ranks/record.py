@@ -107,6 +107,8 @@ class Ranked:
             except (NeedsIntegerError, SummaryError):
                 raise
             except Exception as error:
+                if _NO_ACCELERATOR in str(error):
+                    raise UnsupportedError(_DTENSORS_ON_CUDA) from error
                 raise books.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
@@ -131,6 +133,13 @@ class Ranked:
         ledger.begun()
         return model
 
+
+_NO_ACCELERATOR = "Cannot access accelerator device"
+_DTENSORS_ON_CUDA = (
+    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the mesh "
+    "with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
+)
+"""The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
 
 _NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
 """Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
