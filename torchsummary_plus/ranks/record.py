@@ -136,8 +136,8 @@ class Ranked:
 
 _NO_ACCELERATOR = "Cannot access accelerator device"
 _DTENSORS_ON_CUDA = (
-    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the mesh "
-    "with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
+    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the "
+    "mesh with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
 )
 """The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
 
