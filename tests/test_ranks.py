@@ -16,9 +16,10 @@ from torch import distributed as dist
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size
-from torchsummary_plus.errors import InputError, StepError, SummaryError
+from torchsummary_plus.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
 from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.ranks.process_group import Rank
 
 ROOT = Path(__file__).parents[1]
 RECORDED = (
@@ -52,6 +53,11 @@ def ddp(device: str = "cpu", **options: Any) -> nn.Module:
 def estimated(build: Any, world_size: int, **options: Any) -> MemoryEstimate:
     options = {"optimizer": "adamw", "progress": False, **options}
     return estimate_memory(build, (WIDTH,), 4, world_size=world_size, **options)
+
+
+def told() -> dict[str, str | None]:
+    """What the environment tells a process of its rank."""
+    return {name: os.environ.get(name) for name in Rank(8, 1).environment()}
 
 
 def benchmark(*words: str) -> str:
@@ -122,7 +128,7 @@ def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     try:
         own, part = dist.group.WORLD, dist.new_group([0, 1])
-        environment, hook = dict(os.environ), sys.excepthook
+        environment, hook = told(), sys.excepthook
 
         def failing() -> nn.Module:
             fsdp()
@@ -136,7 +142,7 @@ def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
         for group in (own, part):
             assert group is not None
             assert torch._C._distributed_c10d._resolve_process_group(group.group_name) is group
-        assert (dict(os.environ), sys.excepthook) == (environment, hook)
+        assert (told(), sys.excepthook) == (environment, hook)
         dist.all_reduce(torch.ones(2), group=part)
     finally:
         dist.destroy_process_group()
@@ -196,6 +202,25 @@ def test_what_is_no_builder_is_said() -> None:
         estimate_memory(net, (WIDTH,), 4)
     with pytest.raises(SummaryError, match="the builder failed: ValueError: no"):
         estimate_memory(_refusing, (WIDTH,), 4, world_size=4)
+
+
+def test_what_is_not_covered_is_refused_with_what_is() -> None:
+    with pytest.raises(UnsupportedError, match="FullyShardedDataParallel is not covered yet; use fully_shard"):
+        estimated(lambda: FullyShardedDataParallel(net()), 2)
+    with pytest.raises(UnsupportedError, match="make the mesh with init_device_mesh"):
+        estimated(tensor_parallel, 2, gpu="H100")
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """A wrapper by the name of torch's, which itself cannot be had without other processes."""
+
+
+def tensor_parallel() -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(net(), init_device_mesh("cuda", (2,)), plan)
 
 
 def _refusing() -> nn.Module:

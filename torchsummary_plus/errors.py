@@ -60,9 +60,9 @@ class ForwardError(SummaryError, RuntimeError):
 class StepError(SummaryError, RuntimeError):
     """A step failed outside the model's forward.
 
-    ``phase`` is "loss", "backward", "optimizer" or "train_step", ``where`` the module it happened in ("" for none),
-    ``original`` the message of the underlying exception (also ``__cause__``), and ``hint`` the usual fix ("" if none
-    is known).
+    ``phase`` is "loss", "backward", "optimizer", "train_step" or "builder", ``where`` the module it happened in ("" for
+    none), ``original`` the message of the underlying exception (also ``__cause__``), and ``hint`` the usual fix ("" if
+    none is known).
     """
 
     phase: str

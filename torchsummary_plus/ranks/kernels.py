@@ -10,8 +10,9 @@ import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
 
-from ..tracing.fakes import Fake, new_fake
-from ..tracing.kernels import tensors_of, written
+from ..errors import UnsupportedError
+from ..tracing.fakes import Fake, fake_like, new_fake
+from ..tracing.kernels import change_tensors, tensors_of, written
 from ..tracing.questions import Answers
 from ..tracing.semantics import StepKernels
 from .kinds import RankLedger
@@ -31,6 +32,8 @@ class RankKernels(StepKernels):
         self.groups: set[str] = set()
         """The names of the groups of processes that something was sent to."""
 
+    building = False
+    """Whether the model is being built: its tensors are then on the device of the steps, whatever the builder says."""
     making: str | None = None
     """The kind of what a part of torch makes at present: all of it are fakes, however small."""
 
@@ -46,12 +49,23 @@ class RankKernels(StepKernels):
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super()._factory(func, args, kwargs)
+        if self.building:
+            return change_tensors(made, self._placed)
         if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
             return made
         return made if not made.is_floating_point() else new_fake(made.shape, made.dtype, made.device)
 
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type
+        return fake_like(tensor, self.device) if elsewhere else tensor
+
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
+            if func._schema.name in _POINT_TO_POINT:
+                raise UnsupportedError(
+                    f"{func._schema.name}: tensors from one rank to another, as pipeline schedules send them, are not "
+                    "covered; estimate the module of each stage by itself"
+                )
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
@@ -79,6 +93,7 @@ def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     return [name if isinstance(name, str) else name.group_name] if name is not None else []
 
 
+_POINT_TO_POINT = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 """The types of what a collective is given to fill, which is its first argument of tensors."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError, StepError, SummaryError
+from ..errors import InputError, StepError, SummaryError, UnsupportedError
 from ..memory_records import MemoryLog
 from ..tracing.at_one import Guesses
 from ..tracing.books import Books, tell_of_twins
@@ -107,6 +107,8 @@ class Ranked:
             except (NeedsIntegerError, SummaryError):
                 raise
             except Exception as error:
+                if _NO_ACCELERATOR in str(error):
+                    raise UnsupportedError(_DTENSORS_ON_CUDA) from error
                 raise books.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
@@ -116,6 +118,7 @@ class Ranked:
             watch.hold(mode_key)
         tell_of_twins(kernels, ledger)
         try:
+            kernels.building = True
             with parameters_as_fakes(kernels), watch:
                 model = self.build()
         except SummaryError:
@@ -124,6 +127,27 @@ class Ranked:
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
             raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+        _check_covered(model)
+        kernels.building = False
         gc.collect()
         ledger.begun()
         return model
+
+
+_NO_ACCELERATOR = "Cannot access accelerator device"
+_DTENSORS_ON_CUDA = (
+    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the "
+    "mesh with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
+)
+"""The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
+
+_NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
+"""Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
+
+
+def _check_covered(model: nn.Module) -> None:
+    """Refuse a model in a wrapper that is not covered. Raises :class:`UnsupportedError`."""
+    for module in model.modules():
+        cure = _NOT_COVERED.get(type(module).__name__)
+        if cure is not None:
+            raise UnsupportedError(f"{type(module).__name__} is not covered yet; use {cure}, which is")

@@ -184,7 +184,10 @@ def is_sharded(message: str) -> bool:
 
 def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if is_sharded(message):
-        return "the model is sharded over processes: ask before FullyShardedDataParallel or fully_shard takes it"
+        return (
+            "the model is sharded over processes: ask before FullyShardedDataParallel or fully_shard takes it, or give "
+            "estimate_memory the function that builds and shards it, and world_size"
+        )
     return ""
 
 
