@@ -32,6 +32,7 @@ CUDA = torch.device("cuda", 0)
 
 @pytest.fixture
 def fake_cpu() -> Iterator[FakeKernels]:
+    compat.import_compiler()
     kernels = FakeKernels(CPU)
     with torch.no_grad(), Pass(ModuleTree(nn.Identity()), kernels, []):
         yield kernels
@@ -39,6 +40,7 @@ def fake_cpu() -> Iterator[FakeKernels]:
 
 @pytest.fixture
 def fake_cuda() -> Iterator[FakeKernels]:
+    compat.import_compiler()
     kernels = FakeKernels(CUDA)
     with standing_in_for(CUDA) as key, compat.attention_without_card(CUDA), torch.no_grad():
         watch = Pass(ModuleTree(nn.Identity()), kernels, [])
