@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ...errors import InputError
+from ..cuda_guard import capability_of
 from .asker import Question
-from .cards import Card, local_card
+from .cards import Card
 from .choice import Plans, Settings, allows_tf32, plans
 from .library import CudnnError, cudnn_library, version_text
 from .table import tensor_bytes
@@ -26,6 +27,7 @@ class Cudnn:
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
         """Why it is not asked at all; "" where it is."""
+        self.has_driver = not self.why and capability_of(0) is not None
         if how == ASK and self.why:
             raise InputError(f"cudnn is 'ask', and {self.why}; accepted: 'auto', 'rule'")
 
@@ -46,7 +48,7 @@ class Cudnn:
         to take them before others for 1 x 1 kernels, where they take less, and for fp32 without tensor cores, where
         they take up to three times the bytes of the tensors.
         """
-        if local_card() is not None or self.card is None:
+        if self.has_driver:
             return nbytes, nbytes
         is_plain = question.dtype == "float64" or (question.dtype == "float32" and not self._has_tensor_cores())
         most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes

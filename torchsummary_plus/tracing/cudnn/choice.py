@@ -31,6 +31,7 @@ class Settings:
     deterministic: bool = False
     tensor_cores: bool = True
     mode: int = INSTANT
+    benchmark: bool = False
 
     @classmethod
     def of_torch(cls, dtype: str) -> Settings:
@@ -38,6 +39,7 @@ class Settings:
         return cls(
             deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
             tensor_cores=dtype != "float32" or allows_tf32(),
+            benchmark=torch.backends.cudnn.benchmark,
             mode=MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else INSTANT,
         )
 
@@ -82,9 +84,14 @@ class Plans:
 
 @lru_cache(REMEMBERED)
 def plans(question: Question, card: Card, settings: Settings) -> Plans:
-    """The plans for a convolution on a card. Raises :class:`CudnnError` where there is none."""
+    """The plans for a convolution on a card. Raises :class:`CudnnError` where there is none.
+
+    The fallback list is asked for where it may be needed: not where a listed plan takes nothing.
+    """
     listed = tuple(workspaces(question, card, settings.mode, settings.accepts))
-    fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
+    fallback: tuple[int, ...] = ()
+    if settings.benchmark or 0 not in listed:
+        fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
     if not listed and not fallback:
         raise CudnnError("cuDNN names no plan that torch would run")
     return Plans(listed, fallback)
