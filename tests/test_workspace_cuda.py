@@ -270,7 +270,7 @@ def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
     few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
     assert scratch_bytes(AMPERE, name, (meta(3072, 100), few, 50_000, -1, False), ()) == 0
     parts = 819 + 8192
-    expected = 5 * 8192 * 8 + 2 * 8 + parts * (128 * 4 + 8)
+    expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
     assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
 
 

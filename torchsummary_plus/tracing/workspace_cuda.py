@@ -117,9 +117,11 @@ def embedding_backward(
     each = Taken(count * indices.element_size())
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
-    sums = parts * (-(-width // 32) * 32) * 4
+    sums = parts * width * max(4, grad.element_size())
+    few = Taken(segments * indices.element_size())
     first = len(copy)
-    sort = Taken(2 * each.nbytes + SORT_BYTES)
+    tiles = max(1, count // SORTED_AT_ONCE)
+    sort = Taken(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
     found = Taken(LENGTH_BYTES)
     scan = Taken(SCAN_BYTES)
     return (
@@ -127,7 +129,7 @@ def embedding_backward(
         *((each,) if scale_by_frequency else ()),
         *(Made(0), each, found),
         *_briefly(first + 6 + scale_by_frequency, each, scan),
-        *(each, each),
+        *(few, few),
         *_briefly(first + 10 + scale_by_frequency, scan),
         *(found, Taken(parts * indices.element_size()), Taken(sums)),
     )
@@ -138,7 +140,7 @@ def _briefly(first: int, *buffers: Taken) -> Course:
     return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
 
 
-SORT_BYTES, SCAN_BYTES = 6655, 1279
+SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279
 """What CUB's sorts and scans take beside the pairs, of up to some thousand of them."""
 
 

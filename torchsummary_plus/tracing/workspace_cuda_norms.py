@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from .chips import Capability, chip_of
-from .workspace_cuda_reduce import Kind, course
+from .iterator import Reduction
+from .workspace_cuda_reduce import Kind, course, staged
 from .workspace_registry import Course, Made, Taken, scratch
 
 DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
@@ -19,10 +20,46 @@ def dropout(out: Any, *_: Any, **__: Any) -> Course:
     return Made(1), Made(0)
 
 
-@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM, band=0.0)
-def layer_norm_backward(out: Any, grad: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """A copy of a gradient that is not contiguous."""
-    return () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
+@scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM, band=0.0)
+def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    return _copy(x)
+
+
+@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM, band=0.0, by_capability=True)
+def layer_norm_backward(
+    capability: Capability, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any
+) -> Course:
+    return _backward(capability, out, grad, x, rstd, weight, 2)
+
+
+@scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM, band=0.0, by_capability=True)
+def rms_norm_backward(
+    capability: Capability, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any
+) -> Course:
+    return _backward(capability, out, grad, x, rstd, weight, 1)
+
+
+MANY_ROWS, BLOCKS = 64 << 10, 32 << 10
+
+
+def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, count: int) -> Course:
+    """Copies of what is not contiguous; of many rows, parts of the weights' gradients, which are then summed up."""
+    steps = [*_copy(x), *(Made(place) for place in range(sum(t is not None for t in out))), *_copy(grad)]
+    rows = rstd.numel()
+    width = x.numel() // max(1, rows)
+    chip = chip_of(capability)
+    if weight is None or rows <= MANY_ROWS or width // 32 >= chip.multiprocessors // 2:
+        return tuple(steps)
+    blocks = min(BLOCKS // -(-width // 32), -(-rows // 32))
+    steps += [Taken(blocks * width * weight.element_size())] * count
+    size = weight.element_size()
+    summed = Reduction((blocks, width), (0, size), (width * size, size), 0)
+    sizes = staged(chip, summed, Kind(max(4, size), 8 if size == 2 else 4, weight.dtype))
+    return (*steps, Taken(width * size), *(Taken(nbytes) for nbytes in sizes or ()))
+
+
+def _copy(tensor: Any) -> Course:
+    return () if tensor.is_contiguous() else (Taken(tensor.numel() * tensor.element_size()),)
 
 
 SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
