@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from .chips import Capability, chip_of
-from .workspace_cuda_reduce import Kind, course
+from .iterator import Reduction
+from .workspace_cuda_reduce import Kind, course, staged
 from .workspace_registry import Course, Made, Taken, scratch
 
 DROPOUT = "aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda: the mask comes first"
@@ -51,7 +52,10 @@ def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, we
         return tuple(steps)
     blocks = min(BLOCKS // -(-width // 32), -(-rows // 32))
     steps += [Taken(blocks * width * weight.element_size())] * count
-    return (*steps, Taken(width * weight.element_size()))
+    size = weight.element_size()
+    summed = Reduction((blocks, width), (0, size), (width * size, size), 0)
+    sizes = staged(chip, summed, Kind(max(4, size), 8 if size == 2 else 4, weight.dtype))
+    return (*steps, Taken(width * size), *(Taken(nbytes) for nbytes in sizes or ()))
 
 
 def _copy(tensor: Any) -> Course:

@@ -150,4 +150,4 @@ def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
     stream = io.StringIO()
     with MemTracker(stream=stream, device="cuda"):
         kept = torch.zeros(1 << 20, device="cuda")
-    assert kept.is_cuda and "Reserved Memory:4.0" in stream.getvalue()
+    assert kept.is_cuda and "Reserved Memory:20.0" in stream.getvalue()
