@@ -17,7 +17,7 @@ from pathlib import Path
 import torchsummary_plus
 
 HERE = Path(__file__).parent
-DOCTESTED = ("torchsummary_plus.api", "torchsummary_plus.memory_api", "torchsummary_plus.units")
+DOCTESTED = ("torchsummary_plus.api.table", "torchsummary_plus.api.memory", "torchsummary_plus.data.units")
 
 
 def check_home() -> None:

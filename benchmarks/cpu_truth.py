@@ -34,7 +34,7 @@ from benchmarks.cpu_truth_events import (
 from benchmarks.cpu_truth_models import SUBJECTS, Subject
 from benchmarks.cpu_truth_report import report
 from tests.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
-from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.api.memory import estimate_memory
 
 DATA = Path(__file__).parent / "data"
 BATCHES = (2, 5)

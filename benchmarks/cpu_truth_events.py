@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 from itertools import accumulate, groupby
 
 from tests.memory_truth import Change
-from torchsummary_plus.memory_records import MemoryLog
-from torchsummary_plus.tracing.profiled import depth_of
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.watch.profiled import depth_of
 
 MARK = "step "
 """A real step is marked by this and its number, by ``torch.profiler.record_function``."""

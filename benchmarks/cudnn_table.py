@@ -3,7 +3,8 @@
 ``python -m benchmarks.cudnn_table --ask 200`` asks, in an environment with torch's CUDA wheel, about so many
 convolutions on each card, and writes benchmarks/data/cudnn_answers.json. Under ``python -m benchmarks.nocuda`` cuDNN
 also names engines that need a driver; the recording was made without. ``--fit`` fits the trees of
-torchsummary_plus/tracing/cudnn/table.json to every other convolution and prints how far off they are on the rest.
+torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints how far off they are on the
+rest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from math import ceil, floor, prod
 from pathlib import Path
 from typing import Any
 
-from torchsummary_plus.tracing.cudnn.asker import Question
-from torchsummary_plus.tracing.cudnn.backend import Kind
-from torchsummary_plus.tracing.cudnn.cards import known_cards
-from torchsummary_plus.tracing.cudnn.choice import Settings, plans
-from torchsummary_plus.tracing.cudnn.library import CudnnError, cudnn_library
-from torchsummary_plus.tracing.cudnn.table import TABLE, features, guess, tensor_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.asker import Question
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
+from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, features, guess, tensor_bytes
 
 ANSWERS = Path(__file__).parent / "data" / "cudnn_answers.json"
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "h100")

@@ -27,7 +27,7 @@ from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.tracing.steps import default_loss
+from torchsummary_plus.step.runner import default_loss
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Draw = random.Random

@@ -39,9 +39,9 @@ from benchmarks.gpu_truth_history import histories_path, read_histories, write_h
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active, play
-from torchsummary_plus.errors import SummaryError
-from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.tracing.structures import all_tensors
+from torchsummary_plus.data.errors import SummaryError
+from torchsummary_plus.live.structures import all_tensors
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 SETS = ("own", "libraries")
 DATA = Path(__file__).parent / "data"

@@ -26,7 +26,7 @@ from benchmarks.gpu_truth import describe, record
 from benchmarks.gpu_truth_configs import Configuration, configurations
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.nocuda.runtime import is_active
-from torchsummary_plus.memory_records import MemoryLog
+from torchsummary_plus.data.memory_records import MemoryLog
 
 
 class Change(NamedTuple):

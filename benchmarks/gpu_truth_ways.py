@@ -16,9 +16,9 @@ from benchmarks.gpu_truth_libraries import Family, families
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_models import checkpointed
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.tracing.optimizers import OptimizerMaker
-from torchsummary_plus.tracing.steps import default_loss
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.optimizers import OptimizerMaker
+from torchsummary_plus.step.runner import default_loss
 
 BLOCK = 256
 """Elements that share a scale in an optimizer of 8 bits, as in bitsandbytes."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.limits import Timeout, time_limit
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
-from torchsummary_plus.errors import SummaryError
+from torchsummary_plus.data.errors import SummaryError
 
 WIDTH = 8
 SECONDS = 30

@@ -25,8 +25,8 @@ from benchmarks.zoo import Case
 from benchmarks.zoo_libraries import LIBRARIES, cases
 from tests.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.tracing.steps import default_loss
-from torchsummary_plus.tracing.structures import all_tensors
+from torchsummary_plus.live.structures import all_tensors
+from torchsummary_plus.step.runner import default_loss
 
 BATCH = 2
 PLACES = ("cpu", "cuda", "real")

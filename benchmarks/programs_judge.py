@@ -22,9 +22,9 @@ from torch.profiler import record_function
 
 from tests.memory_truth import cpu_changes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.memory_records import SUMMED
-from torchsummary_plus.tracing.optimizers import optimizer_maker
-from torchsummary_plus.tracing.steps import default_loss
+from torchsummary_plus.data.memory_records import SUMMED
+from torchsummary_plus.step.optimizers import optimizer_maker
+from torchsummary_plus.step.runner import default_loss
 
 INVALID, EXACT, INSIDE = "not a program", "to the byte", "inside its range, which says why"
 UNSAID, OUTSIDE, CRASHED, CHANGED = "another, unsaid", "outside its range", "no estimate", "something is changed"

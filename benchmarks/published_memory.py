@@ -24,7 +24,7 @@ from benchmarks.published_memory_tune import LENGTH, next_token_loss, tuned_llam
 from benchmarks.torchvision_on_cpu import import_torchvision
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.gpus import find_gpu
-from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 MIB = 1 << 20
 DATA = Path(__file__).parent / "data" / "published_batches.csv"

@@ -28,7 +28,7 @@ from torch import distributed as dist
 
 from benchmarks.ranks_cases import CASES, Case
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "ranks_truth.json"

@@ -15,8 +15,8 @@ from tabulate import tabulate
 from torch import nn
 
 from torchsummary_plus import ModelSummary, summary
-from torchsummary_plus.alignment import Layer, align
-from torchsummary_plus.views import FORMATS
+from torchsummary_plus.report.alignment import Layer, align
+from torchsummary_plus.results.views import FORMATS
 
 LIMIT_S = 1.0
 TEXT_LIMIT_S = 0.3

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from tests.memory_truth import cpu_deltas, highest
-from torchsummary_plus.tracing.workspace import Workspaces
-from torchsummary_plus.tracing.workspace_registry import SCRATCH
+from torchsummary_plus.ops.scratch.registry import SCRATCH
+from torchsummary_plus.step.workspace import Workspaces
 
 aten = torch.ops.aten
 

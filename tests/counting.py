@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchsummary_plus.tracing.macs import multiply_adds
+from torchsummary_plus.ops.macs import multiply_adds
 
 Run = Callable[[], Any]
 Context = Callable[[], AbstractContextManager[Any]]

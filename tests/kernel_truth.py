@@ -11,8 +11,8 @@ from memory_truth import cpu_changes, highest
 from torch import Tensor
 from torch.profiler import record_function
 
-from torchsummary_plus.tracing.workspace import Workspaces
-from torchsummary_plus.tracing.workspace_registry import RESERVES, SCRATCH
+from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
+from torchsummary_plus.step.workspace import Workspaces
 
 aten: Any = torch.ops.aten
 

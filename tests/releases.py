@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsummary_plus.tracing.versions import since
+from torchsummary_plus.live.versions import since
 
 
 def from_release(release: str, what: str) -> pytest.MarkDecorator:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsummary_plus import alignment
-from torchsummary_plus.alignment import GAP, OTHER_PATH, UNLIKE, Layer, align
+from torchsummary_plus.report import alignment
+from torchsummary_plus.report.alignment import GAP, OTHER_PATH, UNLIKE, Layer, align
 
 Rows = list[tuple[int | None, ...]]
 

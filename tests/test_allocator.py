@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchsummary_plus.errors import InputError, UnsupportedError
+from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.memory.allocator import CachingAllocator, CpuAllocator, Event, Failure, replay
 from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from torchsummary_plus import compare, estimate_memory, measure_memory
+from torchsummary_plus.data.memory_records import StepInfo
 from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
-from torchsummary_plus.memory_records import StepInfo
-from torchsummary_plus.tracing.history import AllocatorHistory, happened, requests
-from torchsummary_plus.tracing.measuring import _missed
-from torchsummary_plus.tracing.profiled import Change, ProfileReader, changes, with_frees, with_requests
+from torchsummary_plus.step.measuring import _missed
+from torchsummary_plus.watch.history import AllocatorHistory, happened, requests
+from torchsummary_plus.watch.profiled import Change, ProfileReader, changes, with_frees, with_requests
 
 ODD = 1000
 """Bytes that are no multiple of a block's."""

@@ -14,7 +14,7 @@ from torch import nn
 from zoo import ZOO, Case
 
 from torchsummary_plus import ModelSummary, summary
-from torchsummary_plus.records import TensorSpec, tensors
+from torchsummary_plus.data.records import TensorSpec, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torchsummary_plus
 from torchsummary_plus import ForwardError, ModelSummary, summary, summary_string
-from torchsummary_plus.records import TensorSpec, tensors
+from torchsummary_plus.data.records import TensorSpec, tensors
 
 COLUMNS = (
     "input_size", "output_size", "num_params", "params_percent", "kernel_size", "groups",

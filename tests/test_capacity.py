@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_TRACES, Search, largest
 from torchsummary_plus.memory.scaling import at_batch, scales
-from torchsummary_plus.memory_records import MemoryLog, Moment, StorageSpec
 
 Law = Callable[[int], list[int]]
 """The bytes that are live together, by the batch."""

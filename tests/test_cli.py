@@ -12,7 +12,7 @@ import pytest
 from examples.simple_cnn import PooledCNN
 from examples.vgg import vgg16
 from torchsummary_plus import summary
-from torchsummary_plus.cli import main
+from torchsummary_plus.api.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 POOLED = "examples/simple_cnn.py:PooledCNN"

@@ -8,7 +8,7 @@ import pytest
 
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import compare
-from torchsummary_plus.cli import main
+from torchsummary_plus.api.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 MODELS = """

@@ -14,15 +14,7 @@ from random_models import law, summaries
 from test_paste import markdown_tables, shown
 from torch import nn
 
-from torchsummary_plus import (
-    Comparison,
-    InputError,
-    ModelSummary,
-    compare,
-    estimate_memory,
-    max_batch_size,
-    summary,
-)
+from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
 from torchsummary_plus.render.lines import STYLES
 
 LAW = law(25)

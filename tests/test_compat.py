@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torchsummary_plus.errors import UnsupportedError
-from torchsummary_plus.tracing import compat
-from torchsummary_plus.tracing.versions import since
+from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.live import compat
+from torchsummary_plus.live.versions import since
 
 PACKAGE = Path(compat.__file__).parents[1]
 

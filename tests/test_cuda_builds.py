@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from torchsummary_plus.api import summary
-from torchsummary_plus.errors import UnsupportedError
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.api.table import summary
+from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.live.cuda_guard import Slot
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.footprint import Footprint
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_records import MemoryLog
-from torchsummary_plus.tracing.cuda_engine import CudaEngine
-from torchsummary_plus.tracing.cuda_guard import Slot
-from torchsummary_plus.tracing.versions import since
+from torchsummary_plus.trace.cuda_engine import CudaEngine
 
 no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a card has a guard of its own")
 

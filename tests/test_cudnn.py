@@ -15,20 +15,20 @@ from torch import nn
 
 from benchmarks.cudnn_table import ANSWERS, NUMBERS, columns, errors, name_of, question_of
 from torchsummary_plus import InputError, estimate_memory
+from torchsummary_plus.api.step_options import figures_of
+from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
+from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import GPUS, context_range, find_gpu
-from torchsummary_plus.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.step_options import figures_of
-from torchsummary_plus.tracing.cuda_guard import capability_of
-from torchsummary_plus.tracing.cudnn.asker import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE
-from torchsummary_plus.tracing.cudnn.cards import known_cards, local_card
-from torchsummary_plus.tracing.cudnn.choice import Plans, Settings, plans
-from torchsummary_plus.tracing.cudnn.library import CudnnError, cudnn_library
-from torchsummary_plus.tracing.cudnn.route import Convolution, Route, route
-from torchsummary_plus.tracing.cudnn.table import TABLE
-from torchsummary_plus.tracing.strided import strided
-from torchsummary_plus.tracing.workspace import Workspaces
+from torchsummary_plus.ops.scratch.cpu.strided import strided
+from torchsummary_plus.ops.scratch.cuda.cudnn.asker import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
+from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
+from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE
+from torchsummary_plus.step.workspace import Workspaces
 
 RECORDED: dict[str, Any] = json.loads(ANSWERS.read_text())
 

@@ -22,7 +22,7 @@ from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import InputError, explain, explain_batch, summary
-from torchsummary_plus.records import tensors
+from torchsummary_plus.data.records import tensors
 from torchsummary_plus.render.arithmetic import minus, product, quotient, total
 from torchsummary_plus.render.explain_registry import RULES, Rule, register_explanation
 

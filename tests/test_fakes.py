@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from torchsummary_plus import summary
-from torchsummary_plus.tracing import compat
-from torchsummary_plus.tracing.cuda_guard import cuda_guard
-from torchsummary_plus.tracing.fakes import (
+from torchsummary_plus.live import compat
+from torchsummary_plus.live.cuda_guard import cuda_guard
+from torchsummary_plus.live.fakes import (
     CPU,
     DataDependentError,
     Fake,
@@ -23,9 +23,9 @@ from torchsummary_plus.tracing.fakes import (
     new_fake,
     standing_in_for,
 )
-from torchsummary_plus.tracing.kernels import FakeKernels
-from torchsummary_plus.tracing.modules import ModuleTree
-from torchsummary_plus.tracing.passes import Pass
+from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.trace.kernels import FakeKernels
+from torchsummary_plus.trace.passes import Pass
 
 CUDA = torch.device("cuda", 0)
 

@@ -1,4 +1,4 @@
-"""The architecture as a law: a file imports only from lower floors, or from files above it on its own floor."""
+"""The architecture as a law: a file imports only from its own room and the rooms above it, and never in a circle."""
 
 from __future__ import annotations
 
@@ -7,237 +7,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "torchsummary_plus"
 
-FLOORS: tuple[tuple[str, ...], ...] = (
-    # 0: plain data
-    ("records", "memory_records", "tracking_records", "units", "errors", "extras", "codec", "batches"),
-    # 1: the only folder that touches a live model
-    (
-        "tracing",
-        "tracing.versions",
-        "tracing.compat",
-        "tracing.older_kernels",
-        "tracing.structures",
-        "tracing.reach",
-        "tracing.inputs",
-        "tracing.cuda_guard",
-        "tracing.fakes",
-        "tracing.stored",
-        "tracing.remaking",
-        "tracing.offloading",
-        "tracing.layers",
-        "tracing.modules",
-        "tracing.processor",
-        "tracing.conv_backend",
-        "tracing.rulebook",
-        "tracing.rules_images",
-        "tracing.rules_reductions",
-        "tracing.rules_views",
-        "tracing.rules_pointwise",
-        "tracing.rules_layers",
-        "tracing.rules_moves",
-        "tracing.rules_kernels",
-        "tracing.rules",
-        "tracing.at_one",
-        "tracing.twins",
-        "tracing.exchange",
-        "tracing.mixed_dtypes",
-        "tracing.kernels",
-        "tracing.passes",
-        "tracing.cuda_engine",
-        "tracing.on_zeros",
-        "tracing.questions",
-        "tracing.lengths",
-        "tracing.values",
-        "tracing.embeddings",
-        "tracing.hints",
-        "tracing.journal",
-        "tracing.macs_free",
-        "tracing.macs_registry",
-        "tracing.macs_layers",
-        "tracing.macs_products",
-        "tracing.macs",
-        "tracing.recorder",
-        "tracing.world",
-        "tracing.worlds",
-        "tracing.trace",
-        "tracing.rehearsal",
-        "tracing.history",
-        "tracing.marks",
-        "tracing.quiet_profile",
-        "tracing.profiled",
-        "tracing.chips",
-        "tracing.iterator",
-        "tracing.workspace_registry",
-        "tracing.workspace_foreign",
-        "tracing.onednn",
-        "tracing.onednn_gemm",
-        "tracing.onednn_threads",
-        "tracing.onednn_conv",
-        "tracing.onednn_last",
-        "tracing.onednn_products",
-        "tracing.strided",
-        "tracing.aten_conv",
-        "tracing.cudnn",
-        "tracing.cudnn.library",
-        "tracing.cudnn.backend",
-        "tracing.cudnn.cards",
-        "tracing.cudnn.asker",
-        "tracing.cudnn.choice",
-        "tracing.cudnn.table",
-        "tracing.cudnn.asking",
-        "tracing.cudnn.route",
-        "tracing.workspace_copies",
-        "tracing.workspace_bags",
-        "tracing.workspace_cpu",
-        "tracing.onednn_half",
-        "tracing.workspace_conv",
-        "tracing.workspace_fft",
-        "tracing.workspace_images",
-        "tracing.workspace_linalg",
-        "tracing.workspace_half",
-        "tracing.workspace_attention",
-        "tracing.workspace_pointwise",
-        "tracing.workspace_products",
-        "tracing.workspace_rnn",
-        "tracing.workspace_selecting",
-        "tracing.workspace_cuda",
-        "tracing.workspace_cuda_attention",
-        "tracing.workspace_cuda_conv",
-        "tracing.workspace_cuda_reduce",
-        "tracing.workspace_cuda_norms",
-        "tracing.workspace_cuda_products",
-        "tracing.workspace",
-        "tracing.kept_numbers",
-        "tracing.ledger",
-        "tracing.attention_choice",
-        "tracing.semantics_encoder",
-        "tracing.semantics_cuda",
-        "tracing.semantics_prod",
-        "tracing.semantics_extremes",
-        "tracing.semantics_views",
-        "tracing.semantics_inline",
-        "tracing.semantics_functions",
-        "tracing.semantics",
-        "tracing.optimizers",
-        "tracing.losses",
-        "tracing.steps",
-        "tracing.alone",
-        "tracing.outside",
-        "tracing.convergence",
-        "tracing.books",
-        "tracing.measuring",
-        "tracing.untouched",
-        "tracing.real_steps",
-        "tracing.step",
-        "tracing.owners",
-        "tracing.population",
-        "tracing.meters",
-        "ranks",
-        "ranks.process_group",
-        "ranks.stand_ins",
-        "ranks.cuda",
-        "ranks.kinds",
-        "ranks.kernels",
-        "ranks.passes",
-        "ranks.gloo",
-        "ranks.ddp",
-        "ranks.fsdp",
-        "ranks.record",
-    ),
-    # 2: plain data again
-    (
-        "report",
-        "alignment",
-        "comparing",
-        "memory",
-        "memory.allocator_options",
-        "memory.blocks",
-        "memory.allocator",
-        "memory.contexts",
-        "memory.gpus",
-        "memory.attribution",
-        "memory.footprint",
-        "memory.estimate",
-        "memory.scaling",
-        "memory.capacity",
-    ),
-    # 3: views
-    (
-        "render",
-        "render.table",
-        "render.latex",
-        "render.arithmetic",
-        "render.explanation",
-        "render.explain_registry",
-        "render.explain_layers",
-        "render.explain",
-        "render.lines",
-        "render.columns",
-        "render.totals",
-        "render.tables",
-        "render.memory_text",
-        "render.memory_tables",
-        "render.text",
-        "render.data",
-        "render.json_data",
-        "render.markdown",
-        "render.figure",
-        "render.timeline",
-        "render.bars",
-        "render.batch_formula",
-        "render.html",
-        "render.comparison_tables",
-        "render.comparison_bars",
-        "render.diagram_text",
-        "render.diagram_classes",
-        "render.diagram_flow",
-        "render.diagram",
-        "render.treemap",
-        "render.html_memory",
-        "render.html_report",
-        "echo",
-        "views",
-        "figures",
-        "render.tracking_text",
-        "render.tracking_tables",
-        "render.tracking_plot",
-        "render.step_tables",
-        "memory_estimate",
-        "step_comparison",
-        "track_report",
-        "model_summary",
-        "comparison",
-    ),
-    # 4: what a user calls
-    (
-        "progress",
-        "step_options",
-        "memory_api",
-        "memory_columns",
-        "notebook",
-        "api",
-        "compare_api",
-        "tracker",
-        "explaining",
-        "legacy",
-        "",
-        "cli_models",
-        "cli_options",
-        "cli_compare",
-        "cli",
-        "__main__",
-    ),
-)
-"""Every file as a dotted name inside the package ("" is its ``__init__``), in the order in which they may import."""
+ROOMS = ("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "report", "render", "results", "api")
+"""The folders in the order in which they may import; ``ops`` may not import ``trace``."""
 
-ORDER = [name for floor in FLOORS for name in floor]
-WITHOUT_TORCH = {name for number in (0, 2, 3) for name in FLOORS[number]}
+TOP = ("", "__main__", "legacy")
+"""Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
+
+WITHOUT_TORCH = ("data", "memory", "report", "render", "results")
 
 
 def dotted(path: Path) -> str:
@@ -246,6 +29,10 @@ def dotted(path: Path) -> str:
 
 
 FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def imports(name: str) -> Iterator[str]:
@@ -277,18 +64,34 @@ def inside(module: str) -> str | None:
     return rest if head == PACKAGE.name else None
 
 
-def test_every_file_has_its_floor() -> None:
-    assert sorted(FILES) == sorted(ORDER)
+def own(name: str) -> set[str]:
+    """What a file imports of the package; ``from . import __version__`` at the top of it is no import of a room."""
+    return {found for module in imports(name) if (found := inside(module)) is not None}
 
 
-@pytest.mark.parametrize("name", FILES, ids=lambda name: name or "__init__")
-def test_a_file_imports_only_from_what_stands_before_it(name: str) -> None:
-    place = ORDER.index(name) if name in ORDER else 0
-    wrong = [own for module in imports(name) if (own := inside(module)) is not None and own not in ORDER[:place]]
-    assert not wrong
+def test_every_file_is_in_a_room() -> None:
+    assert [name for name in FILES if room(name) not in ROOMS and name not in TOP] == []
+    assert {room(name) for name in FILES} >= set(ROOMS)
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT_TORCH & set(FILES)))
+@pytest.mark.parametrize("name", [name for name in FILES if name not in TOP])
+def test_a_file_imports_only_from_its_own_room_and_those_above(name: str) -> None:
+    allowed = ROOMS[: ROOMS.index(room(name)) + 1]
+    assert [other for other in own(name) if other and room(other) not in allowed] == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    parts = {name: {other for other in own(name) if other and other != name} for name in FILES}
+    registries = {name for name, path in FILES.items() if path.name == "__init__.py"}
+    around = {name: {folder for folder in registries if name.startswith(f"{folder}.")} for name in FILES}
+    graph = {name: others - around[name] for name, others in parts.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if room(name) in WITHOUT_TORCH])
 def test_plain_data_and_views_never_import_torch(name: str) -> None:
     assert not [module for module in imports(name) if module.partition(".")[0] == "torch"]
 
@@ -313,9 +116,9 @@ def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
 
 def test_the_law_sees_a_breach() -> None:
     """The instrument itself: relative imports resolve, inside packages too."""
-    node = ast.parse("from ..errors import InputError").body[0]
+    node = ast.parse("from ..data.errors import InputError").body[0]
     assert isinstance(node, ast.ImportFrom)
-    assert origin("render.text", node) == "torchsummary_plus.errors"
-    node = ast.parse("from .api import summary").body[0]
+    assert origin("render.text", node) == "torchsummary_plus.data.errors"
+    node = ast.parse("from .api.table import summary").body[0]
     assert isinstance(node, ast.ImportFrom)
-    assert origin("", node) == "torchsummary_plus.api"
+    assert origin("", node) == "torchsummary_plus.api.table"

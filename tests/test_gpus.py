@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchsummary_plus.errors import InputError
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.memory.contexts import any_context_bytes, context_bytes
 from torchsummary_plus.memory.gpus import ALIASES, ARCHITECTURES, GPU, GPUS, find_gpu, parse_memory, register_gpu
-from torchsummary_plus.memory_api import estimate_memory
 
 GIB, MIB = 1024**3, 1024**2
 

@@ -19,9 +19,9 @@ from torch import nn
 from examples.resnet import resnet18
 from tests.random_models import law, looks, summaries
 from torchsummary_plus import ModelSummary, estimate_memory, summary
+from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.render.html import fragment, guides, source, table_html
 from torchsummary_plus.render.table import Cell, Field, Table, TableRow
-from torchsummary_plus.units import UNITS, one_line
 
 HOSTILE = (
     "<script>alert(1)</script>",

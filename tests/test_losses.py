@@ -22,9 +22,9 @@ from torchsummary_plus import (
     measure_memory,
     summary,
 )
-from torchsummary_plus.cli import main
-from torchsummary_plus.memory_records import SUMMED
-from torchsummary_plus.tracing.losses import LOSSES
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.data.memory_records import SUMMED
+from torchsummary_plus.step.losses import LOSSES
 
 
 def net(bounded: bool = False) -> nn.Module:

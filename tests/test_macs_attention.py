@@ -13,7 +13,7 @@ from releases import from_release
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchsummary_plus.tracing.macs import multiply_adds
+from torchsummary_plus.ops.macs import multiply_adds
 
 aten = torch.ops.aten
 

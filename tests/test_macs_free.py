@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from counting import CONTEXTS, Context, Run, count, rand, unknown
 from torch import Tensor, nn
 
-from torchsummary_plus.tracing.macs_free import is_free
-from torchsummary_plus.tracing.macs_registry import FORMULAS, base_name
+from torchsummary_plus.ops.macs.free import is_free
+from torchsummary_plus.ops.macs.registry import FORMULAS, base_name
 
 IDS, IMAGE, SIGNAL, VOLUME = torch.tensor([[1, 2], [3, 4]]), rand(2, 4, 8, 8), rand(2, 4, 8), rand(1, 2, 4, 4, 4)
 ROWS, TARGET, SIGNS = rand(6, 5) - 0.5, torch.arange(6) % 5, torch.tensor([1.0, -1.0] * 3)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from counting import CONTEXTS, Context, Count, count, meta, rand, unknown
 from torch import Tensor, nn
 
-from torchsummary_plus.tracing.macs import multiply_adds
+from torchsummary_plus.ops.macs import multiply_adds
 
 aten = torch.ops.aten
 

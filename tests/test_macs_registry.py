@@ -10,9 +10,9 @@ import torch
 from counting import count, rand, unknown
 from torch import Tensor
 
-from torchsummary_plus.errors import InputError
-from torchsummary_plus.tracing import macs_registry
-from torchsummary_plus.tracing.macs import register_formula
+from torchsummary_plus.data.errors import InputError
+from torchsummary_plus.ops.macs import register_formula
+from torchsummary_plus.ops.macs import registry as macs_registry
 
 
 @torch.library.custom_op("macs_test::thrice", mutates_args=())

@@ -26,8 +26,8 @@ from torchsummary_plus import (
     estimate_memory,
     measure_memory,
 )
-from torchsummary_plus.memory_records import KINDS
-from torchsummary_plus.tracing.quiet_profile import without_notes
+from torchsummary_plus.data.memory_records import KINDS
+from torchsummary_plus.watch.quiet_profile import without_notes
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus import MemoryEstimate
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.processor import has_tiles
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.ops.processor import has_tiles
 
 pytestmark = pytest.mark.usefixtures("threads")
 

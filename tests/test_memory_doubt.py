@@ -12,11 +12,11 @@ from releases import from_release
 from torch import Tensor, nn
 
 from torchsummary_plus import MemoryEstimate
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_records import LEAST_DOUBT
-from torchsummary_plus.tracing.workspace_registry import SCRATCH, UNMODELLED
+from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -10,9 +10,9 @@ import torch
 from step_parts import WIDTH, block
 from torch import Tensor, nn
 
-from torchsummary_plus.errors import ForwardError, InputError, StepError
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.steps import default_loss
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import ForwardError, InputError, StepError
+from torchsummary_plus.step.runner import default_loss
 
 
 class Broken(nn.Module):

@@ -10,10 +10,10 @@ from memory_truth import storage_bytes
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.memory.estimate import ModuleMemory
 from torchsummary_plus.memory.footprint import Footprint
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_estimate import MemoryEstimate
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 
 class Tied(nn.Module):

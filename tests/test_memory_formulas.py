@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.attribution import storage_kinds
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_records import MemoryLog
-from torchsummary_plus.tracing.versions import since
 
 
 def saved_bytes(log: MemoryLog, kinds: tuple[str, ...] = ("saved_activations",)) -> int:

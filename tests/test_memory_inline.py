@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.errors import StepError
+from torchsummary_plus.data.errors import StepError
 
 Loss = Callable[[Tensor], Tensor]
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from memory_truth import storage_bytes
 from torch import nn
 
-from torchsummary_plus.errors import StepError
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size
+from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import build_estimate
 from torchsummary_plus.memory.scaling import at_batch, scales
-from torchsummary_plus.memory_api import estimate_memory, max_batch_size
-from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 ROOT = Path(__file__).parents[1]
 DEVICES = ("cpu", "cuda")
@@ -128,7 +128,7 @@ def test_an_estimate_repeats(name: str, device: str) -> None:
 FIRST = """
 import torch
 from torch import nn
-from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.api.memory import estimate_memory
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU())
 first, second = (estimate_memory(model, (64,), 32) for _ in range(2))
 raise SystemExit(0 if first.log == second.log else 3)

@@ -11,10 +11,10 @@ from memory_truth import cpu_deltas, highest
 from releases import from_release
 from torch import Tensor, nn
 
-from torchsummary_plus.errors import ForwardError, StepError
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing import untouched
-from torchsummary_plus.tracing.stored import all_stored
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import ForwardError, StepError
+from torchsummary_plus.live.stored import all_stored
+from torchsummary_plus.step import untouched
 
 WIDTH = 64
 ROWS = 32

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from torchsummary_plus.errors import ForwardError
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.processor import has_tiles
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import ForwardError
+from torchsummary_plus.ops.processor import has_tiles
 
 CPU = torch.device("cpu")
 

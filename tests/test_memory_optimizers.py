@@ -14,8 +14,8 @@ from step_parts import WIDTH, block, rows, squared
 from torch import Tensor, nn
 
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
-from torchsummary_plus.memory_records import LEAST_DOUBT
-from torchsummary_plus.tracing.optimizers import NAMES
+from torchsummary_plus.data.memory_records import LEAST_DOUBT
+from torchsummary_plus.step.optimizers import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -26,7 +26,7 @@ from benchmarks.programs_judge import (
     Verdict,
 )
 from benchmarks.programs_text import HEADER, Program, Statement, StepText
-from torchsummary_plus.tracing.processor import has_tiles
+from torchsummary_plus.ops.processor import has_tiles
 
 COUNT = 150
 EXACT_SHARE = 0.86 if has_tiles() else 0.97

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weights_truth import agree, everything, rows
 
 from torchsummary_plus import summary
-from torchsummary_plus.memory_api import estimate_memory, max_batch_size, measure_memory
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size, measure_memory
 
 WIDE, NARROW = 256, 128
 WEIGHTS = 2 * WIDE * NARROW

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from memory_truth import measure_run
 from torch import Tensor, distributions, nn
 
-from torchsummary_plus.errors import StepError
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing import rehearsal
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.trace import rehearsal
 
 WIDTH = 64
 

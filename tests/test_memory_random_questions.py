@@ -10,7 +10,7 @@ import torch
 from memory_truth import measure_run
 from torch import Tensor, nn
 
-from torchsummary_plus.memory_api import estimate_memory
+from torchsummary_plus.api.memory import estimate_memory
 
 WIDTH = 32
 ROWS = 16

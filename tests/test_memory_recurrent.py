@@ -13,8 +13,8 @@ from torch.autograd import graph
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.tracing.versions import since
-from torchsummary_plus.tracing.workspace_rnn import RNN_FROM
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.cpu.recurrent import RNN_FROM
 
 pytestmark = pytest.mark.usefixtures("threads")
 

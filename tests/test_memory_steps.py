@@ -14,9 +14,9 @@ from memory_truth import measure_run
 from step_parts import WIDTH, block, rows, squared
 from torch import Tensor, nn
 
-from torchsummary_plus.errors import StepError
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.optimizers import NAMES
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.step.optimizers import NAMES
 
 ROOT = Path(__file__).parents[1]
 

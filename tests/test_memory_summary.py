@@ -12,14 +12,14 @@ import torch
 from test_memory_footprint import Tied
 from torch import nn
 
-from torchsummary_plus import progress
-from torchsummary_plus.api import summary
-from torchsummary_plus.cli import main
-from torchsummary_plus.errors import InputError
-from torchsummary_plus.memory_api import estimate_memory, max_batch_size
-from torchsummary_plus.model_summary import ModelSummary
+from torchsummary_plus.api import progress
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size
+from torchsummary_plus.api.table import summary
+from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.lines import flat_lines, tree_lines
+from torchsummary_plus.results.model_summary import ModelSummary
 
 ROOT = Path(__file__).parents[1]
 MEMORY = [name for name, column in COLUMNS.items() if column.of_memory]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
-from torchsummary_plus.memory_api import estimate_memory, measure_memory
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
 
 WIDTH = 64
 

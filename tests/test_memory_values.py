@@ -10,10 +10,10 @@ import torch
 from memory_truth import measure_run
 from torch import Tensor, nn
 
-from torchsummary_plus.errors import ForwardError
-from torchsummary_plus.memory_api import estimate_memory, measure_memory
-from torchsummary_plus.tracing import rehearsal
-from torchsummary_plus.tracing.inputs import real_input
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+from torchsummary_plus.data.errors import ForwardError
+from torchsummary_plus.live.inputs import real_input
+from torchsummary_plus.trace import rehearsal
 
 WIDTH = 64
 DEVICES = ("cpu", "cuda")

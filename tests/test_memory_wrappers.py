@@ -15,7 +15,7 @@ from weights_truth import agree, everything, rows
 from wrapped_tensors import Both, Scaled, Scaling, Slotted, Tagged
 
 from torchsummary_plus import summary
-from torchsummary_plus.memory_api import estimate_memory, max_batch_size
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 
 WIDTH = 96
 

@@ -24,9 +24,9 @@ from random_models import HOSTILE, Branches, law, looks, summaries
 from torch import nn
 
 from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
+from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.render.latex import latex_text
 from torchsummary_plus.render.table import Table, TableRow
-from torchsummary_plus.units import UNITS, one_line
 
 LAW = law(40)
 MEMORY = law(6)

@@ -24,16 +24,16 @@ from torch import nn
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, summary
-from torchsummary_plus.errors import MissingExtraError
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import MissingExtraError
+from torchsummary_plus.data.memory_records import ALL_KINDS, KINDS
 from torchsummary_plus.memory.gpus import find_gpu
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.memory_records import ALL_KINDS, KINDS
 from torchsummary_plus.render.bars import MEASURES
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.render.figure import CLASSES, GREY, LAYERS, STACK
 from torchsummary_plus.render.lines import flat_lines
 from torchsummary_plus.render.timeline import MOST_POINTS, spans, thinned
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 matplotlib.use("Agg")
 

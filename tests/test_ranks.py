@@ -16,10 +16,10 @@ from torch import distributed as dist
 from torch import nn
 
 from torchsummary_plus import estimate_memory, max_batch_size
-from torchsummary_plus.errors import InputError, StepError, SummaryError, UnsupportedError
+from torchsummary_plus.data.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
-from torchsummary_plus.memory_estimate import MemoryEstimate
 from torchsummary_plus.ranks.process_group import Rank
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 ROOT = Path(__file__).parents[1]
 RECORDED = (

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchsummary_plus.tracing.fakes import CPU, dress, fake_like
-from torchsummary_plus.tracing.reach import _is_library
-from torchsummary_plus.tracing.stored import stored
-from torchsummary_plus.tracing.world import _Memory
+from torchsummary_plus.live.fakes import CPU, dress, fake_like
+from torchsummary_plus.live.reach import _is_library
+from torchsummary_plus.live.stored import stored
+from torchsummary_plus.trace.swap import _Memory
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchsummary_plus import MemoryEstimate, ModelSummary
-from torchsummary_plus.cli import main
+from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.render.columns import COLUMNS
 
 ROOT = Path(__file__).parents[1]

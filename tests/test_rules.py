@@ -15,10 +15,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torchsummary_plus.tracing.rulebook import RULES, rule
-from torchsummary_plus.tracing.rules import ruled
-from torchsummary_plus.tracing.rules_views import VIEWS, View, viewed
-from torchsummary_plus.tracing.versions import since
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.shapes import ruled
+from torchsummary_plus.ops.shapes.registry import RULES, rule
+from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 
 CASES = 40
 FLOATS = (torch.float32, torch.float32, torch.bfloat16)

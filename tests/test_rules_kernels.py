@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.tracing.fakes import CPU, fake_like
-from torchsummary_plus.tracing.kernels import FakeKernels
-from torchsummary_plus.tracing.modules import ModuleTree
-from torchsummary_plus.tracing.passes import Pass
+from torchsummary_plus.live.fakes import CPU, fake_like
+from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.trace.kernels import FakeKernels
+from torchsummary_plus.trace.passes import Pass
 
 aten = torch.ops.aten
 

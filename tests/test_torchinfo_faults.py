@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import summary
-from torchsummary_plus.records import tensors
+from torchsummary_plus.data.records import tensors
 
 
 def mult_adds(model: nn.Module, *data: Tensor) -> int:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchsummary_plus import ForwardError, summary
-from torchsummary_plus.records import tensors
+from torchsummary_plus.data.records import tensors
 
 
 def rows_printed(text: str) -> list[str]:

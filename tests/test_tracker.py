@@ -21,8 +21,8 @@ from torch._subclasses import FakeTensorMode
 
 from examples.vgg import vgg19_features
 from torchsummary_plus import InputError, MemTracker, TrackReport
+from torchsummary_plus.data.tracking_records import TensorGroup, TrackPoint
 from torchsummary_plus.render.figure import in_units
-from torchsummary_plus.tracking_records import TensorGroup, TrackPoint
 
 matplotlib.use("agg")
 

@@ -17,7 +17,7 @@ from torch import nn
 from zoo import ZOO, Case
 
 from torchsummary_plus import ForwardError, summary
-from torchsummary_plus.errors import SummaryError
+from torchsummary_plus.data.errors import SummaryError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

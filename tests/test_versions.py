@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchsummary_plus.tracing import versions
+from torchsummary_plus.live import versions
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 from examples.resnet import resnet18
 from torchsummary_plus import InputError, MissingExtraError, ModelSummary, estimate_memory, summary
-from torchsummary_plus.extras import need_extra
-from torchsummary_plus.memory_records import KINDS
+from torchsummary_plus.data.extras import need_extra
+from torchsummary_plus.data.memory_records import KINDS
+from torchsummary_plus.data.units import UNITS
 from torchsummary_plus.render.table import Table
 from torchsummary_plus.render.totals import SIZES
-from torchsummary_plus.units import UNITS
-from torchsummary_plus.views import FORMATS, register_format
+from torchsummary_plus.results.views import FORMATS, register_format
 
 BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "MB": 10**6}
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.convs import Case, Seen, random_cases, seen, verdict
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.tracing.processor import has_avx512
+from torchsummary_plus.ops.processor import has_avx512
 
 ROOT = Path(__file__).parents[1]
 

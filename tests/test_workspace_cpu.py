@@ -10,8 +10,8 @@ from kernel_truth import Call, agree, aten
 from releases import from_release
 from torch import Tensor
 
-from torchsummary_plus.tracing.versions import since
-from torchsummary_plus.tracing.workspace_rnn import RNN_FROM
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.cpu.recurrent import RNN_FROM
 
 HALF, BOOL = torch.bfloat16, torch.bool
 

@@ -10,17 +10,17 @@ from releases import from_release
 from torch import nn
 from torch.nn import functional as F
 
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.memory_estimate import MemoryEstimate
-from torchsummary_plus.memory_records import MemoryLog
-from torchsummary_plus.tracing.attention_choice import Attention, attention_kernel
-from torchsummary_plus.tracing.fakes import standing_in_for
-from torchsummary_plus.tracing.inputs import make_example
-from torchsummary_plus.tracing.step import Step, record_step
-from torchsummary_plus.tracing.versions import since
-from torchsummary_plus.tracing.workspace import AMPERE, Capability, Workspaces
-from torchsummary_plus.tracing.workspace_cuda import RNN_STATE, workspace_bytes
-from torchsummary_plus.tracing.workspace_registry import Given, Phase, Taken
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.live.fakes import standing_in_for
+from torchsummary_plus.live.inputs import make_example
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
+from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Given, Phase, Taken
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.fake_steps import Step, record_step
+from torchsummary_plus.step.workspace import AMPERE, Capability, Workspaces
 
 VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
 CUDA = torch.device("cuda", 0)

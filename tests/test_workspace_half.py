@@ -18,9 +18,9 @@ from memory_truth import measure
 from test_workspace_conv import CASES
 from torch import Tensor, nn
 
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
-from torchsummary_plus.tracing.workspace import Workspaces
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
+from torchsummary_plus.step.workspace import Workspaces
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,8 +11,8 @@ from kernel_truth import Call, agree, aten, measured, predicted
 from memory_truth import measure
 from torch import Tensor, nn
 
-from torchsummary_plus.memory_api import estimate_memory
-from torchsummary_plus.tracing.workspace_registry import SCRATCH
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.ops.scratch.registry import SCRATCH
 
 pytestmark = pytest.mark.usefixtures("threads")
 

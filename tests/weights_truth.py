@@ -11,8 +11,8 @@ from memory_truth import cpu_changes
 from torch import nn
 from torch.profiler import record_function
 
-from torchsummary_plus.memory_api import estimate_memory, measure_memory
-from torchsummary_plus.tracing.stored import stored
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+from torchsummary_plus.live.stored import stored
 
 STEPS = "steps"
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]

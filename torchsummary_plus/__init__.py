@@ -4,54 +4,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import summary as summary
-    from .api import summary_string as summary_string
-    from .compare_api import compare as compare
-    from .comparison import Comparison as Comparison
-    from .errors import ForwardError as ForwardError
-    from .errors import InputError as InputError
-    from .errors import MissingExtraError as MissingExtraError
-    from .errors import StepError as StepError
-    from .errors import SummaryError as SummaryError
-    from .errors import UnsupportedError as UnsupportedError
-    from .explaining import explain as explain
-    from .explaining import explain_batch as explain_batch
+    from .api.compare import compare as compare
+    from .api.explain import explain as explain
+    from .api.explain import explain_batch as explain_batch
+    from .api.memory import estimate_memory as estimate_memory
+    from .api.memory import max_batch_size as max_batch_size
+    from .api.memory import measure_memory as measure_memory
+    from .api.table import summary as summary
+    from .api.table import summary_string as summary_string
+    from .api.tracker import MemTracker as MemTracker
+    from .data.errors import ForwardError as ForwardError
+    from .data.errors import InputError as InputError
+    from .data.errors import MissingExtraError as MissingExtraError
+    from .data.errors import StepError as StepError
+    from .data.errors import SummaryError as SummaryError
+    from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
-    from .memory_api import estimate_memory as estimate_memory
-    from .memory_api import max_batch_size as max_batch_size
-    from .memory_api import measure_memory as measure_memory
-    from .memory_estimate import MemoryEstimate as MemoryEstimate
-    from .model_summary import ModelSummary as ModelSummary
-    from .step_comparison import StepComparison as StepComparison
-    from .tracing.macs import register_formula as register_formula
-    from .track_report import TrackReport as TrackReport
-    from .tracker import MemTracker as MemTracker
+    from .ops.macs import register_formula as register_formula
+    from .results.comparison import Comparison as Comparison
+    from .results.memory_estimate import MemoryEstimate as MemoryEstimate
+    from .results.model_summary import ModelSummary as ModelSummary
+    from .results.step_comparison import StepComparison as StepComparison
+    from .results.track_report import TrackReport as TrackReport
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BatchSizeLimit": "memory.capacity",
-    "Comparison": "comparison",
-    "ForwardError": "errors",
-    "InputError": "errors",
-    "MemTracker": "tracker",
-    "MemoryEstimate": "memory_estimate",
-    "MissingExtraError": "errors",
-    "ModelSummary": "model_summary",
-    "StepComparison": "step_comparison",
-    "StepError": "errors",
-    "SummaryError": "errors",
-    "TrackReport": "track_report",
-    "UnsupportedError": "errors",
-    "compare": "compare_api",
-    "estimate_memory": "memory_api",
-    "explain": "explaining",
-    "explain_batch": "explaining",
-    "max_batch_size": "memory_api",
-    "measure_memory": "memory_api",
-    "register_formula": "tracing.macs",
-    "summary": "api",
-    "summary_string": "api",
+    "Comparison": "results.comparison",
+    "ForwardError": "data.errors",
+    "InputError": "data.errors",
+    "MemTracker": "api.tracker",
+    "MemoryEstimate": "results.memory_estimate",
+    "MissingExtraError": "data.errors",
+    "ModelSummary": "results.model_summary",
+    "StepComparison": "results.step_comparison",
+    "StepError": "data.errors",
+    "SummaryError": "data.errors",
+    "TrackReport": "results.track_report",
+    "UnsupportedError": "data.errors",
+    "compare": "api.compare",
+    "estimate_memory": "api.memory",
+    "explain": "api.explain",
+    "explain_batch": "api.explain",
+    "max_batch_size": "api.memory",
+    "measure_memory": "api.memory",
+    "register_formula": "ops.macs",
+    "summary": "api.table",
+    "summary_string": "api.table",
 }
 """The module each public name lives in, imported when the name is first asked for: `import torch` stays as it was."""
 

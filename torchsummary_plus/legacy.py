@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from . import tracker
-from .api import summary, summary_string
-from .errors import InputError
-from .model_summary import ModelSummary
-from .records import tensors
+from .api import tracker
+from .api.table import summary, summary_string
+from .data.errors import InputError
+from .data.records import tensors
+from .data.units import MIB, describe
 from .render.batch_formula import map_rows
-from .units import MIB, describe
+from .results.model_summary import ModelSummary
 
 __all__ = ["MemTracker", "ModelSize", "SizeEstimator", "modelsize", "summary", "summary_string"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CARDS = Path(__file__).parents[2] / "torchsummary_plus" / "tracing" / "cudnn" / "card_files"
+CARDS = Path(__file__).parents[2] / "torchsummary_plus" / "ops" / "scratch" / "cuda" / "cudnn" / "card_files"
 """The package's own, found without importing it: torch must not be loaded before the stand-ins are."""
 
 

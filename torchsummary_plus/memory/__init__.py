@@ -1,0 +1,1 @@
+"""Memory events replayed: allocators, attribution, footprint, capacity and the GPU registry. No torch."""

@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..errors import InputError, choice_error
-from ..units import MIB
+from ..data.errors import InputError, choice_error
+from ..data.units import MIB
 from .allocator_options import MIN_BLOCK, AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
 

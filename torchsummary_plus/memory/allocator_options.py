@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..errors import InputError, UnsupportedError, choice_error
-from ..units import MIB, describe
+from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.units import MIB, describe
 
 MIN_BLOCK = 512
 """Every block is a multiple of these bytes, unless ``roundup_power2_divisions`` says otherwise."""

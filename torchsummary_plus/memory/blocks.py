@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..units import MIB
+from ..data.units import MIB
 
 SMALL_SEGMENT = 2 * MIB
 OWN_SEGMENT = 10 * MIB

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from ..memory_records import MemoryLog, StepInfo
-from ..units import mebibytes
+from ..data.memory_records import MemoryLog, StepInfo
+from ..data.units import mebibytes
 from .scaling import at_batch, scales
 
 LARGEST_BATCH = 1 << 24

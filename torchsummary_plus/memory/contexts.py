@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..units import MIB
+from ..data.units import MIB
 
 Range = tuple[int, int]
 """The least and the most MiB."""

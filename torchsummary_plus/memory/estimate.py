@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
-from ..errors import InputError
-from ..memory_records import LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
-from ..units import MIB, describe
+from ..data.errors import InputError
+from ..data.memory_records import LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
+from ..data.units import MIB, describe
 from .allocator_options import AllocatorOptions
 from .attribution import (
     TimelinePoint,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..memory_records import MemoryLog, RowMemory
+from ..data.memory_records import MemoryLog, RowMemory
 from .attribution import Allocator, give_back, lifetimes, storage_kinds
 
 

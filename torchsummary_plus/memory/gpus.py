@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from ..errors import InputError
-from ..units import MIB, describe
+from ..data.errors import InputError
+from ..data.units import MIB, describe
 from .contexts import any_context_bytes, context_bytes
 
 GIB = 1024 * MIB

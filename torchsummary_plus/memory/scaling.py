@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from ..memory_records import MemoryLog, StorageSpec
+from ..data.memory_records import MemoryLog, StorageSpec
 
 
 def scales(low: MemoryLog, high: MemoryLog) -> bool:

@@ -1,0 +1,1 @@
+"""One rank of many: the step of a distributed model under a fake process group."""

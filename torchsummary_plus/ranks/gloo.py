@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..tracing.kernels import tensors_of
-from ..tracing.workspace_registry import scratch
+from ..ops.scratch.registry import scratch
+from ..trace.kernels import tensors_of
 
 SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
 

@@ -10,11 +10,11 @@ import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
 
-from ..errors import UnsupportedError
-from ..tracing.fakes import Fake, fake_like, new_fake
-from ..tracing.kernels import change_tensors, tensors_of, written
-from ..tracing.questions import Answers
-from ..tracing.semantics import StepKernels
+from ..data.errors import UnsupportedError
+from ..live.fakes import Fake, fake_like, new_fake
+from ..step.autograd.dispatch import StepKernels
+from ..trace.kernels import change_tensors, tensors_of, written
+from ..trace.questions import Answers
 from .kinds import RankLedger
 
 COLLECTIVES = "c10d"

@@ -10,8 +10,8 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
-from ..tracing.fakes import PRIM_DEVICE
-from ..tracing.passes import Pass, device_of
+from ..live.fakes import PRIM_DEVICE
+from ..trace.passes import Pass, device_of
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)

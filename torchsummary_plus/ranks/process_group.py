@@ -14,8 +14,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..errors import InputError, UnsupportedError
-from ..units import describe
+from ..data.errors import InputError, UnsupportedError
+from ..data.units import describe
 
 _REGISTRIES = (
     "_pg_map",

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError, StepError, SummaryError, UnsupportedError
-from ..memory_records import MemoryLog
-from ..tracing.at_one import Guesses
-from ..tracing.books import Books, tell_of_twins
-from ..tracing.embeddings import Embeddings, NeedsIntegerError
-from ..tracing.exchange import exchanging
-from ..tracing.fakes import standing_in_for, taken_for_tensors
-from ..tracing.inputs import Example
-from ..tracing.modules import ModuleTree
-from ..tracing.passes import Listener, deep_stack
-from ..tracing.questions import Answers
-from ..tracing.steps import Step
-from ..tracing.trace import eager
-from ..tracing.workspace import Capability
-from ..tracing.world import LOCK, restored
-from ..units import describe
+from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
+from ..data.memory_records import MemoryLog
+from ..data.units import describe
+from ..live.exchange import exchanging
+from ..live.fakes import standing_in_for, taken_for_tensors
+from ..live.inputs import Example
+from ..live.modules import ModuleTree
+from ..step.bookkeeping import Books, tell_of_twins
+from ..step.runner import Step
+from ..step.workspace import Capability
+from ..trace.at_one import Guesses
+from ..trace.embeddings import Embeddings, NeedsIntegerError
+from ..trace.passes import Listener, deep_stack
+from ..trace.questions import Answers
+from ..trace.run import eager
+from ..trace.swap import LOCK, restored
 from . import gloo  # noqa: F401 - its rules register themselves
 from .cuda import cuda_alone
 from .ddp import ddp_alone

@@ -16,7 +16,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..tracing.fakes import Fake, is_plain
+from ..live.fakes import Fake, is_plain
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Tables as text, Markdown, LaTeX, HTML, CSV, JSON, diagrams and plots. No torch."""

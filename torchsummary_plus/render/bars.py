@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import InputError, choice_error
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
 from ..memory.estimate import Estimate
-from ..report import Report
-from ..units import describe
+from ..report.report import Report
 from .columns import COLUMNS, check_view
 from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, legend_below, tidy
 from .lines import Line, flat_lines

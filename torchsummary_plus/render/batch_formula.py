@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..data.records import tensors
+from ..data.units import in_unit
 from ..memory.capacity import BatchSizeLimit
-from ..records import tensors
-from ..report import Report, Row
-from ..units import in_unit
+from ..report.report import Report, Row
 from .arithmetic import minus, number, product, quotient, total
 from .explanation import Explanation, Step, bytes_of, in_words
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import InputError, choice_error
-from ..report import Report
-from ..units import describe, structure_text
+from ..data.errors import InputError, choice_error
+from ..data.units import describe, structure_text
+from ..report.report import Report
 from .lines import STYLES, Line
 from .table import Value
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..comparing import Compared
-from ..errors import choice_error
+from ..data.errors import choice_error
+from ..report.comparison import Compared
 from .comparison_tables import figures_table
 from .figure import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, TEXT, VERMILLION, Place, elided, in_thousands, in_units, tidy
 from .table import Cell, TableRow

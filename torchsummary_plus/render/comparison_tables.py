@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..alignment import Layer, align
-from ..comparing import Compared, Entry
-from ..units import mebibytes, structure_text
+from ..data.units import mebibytes, structure_text
+from ..report.alignment import Layer, align
+from ..report.comparison import Compared, Entry
 from .columns import COLUMNS, DEFAULT_COLUMNS, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow, Total

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from ..extras import need_extra
+from ..data.extras import need_extra
 from .table import Table
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import InputError, choice_error
-from ..report import Report
+from ..data.errors import InputError, choice_error
+from ..report.report import Report
 from .columns import check_view
 from .diagram_classes import class_lines
 from .diagram_flow import flow_lines

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from ..report import Report, Row
-from ..units import structure_text
+from ..data.units import structure_text
+from ..report.report import Report, Row
 from .diagram_text import counted, safe
 
 WORDLESS = re.compile(r"[A-Z][A-Za-z0-9]{2,}")

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
-from ..report import Report, Row
-from ..units import structure_text
+from ..data.units import structure_text
+from ..report.report import Report, Row
 from .diagram_text import counted, safe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..units import one_line
+from ..data.units import one_line
 
 SPECIAL = re.compile(r"[^A-Za-z0-9 .,:\[\]/+_-]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+]")
 """Characters special to Mermaid, HTML or Markdown (which Mermaid interprets in labels)."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ..report import Row
-from ..units import structure_text
+from ..data.units import structure_text
+from ..report.report import Row
 from . import explain_layers as _explain_layers  # noqa: F401  (importing it fills the registry)
 from .arithmetic import Expr, number, product, total
 from .explain_registry import Figure, Layer, Rule, rule_of

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..errors import InputError
-from ..records import Setting, TensorSpec, tensors
-from ..report import Row
+from ..data.errors import InputError
+from ..data.records import Setting, TensorSpec, tensors
+from ..report.report import Row
 from .arithmetic import Expr
 
 Shape = tuple[int, ...]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ..records import TensorSpec
-from ..units import in_unit
+from ..data.records import TensorSpec
+from ..data.units import in_unit
 from .arithmetic import Expr, number, product
 from .latex import escape
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from ..extras import need_extra
+from ..data.extras import need_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

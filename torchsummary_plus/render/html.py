@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from ..units import one_line
+from ..data.units import one_line
 from .table import Cell, Field, Table, Value
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..data.units import in_unit, one_line
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
-from ..units import in_unit, one_line
 from .figure import LAYERS, in_units
 from .html import markup
 from .memory_text import kind_label, place, title

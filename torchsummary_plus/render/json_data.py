@@ -12,10 +12,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ..codec import Codec, Schema
-from ..errors import InputError
-from ..memory_records import Doubt, ModuleCall, Moment, StorageSpec
-from ..units import describe
+from ..data.codec import Codec, Schema
+from ..data.errors import InputError
+from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
+from ..data.units import describe
 
 VERSION = 1
 """The schema version: raised whenever a field is added, changed or removed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from unicodedata import normalize
 
-from ..units import one_line
+from ..data.units import one_line
 from .table import Cell, Table, TableRow
 
 PAGE_LINES = 40

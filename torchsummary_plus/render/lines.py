@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..memory_records import RowMemory
-from ..report import Report, Row, flat_rows
+from ..data.memory_records import RowMemory
+from ..report.report import Report, Row, flat_rows
 
 UnknownOps = tuple[tuple[str, int], ...]
 

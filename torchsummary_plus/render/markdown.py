@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..units import one_line
+from ..data.units import one_line
 from .table import Cell, Table
 
 INDENT = "&nbsp;" * 4

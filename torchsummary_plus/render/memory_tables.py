@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import InputError, choice_error
+from ..data.errors import InputError, choice_error
+from ..data.memory_records import ALL_KINDS
+from ..data.units import mebibytes
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
-from ..memory_records import ALL_KINDS
-from ..units import mebibytes
 from .columns import check_layout
 from .memory_text import holders, kind_label, not_confirmed, place, title
 from .table import Cell, Field, Table, TableRow, Total

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..data.units import in_unit, mebibytes
 from ..memory.estimate import Estimate
-from ..units import in_unit, mebibytes
 
 ASSUMPTIONS = 3
 """How many assumptions are shown."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..data.memory_records import ALL_KINDS
+from ..data.units import mebibytes
 from ..memory.estimate import Estimate
-from ..memory_records import ALL_KINDS
-from ..units import mebibytes
 from .memory_text import kind_label, place, title
 from .table import Cell, Field, Table, TableRow
 

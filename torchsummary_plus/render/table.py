@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Union
 
-from ..units import in_unit
+from ..data.units import in_unit
 
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..report import Report
+from ..report.report import Report
 from .columns import COLUMNS, check_view, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow

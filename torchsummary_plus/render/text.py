@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from tabulate import TableFormat, tabulate
 
-from ..report import Report
-from ..units import one_line
+from ..data.units import one_line
+from ..report.report import Report
 from .columns import Column, check_view, chosen_columns
 from .lines import STYLES
 from .table import Table, Total, total_with_unit

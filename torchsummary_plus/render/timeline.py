@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..data.errors import InputError
+from ..data.units import describe
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu
-from ..units import describe
 from .figure import COLUMN_WIDTH, INK, LAYERS, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..report import Report
-from ..units import mebibytes
+from ..data.units import mebibytes
+from ..report.report import Report
 from .table import Cell, Field, Total
 
 COUNTS = {

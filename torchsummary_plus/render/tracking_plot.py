@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
-from ..tracking_records import Tracking, TrackPoint
+from ..data.errors import InputError
+from ..data.tracking_records import Tracking, TrackPoint
 from .figure import BLACK, GREEN, ORANGE, SKY, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
 
 if TYPE_CHECKING:

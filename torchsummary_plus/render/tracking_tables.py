@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import choice_error
-from ..tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
-from ..units import mebibytes
+from ..data.errors import choice_error
+from ..data.tracking_records import TensorGroup, Tracking, TrackPoint, WatchedModule
+from ..data.units import mebibytes
 from .table import Cell, Field, Table, TableRow, Value
 
 

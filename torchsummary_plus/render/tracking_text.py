@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..tracking_records import TensorGroup, TrackPoint
-from ..units import MIB
+from ..data.tracking_records import TensorGroup, TrackPoint
+from ..data.units import MIB
 
 MOST_OWNERS = 3
 """The most owners named on a line."""

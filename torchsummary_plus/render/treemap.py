@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ..data.units import in_unit
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
-from ..units import in_unit
 from .memory_text import kind_label
 
 SMALLEST = 1 / 1500

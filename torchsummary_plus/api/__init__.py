@@ -1,0 +1,1 @@
+"""The calls: arguments checked at the border, results returned."""

@@ -1,0 +1,198 @@
+"""The shell command: prints a model's table to stdout.
+
+Exit codes: 0 for success; 1 if building or running the model failed; 2 for invalid arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ... import __version__
+from ...data.errors import InputError, SummaryError
+from ...results.model_summary import ModelSummary
+from ..table import summary
+from .models import build_model, find, importable, parse_place
+from .options import (
+    SIZE_HELP,
+    add_memory_options,
+    add_model_options,
+    add_pass_options,
+    add_table_options,
+    one_or_all,
+    parse_pairs,
+    parse_sizes,
+    saved,
+    split,
+    step_options,
+)
+
+EXAMPLES = """\
+examples:
+  torchsummary-plus examples/vgg.py:vgg16 3,224,224
+  torchsummary-plus torchvision.models:resnet50 3,224,224 --kwargs num_classes=10
+  torchsummary-plus examples/llama.py:llama2_70b 4096 --meta --style tree --depth 2
+  torchsummary-plus my_models.py:TwoInputs 3,64,64 10 --dtypes float32,int64
+  torchsummary-plus examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --gpu "RTX 4090"
+  torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
+  torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)
+  torchsummary-plus examples/vgg.py:vgg16  (without a size: names and parameters only)
+  torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
+"""
+
+BRANCHES = str.maketrans("├└│─", "|`|-")
+"""ASCII stand-ins for the tree's glyphs, for outputs that cannot encode them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command on ``argv`` (default: the command line) and return its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser, run = summary_parser(), table
+    if words[:1] == ["compare"]:
+        from .compare import compare_parser, comparison  # Imported here: a plain table starts faster without it.
+
+        parser, run, words = compare_parser(), comparison, words[1:]
+    arguments = parser.parse_intermixed_args(words)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # The model's own prints are not part of the table.
+            text = run(arguments)
+    except InputError as error:
+        return fail(error, 2)
+    except SummaryError as error:
+        return fail(error, 1)
+    show(text)
+    return 0
+
+
+def summary_parser() -> argparse.ArgumentParser:
+    """Return the parser of the main command."""
+    parser = argparse.ArgumentParser(
+        prog="torchsummary-plus",
+        description="Print the layer table of a PyTorch model: shapes, parameters, multiply-adds, memory. "
+        "To compare models, see torchsummary-plus compare --help.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("model", metavar="MODEL", help="package.module:callable or path/to/file.py:callable")
+    parser.add_argument("sizes", metavar="SIZE", nargs="*", help=SIZE_HELP)
+    add_model_options(parser)
+    add_pass_options(parser)
+    add_table_options(parser)
+    group = add_memory_options(parser)
+    group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
+    group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
+    group.add_argument("--rank", metavar="N", type=int, default=0, help="the rank to estimate; default: 0")
+    return parser
+
+
+def table(arguments: argparse.Namespace) -> str:
+    """Return the table for parsed arguments. Raises :class:`SummaryError`."""
+    place = parse_place(arguments.model)
+    if arguments.max_batch and arguments.gpu is None:
+        raise InputError("--max-batch needs --gpu, the memory to fit in")
+    if arguments.world_size is not None:
+        return rank_table(arguments, place)
+    memory = memory_options(arguments)
+    with importable(place):
+        model = build_model(find(*place), parse_pairs(arguments.kwargs), arguments.meta)
+        sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
+        result = summary(
+            model,
+            sizes,
+            arguments.batch_size,
+            arguments.device,
+            dtypes,
+            depth=arguments.depth,
+            col_names=split(arguments.columns),
+            mode=arguments.mode,
+            run=arguments.run,
+            style=arguments.style,
+            functional=arguments.functional,
+            memory=memory,
+            verbose=0,
+        )
+        answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
+    return "\n".join([str(result), *answers, *saved(result, arguments.output)])
+
+
+def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
+    """The memory of one rank's step; MODEL is its builder. Raises :class:`SummaryError`."""
+    from ...memory.gpus import named_gpu
+    from ..memory import estimate_memory, max_batch_size
+
+    step = {"mode": "train", **(step_options(arguments) or {})}
+    card = None if step.pop("gpu", None) is None else named_gpu(arguments.gpu)
+    device = arguments.device or (None if arguments.gpu is None else "cuda")
+    world = {"world_size": arguments.world_size, "rank": arguments.rank, "device": device}
+    with importable(place):
+        build = partial(find(*place), **parse_pairs(arguments.kwargs))
+        sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
+        asked: dict[str, Any] = {"dtypes": dtypes, **step, **world}
+        name = None if card is None else card.name
+        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), gpu=name, **asked)
+        lines = [str(estimate)]
+        if arguments.gpu is not None:
+            fits = "fits" if estimate.fits(arguments.gpu) else "does not fit"
+            lines.append(f"A batch of {estimate.info.batch_size:,} {fits} in {arguments.gpu}")
+        if arguments.max_batch:
+            lines.append(str(max_batch_size(build, sizes, arguments.gpu, **asked)))
+    return "\n".join([*lines, *saved(estimate, arguments.output)])
+
+
+def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return ``summary``'s ``memory`` argument, with the GPU that ``--gpu`` names; None if no estimate is wanted."""
+    step = step_options(arguments)
+    if arguments.gpu is None or step is None:
+        return step
+    from ...memory.gpus import named_gpu
+
+    card = named_gpu(arguments.gpu)
+    return {**step, "device": arguments.device or "cuda", "gpu": None if card is None else card.name}
+
+
+def answers_of(
+    arguments: argparse.Namespace, result: ModelSummary, model: Any, sizes: Any, dtypes: Any, options: Any
+) -> list[str]:
+    """Return the lines that say whether the step fits in ``--gpu``, and which batch is the largest that does."""
+    from ..memory import max_batch_size  # Imported here: a plain table starts faster without it.
+
+    assert result.memory is not None  # ``--gpu`` implies an estimate.
+    fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
+    lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
+    if arguments.max_batch:
+        step = {name: value for name, value in options.items() if name != "gpu"}
+        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, **step)))
+    return lines
+
+
+def fail(error: SummaryError, code: int) -> int:
+    """Print an error to stderr and return the exit code."""
+    print(f"torchsummary-plus: {printable(str(error), sys.stderr.encoding)}", file=sys.stderr)
+    return code
+
+
+def show(text: str) -> None:
+    """Print, ignoring a pipe closed by its reader."""
+    try:
+        print(printable(text, sys.stdout.encoding), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # So that the flush at exit does not fail.
+
+
+def printable(text: str, encoding: str) -> str:
+    """Return the text in a form the encoding can represent: ASCII tree branches, and "?" for other characters.
+
+    >>> printable("└─fc (Linear)", "utf-8"), printable("└─fc (Linear)", "ascii")
+    ('└─fc (Linear)', '`-fc (Linear)')
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(BRANCHES).encode(encoding, "replace").decode(encoding)
+    return text

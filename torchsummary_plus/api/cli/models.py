@@ -1,0 +1,94 @@
+"""Find and build the models named on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import operator
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...data.errors import InputError, SummaryError, choice_error
+from ...data.units import describe
+
+
+class BuildError(SummaryError, RuntimeError):
+    """The model could not be built: its constructor or function failed."""
+
+
+def build_model(found: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
+    """Call a class or function and return the model; return a model that is already built as it is.
+
+    Raises :class:`InputError` for keyword arguments without a callable, :class:`BuildError` if the call fails.
+    """
+    if isinstance(found, nn.Module) or not callable(found):
+        if kwargs or on_meta:
+            raise InputError(f"MODEL is {describe(found)}, not a callable: it takes no --kwargs and no --meta")
+        return found
+    try:
+        with torch.device("meta") if on_meta else contextlib.nullcontext():
+            return found(**kwargs)
+    except Exception as error:
+        raise BuildError(f"the model cannot be built: {type(error).__name__}: {error}") from error
+
+
+def find(source: str, name: str) -> Any:
+    """Return a dotted name of a module or file. Raises :class:`InputError` with the closest matches."""
+    module = import_source(source)
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError as error:
+        near = difflib.get_close_matches(name, vars(module), n=5)
+        like = f"; similar names: {', '.join(near)}" if near else ""
+        raise InputError(f"{source} has no {name}{like}") from error
+
+
+def import_source(source: str) -> ModuleType:
+    """Import a dotted name or a file. Raises :class:`InputError` if it is missing or fails to import."""
+    try:
+        return import_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:
+        raise InputError(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file under a name that does not shadow another module."""
+    spec = importlib.util.spec_from_file_location(f"file_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # The name ends in ".py".
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def parse_place(word: str) -> tuple[str, str]:
+    """Split ``source:name`` into a module or file and a name in it. Raises :class:`InputError`.
+
+    >>> parse_place("torchvision.models:resnet50")
+    ('torchvision.models', 'resnet50')
+    """
+    source, _, name = word.rpartition(":")
+    if not source or not name:
+        raise choice_error("MODEL", word, ["package.module:callable", "path/to/file.py:callable"])
+    return source, name
+
+
+@contextlib.contextmanager
+def importable(*places: tuple[str, str]) -> Iterator[None]:
+    """Temporarily put the working directory and the files' folders first in ``sys.path``: files can import siblings."""
+    before = list(sys.path)
+    files = (Path(source) for source, _ in places if source.endswith(".py"))
+    sys.path[:0] = [os.getcwd(), *(str(file.resolve().parent) for file in files)]
+    try:
+        yield
+    finally:
+        sys.path[:] = before

@@ -1,0 +1,156 @@
+"""The options shared by the shell commands, and how they are parsed."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from ...data.errors import InputError, choice_error
+from ...render.columns import COLUMNS, DEFAULT_COLUMNS
+from ...render.lines import STYLES
+from ...results.views import Views
+from ..table import MODES, RUNS
+
+MEMORY_MODES = ("train", "eval")
+CUDNN = ("auto", "ask", "rule")
+
+
+SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for building a model."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--kwargs",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="keyword argument of the callable, a Python literal or plain text; can be repeated",
+    )
+    group.add_argument("--meta", action="store_true", help='build it on the "meta" device: shapes without weights')
+
+
+def add_pass_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for running the model."""
+    group = parser.add_argument_group("forward pass")
+    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="-1, the default, leaves the batch open")
+    group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
+    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="for all inputs, or one per input: float32,int64")
+    group.add_argument("--mode", default="same", help=f"{one_of(MODES)}; same, the default, keeps the model's mode")
+    group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake runs on shapes alone, real computes")
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the table's contents."""
+    group = parser.add_argument_group("table")
+    group.add_argument("--style", default="torchsummary", help=f"{one_of(STYLES)}; default: torchsummary")
+    group.add_argument("--depth", metavar="N", type=int, help="deepest level to show; default: all")
+    group.add_argument(
+        "--columns",
+        metavar="NAME[,NAME...]",
+        help=f"any of {', '.join(COLUMNS)}; default: {','.join(DEFAULT_COLUMNS)}",
+    )
+    group.add_argument("--functional", action="store_true", help="also show functional operations")
+    group.add_argument("--output", metavar="FILE", help="also save to a new file: .md, .tex, .csv, .json, .html, ...")
+
+
+def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options of a memory estimate; any of them turns the estimate on."""
+    group = parser.add_argument_group("memory estimate of a step")
+    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(MEMORY_MODES)}; default: train")
+    group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer: sgd, adam, adamw, ...")
+    group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
+    group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
+    group.add_argument(
+        "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
+    )
+    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: how its workspaces are known; auto by default")
+    return group
+
+
+def one_of(names: Sequence[str] | dict[str, Any]) -> str:
+    """Return names as a list for a help text."""
+    return ", ".join(names)
+
+
+def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the step's options, at least its mode; None if no estimate was asked for."""
+    asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
+    given = {name: word for name, word in asked.items() if word is not None}
+    if arguments.memory is None and not given:
+        return None
+    if arguments.memory not in (None, *MEMORY_MODES):
+        raise choice_error("--memory", arguments.memory, MEMORY_MODES)
+    return {"mode": arguments.memory or "train", **given}
+
+
+def saved(result: Views, path: str | None) -> list[str]:
+    """Save a result if a path is given, and return a line that says so. Raises :class:`InputError`."""
+    if path is None:
+        return []
+    try:
+        return [f"Saved to {result.save(path)}"]
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Parse ``key=value`` words as keyword arguments.
+
+    >>> parse_pairs(["num_classes=10", "widths=(8, 16)", "act=relu"])
+    {'num_classes': 10, 'widths': (8, 16), 'act': 'relu'}
+    """
+    pairs = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key.isidentifier():
+            raise choice_error("--kwargs", word, ["key=value"])
+        try:
+            pairs[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            pairs[key] = value
+    return pairs
+
+
+def parse_sizes(words: Sequence[str]) -> list[Any] | dict[str, Any] | None:
+    """Parse sizes into ``summary``'s ``input_size``; None without any.
+
+    >>> parse_sizes(["3,224,224", "10"]), parse_sizes(["ids=128"]), parse_sizes([])
+    ([(3, 224, 224), (10,)], {'ids': (128,)}, None)
+    """
+    if not words:
+        return None
+    named = [word.rpartition("=") for word in words]
+    sizes = [parse_size(size) for _, _, size in named]
+    names = [name for name, _, _ in named]
+    if not any(names):
+        return sizes
+    if not all(names):
+        raise InputError(f"sizes are {' '.join(words)}; accepted: all positional (3,32,32) or all named (x=3,32,32)")
+    return dict(zip(names, sizes))
+
+
+def parse_size(word: str) -> Any:
+    """Parse one size. Raises :class:`InputError`."""
+    try:
+        size = ast.literal_eval(word)
+        return (size,) if isinstance(size, int) else size
+    except (ValueError, SyntaxError) as error:
+        raise choice_error("SIZE", word, ["3,224,224", "10", "()"]) from error
+
+
+def split(word: str | None) -> list[str] | None:
+    """Split a comma-separated list; None stays None.
+
+    >>> split("output_size, num_params"), split(None)
+    (['output_size', 'num_params'], None)
+    """
+    return None if word is None else [part.strip() for part in word.split(",")]
+
+
+def one_or_all(words: list[str] | None) -> str | list[str] | None:
+    """Return a single word on its own, to apply to all inputs."""
+    return words[0] if words is not None and len(words) == 1 else words

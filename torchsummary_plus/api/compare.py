@@ -1,0 +1,230 @@
+"""`compare`: models, or the memory of steps, side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any, overload
+
+from torch import nn
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+from ..memory.gpus import named_gpu
+from ..render.columns import check_layout
+from ..render.comparison_tables import shared_names
+from ..report.comparison import Entry, StepPeaks
+from ..report.report import Report
+from ..results.comparison import Comparison
+from ..results.memory_estimate import MemoryEstimate
+from ..results.model_summary import ModelSummary, View
+from ..results.step_comparison import StepComparison
+from .memory import estimate_memory, max_batch_size
+from .step_options import MODES
+from .table import summary
+
+OPTIONS = tuple(
+    name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
+)
+"""What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
+
+TRAINING = ("optimizer", "loss", "targets", "train_step")
+"""The options of a step that are of no use to inference."""
+
+
+@overload
+def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> StepComparison: ...
+
+
+@overload
+def compare(
+    *models: nn.Module | ModelSummary | Mapping[str, Any],
+    input_size: Any = None,
+    batch_size: int = -1,
+    names: Sequence[str] | None = None,
+    memory: str | Mapping[str, Any] | None = None,
+    device: Any = None,
+    dtypes: Any = None,
+    input_data: Any = None,
+    mode: str = "same",
+    run: str = "auto",
+    functional: bool = False,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    ratios: bool = False,
+    changes_only: bool = False,
+) -> Comparison: ...
+
+
+def compare(
+    *models: Any | ModelSummary | Mapping[str, Any],
+    input_size: Any = None,
+    batch_size: int = -1,
+    names: Sequence[str] | None = None,
+    memory: str | Mapping[str, Any] | None = None,
+    device: Any = None,
+    dtypes: Any = None,
+    input_data: Any = None,
+    mode: str = "same",
+    run: str = "auto",
+    functional: bool = False,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    ratios: bool = False,
+    changes_only: bool = False,
+) -> Comparison | StepComparison:
+    """Compare models: their totals with the best value marked, and their layers aligned by type and shapes.
+
+    Results of :func:`estimate_memory` and :func:`measure_memory` are compared with each other: the peak by kind and by
+    phase, and requested, allocated, reserved and device bytes. They accept only ``names``.
+
+    Args:
+        models: two or more models, results of :func:`summary`, or dicts with an entry's own options: ``model``,
+            ``name``, ``memory``, and any of ``input_size``, ``batch_size``, ``device``, ``dtypes``, ``input_data``,
+            ``mode``, ``run`` and ``functional``, which override those of the call. A summary is used as it is; its own
+            ``memory`` supplies the memory figures.
+        names: names of the entries; class names by default.
+        memory: "train" or options of :func:`estimate_memory` add the peaks of a training and an inference step ("eval":
+            of inference only); an open batch counts as 1. With the option ``gpu``, a GPU's name or an amount such as
+            "24GiB", the largest batch that fits is added.
+        style, depth, col_names: the layer table's, as in :func:`summary`; every model has the same columns.
+        ratios: also show each figure's ratio to the first model's.
+        changes_only: leave out layers that all models share.
+
+    Other arguments are those of :func:`summary`, and apply to entries that are not summaries.
+
+    Raises:
+        InputError: an argument is not one of the accepted values.
+        ForwardError: the forward of a model failed.
+        StepError: another part of its training step failed.
+
+    >>> from torch import nn
+    >>> small, large = (nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 2)) for n in (4, 16))
+    >>> c = compare(small, large, input_size=(8,), names=["small", "large"])
+    >>> [entry.report.total_params for entry in c.entries], c.aligned()
+    ([46, 178], ((1, 1), (2, 2), (3, 3)))
+    """
+    check_layout(style, depth)
+    common = {
+        "input_size": input_size,
+        "batch_size": batch_size,
+        "device": device,
+        "dtypes": dtypes,
+        "input_data": input_data,
+        "mode": mode,
+        "run": run,
+        "functional": functional,
+    }
+    if any(isinstance(model, MemoryEstimate) for model in models):
+        return _steps(models, names)
+    if len(models) < 2:
+        raise InputError(f"there are {len(models)} models; accepted: two or more")
+    entries = [_entry(model, common, memory) for model in models]
+    called = _names([entry.name for entry in entries], names)
+    columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
+    result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
+    shared_names(result, columns)  # Columns of memory are there only where all have them.
+    return result
+
+
+def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
+    """Steps that were predicted or measured, side by side."""
+    for estimate in estimates:
+        if not isinstance(estimate, MemoryEstimate):
+            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates alone, or models")
+    if len(estimates) < 2:
+        raise InputError("there is 1 estimate; accepted: two or more")
+    own = ["measured" if one.info.measured else "predicted" for one in estimates]
+    return StepComparison(tuple(_names(own, names)), tuple(estimates))
+
+
+def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
+    """A name for each entry: the one given, else its ``own``, numbered where several share it."""
+    if names is not None:
+        if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
+            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different ones")
+        return [str(name) for name in names]
+    many, met = Counter(own), Counter[str]()
+    called = []
+    for name in own:
+        met[name] += 1
+        called.append(f"{name} ({met[name]})" if many[name] > 1 else name)
+    return called
+
+
+def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | None) -> Entry:
+    """What is compared of a model, a summary, or a dict of options over the common ones; its name is not final."""
+    if isinstance(given, ModelSummary):
+        return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
+    own = dict(given) if isinstance(given, Mapping) else {"model": given}
+    accepted = ("model", "name", "memory", *(name for name in OPTIONS if name != "model"))
+    for option in own:
+        if option not in accepted:
+            raise choice_error("option of an entry", option, accepted)
+    model, name, asked = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
+    options = {**common, **own}
+    step = _step(memory, asked)
+    if step is None:
+        done = summary(model, **options, verbose=0)
+        return Entry(name or done.rows[0].class_name, _report(done))
+    gpu = step.pop("gpu", None)
+    if gpu is not None:
+        card = named_gpu(gpu)
+        step.update(gpu=None if card is None else card.name, device=step.get("device", options["device"]) or "cuda")
+    done = summary(model, **options, memory=step, verbose=0)
+    return Entry(name or done.rows[0].class_name, _report(done), _peaks(model, done, options, step, gpu))
+
+
+def _report(result: ModelSummary) -> Report:
+    """The numbers of a summary without the way it is shown."""
+    return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
+
+
+def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The options of a step: later ones go before earlier ones. None where none is asked for."""
+    if all(memory is None for memory in memories):
+        return None
+    options: dict[str, Any] = {"mode": "train"}
+    for memory in memories:
+        if isinstance(memory, Mapping):
+            options.update(memory)
+        elif memory is not None:
+            options["mode"] = memory
+    if options["mode"] not in MODES:
+        raise choice_error("memory", options["mode"], [*MODES, "a dict of options of estimate_memory"])
+    return options
+
+
+def _peaks_of(result: ModelSummary) -> StepPeaks | None:
+    """What a summary that was made before tells of its step."""
+    if result.memory is None:
+        return None
+    info, peak = result.memory.info, result.memory.peak_bytes
+    train = info.mode == "train"
+    return StepPeaks(info, peak if train else None, None if train else peak, info.gpu)
+
+
+def _peaks(
+    model: Any, done: ModelSummary, options: Mapping[str, Any], step: Mapping[str, Any], gpu: Any
+) -> StepPeaks | None:
+    """The peaks of a training and of an inference step, and the largest batch that fits in ``gpu``."""
+    found = _peaks_of(done)
+    assert found is not None  # The summary was asked for it.
+    given = {name: options[name] for name in ("device", "dtypes", "input_data")}
+    if step["mode"] == "train":
+        forward = {
+            name: value for name, value in step.items() if name not in ("optimizer", "loss", "targets", "train_step")
+        }
+        batch = {"batch_size": found.batch_size}
+        inference = estimate_memory(model, options["input_size"], **{**given, **batch, **forward, "mode": "eval"})
+        found = replace(found, inference_peak_bytes=inference.peak_bytes)
+    if gpu is None:
+        return found
+    any_batch = {name: value for name, value in step.items() if name not in ("gpu", "batch_size")}
+    largest = max_batch_size(model, options["input_size"], gpu, **{**given, **any_batch})
+    return replace(found, gpu=str(gpu), max_batch_size=largest.batch_size)

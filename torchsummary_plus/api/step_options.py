@@ -1,0 +1,135 @@
+"""StepOptions: the options of a step, shared by the calls that predict memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..data.errors import InputError, choice_error
+from ..data.memory_records import SUMMED, MemoryLog, StepInfo
+from ..data.units import MIB, describe
+from ..live.inputs import as_device, as_dtype
+from ..live.modules import ModuleTree
+from ..memory.allocator_options import AllocatorOptions
+from ..memory.gpus import GPU, find_gpu, named_gpu
+from ..ops.scratch.cuda.cudnn.asking import AUTO, HOW, RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
+from ..step.fake_steps import placed
+from ..step.losses import as_loss
+from ..step.runner import Step
+
+MODES = ("train", "eval")
+BACKENDS = ("cpu", "cuda")
+AUTOCAST = (torch.bfloat16, torch.float16)
+"""The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step does and where it runs; see :func:`estimate_memory` for each option."""
+
+    mode: str = "train"
+    optimizer: Any = None
+    loss: Any = None
+    targets: Any = None
+    autocast: Any = None
+    train_step: Callable[..., Any] | None = None
+    keep_output: bool = False
+    steps: int = 2
+    device: Any = None
+    gpu: str | None = None
+    allocator: str | None = None
+    cudnn: str = AUTO
+
+    def step(self) -> Step:
+        """Return the validated step. Raises :class:`InputError`."""
+        if self.mode not in MODES:
+            raise choice_error("mode", self.mode, MODES)
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
+        if self.train_step is not None and not callable(self.train_step):
+            raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
+        if self.train_step is not None and (self.loss is not None or self.targets is not None):
+            raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
+        kind = None if self.autocast is None else as_dtype(self.autocast)
+        if kind not in (None, *AUTOCAST):
+            raise choice_error("autocast", kind, [None, *AUTOCAST])
+        loss = as_loss(self.loss, self.targets)
+        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
+
+    def card(self) -> GPU | None:
+        """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
+        return None if self.gpu is None else find_gpu(self.gpu)
+
+    def asker(self, device: torch.device) -> Cudnn:
+        """cuDNN for the card that was named, else for the one that is here. Raises :class:`InputError`."""
+        if self.cudnn not in HOW:
+            raise choice_error("cudnn", self.cudnn, HOW)
+        if device.type != "cuda":
+            return Cudnn(how=RULE)
+        gpu = self.card()
+        if gpu is None:
+            return Cudnn(local_card(device.index or 0) or known_cards()["a100"], self.cudnn)
+        return Cudnn(figures_of(gpu), self.cudnn)
+
+    def place(self, tree: ModuleTree) -> torch.device:
+        """Return the step's device: the given one, else CUDA if a GPU is named, else the model's.
+
+        Raises :class:`InputError`, also for a GPU on a device other than CUDA.
+        """
+        given = as_device(self.device)
+        device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
+        if self.gpu is not None and device.type != "cuda":
+            raise InputError(
+                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a card: device='cuda', "
+                "or none"
+            )
+        if device.type not in BACKENDS:
+            raise choice_error("device", device.type, BACKENDS)
+        return device
+
+    def allocation(self) -> AllocatorOptions:
+        """Return the allocator's options. Raises :class:`InputError`."""
+        if self.allocator is None:
+            return AllocatorOptions.from_environment()
+        return AllocatorOptions.parse(self.allocator)
+
+
+def figures_of(gpu: GPU) -> Card | None:
+    """A card as cuDNN sees it; None where no card of its kind is known.
+
+    >>> figures_of(find_gpu("RTX 3080")).like, figures_of(find_gpu("RTX 3080")).multiprocessors
+    ('NVIDIA GeForce RTX 3090', 68)
+    """
+    own = next((card for card in known_cards().values() if named_gpu(card.name) is gpu), None)
+    return own or nearest_card(gpu.name, gpu.compute_capability, gpu.usable_bytes // MIB)
+
+
+def step_info(
+    step: Step, device: torch.device, card: GPU | None, tree: ModuleTree, batch: int, log: MemoryLog
+) -> StepInfo:
+    """Describe the step of a log."""
+    trains, own = step.mode == "train", step.train_step
+    parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
+    dtypes = Counter(str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point)
+    loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
+    return StepInfo(
+        device=str(device),
+        batch_size=batch,
+        mode=step.mode,
+        optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
+        autocast="" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+        gpu="" if card is None else card.name,
+        dtype=" and ".join(name for name, _ in dtypes.most_common()),
+        loss=loss if trains and own is None else "",
+        train_step="" if own is None or not trains else called(own),
+    )
+
+
+def called(given: Any) -> str:
+    """Return the name of an optimizer or function: the given string, else that of the callable or class."""
+    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)

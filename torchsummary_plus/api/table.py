@@ -1,0 +1,113 @@
+"""`summary` and `summary_string`: arguments are checked here, and the work is done below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+from ..live.inputs import as_device, make_example
+from ..render.columns import check_view
+from ..report.report import build_report
+from ..results.model_summary import ModelSummary, View, as_summary
+from ..trace.passes import no_collection
+from ..trace.run import Options, trace
+from .notebook import show
+
+MODES = ("same", "train", "eval")
+RUNS = ("auto", "fake", "real")
+
+
+def summary(
+    model: nn.Module,
+    input_size: Any = None,
+    batch_size: int = -1,
+    device: Any = None,
+    dtypes: Any = None,
+    *,
+    input_data: Any = None,
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    mode: str = "same",
+    run: str = "auto",
+    style: str = "torchsummary",
+    functional: bool = False,
+    memory: str | Mapping[str, Any] | None = None,
+    verbose: int = 1,
+) -> ModelSummary:
+    """Print the layer table of a model and return its numbers.
+
+    Args:
+        model: any ``nn.Module``; it is left unchanged, bit for bit, even if its forward fails.
+        input_size: sizes without the batch axis: ``(3, 224, 224)`` for one input, a list of sizes for several, or a
+            dict of sizes for keyword arguments; without it and ``input_data`` the table is static.
+        batch_size: -1 leaves it open: bytes are for a batch of 1, and axes that scale with the batch print as -1.
+        device: a name or ``torch.device``; None for the model's own. A fake pass on CUDA needs no GPU.
+        dtypes: one for all inputs or one per input: torch dtypes, or tensor types such as ``torch.LongTensor``;
+            None for the model's floating dtype, or integers where an embedding comes first.
+        input_data: instead of sizes, a tensor or a nested structure of tensors: a tuple for positional arguments, a
+            dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
+            first tensor, or the length of a list of images: ``([image, ...],)``.
+        depth: the deepest level with lines of its own; deeper levels fold into the line above them.
+        col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
+            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
+            ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``, ``peak_bytes``,
+            ``grad_bytes``, ``optimizer_bytes``.
+        mode: "train" or "eval" during the pass; "same" keeps each module's mode.
+        run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
+        style: "torchsummary" (flat) or "tree" (nested).
+        functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
+        memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
+            memory columns; an open batch counts as 1.
+        verbose: 0 prints nothing.
+
+    Raises:
+        InputError: an argument is not one of the accepted values.
+        ForwardError: the model's forward failed.
+
+    >>> from torch import nn
+    >>> s = summary(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), verbose=0)
+    >>> s.total_params, s.total_mult_adds, s.rows[1].output_bytes
+    (36, 32, 16)
+    """
+    _check(model, mode, run)
+    names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    check_view(style, depth, names, memory is not None)
+    example = make_example(input_size, batch_size, dtypes, input_data)
+    with no_collection():
+        done = trace(model, example, Options(run, mode, as_device(device), functional))
+        result = as_summary(build_report(done), View(style, depth, names))
+        if memory is not None:
+            from .memory_columns import memory_of  # What else need not wait for: a table alone is quicker without it.
+
+            given = {"batch_size": max(1, batch_size), "device": device, "dtypes": dtypes, "input_data": input_data}
+            estimate, rows = memory_of(model, input_size, given, memory, done, result.rows)
+            result = replace(result, row_memory=rows, memory=estimate)
+        if verbose:
+            show(result)
+    return result
+
+
+def summary_string(
+    model: nn.Module, input_size: Any, batch_size: int = -1, device: Any = None, dtypes: Any = None
+) -> tuple[str, tuple[int, int]]:
+    """Return the table as text and ``(total_params, trainable_params)``, as torchsummary's function does.
+
+    >>> from torch import nn
+    >>> summary_string(nn.Linear(8, 4), (8,))[1]
+    (36, 36)
+    """
+    result = summary(model, input_size, batch_size, device, dtypes, verbose=0)
+    return str(result), (result.total_params, result.trainable_params)
+
+
+def _check(model: Any, mode: str, run: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+    for what, value, accepted in (("mode", mode, MODES), ("run", run, RUNS)):
+        if value not in accepted:
+            raise choice_error(what, value, accepted)

@@ -1,0 +1,200 @@
+"""MemTracker: the real memory of live tensors, line by line."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TextIO
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
+from ..live.inputs import as_device
+from ..render.tracking_text import opening_text, point_text
+from ..results.track_report import TrackReport
+from ..watch.meters import default_device, device_memory, empty_cache
+from ..watch.population import Population
+
+OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)
+
+
+class MemTracker(ContextDecorator):
+    """Report at each :meth:`track` which tensors appeared and disappeared, and what the device holds.
+
+    A storage counts once, by its own bytes, however many tensors share it; gradients and optimizer state are named
+    after their owners. No tensor is kept alive. Tensors held only by the autograd graph appear only in the device's
+    totals.
+
+    Args:
+        detail: list the tensors as well as the totals.
+        path: a file to append to, or a folder for a new file; None writes to ``stream``.
+        device: the device to watch; None for CUDA's current one, else MPS, else the CPU.
+        stream: where to write without a path; None for standard output.
+
+    As a context manager or decorator it tracks at entry and exit.
+
+    >>> import io
+    >>> tracker = MemTracker(stream=io.StringIO(), device="cpu")
+    >>> tracker.track().label
+    ''
+    >>> kept = torch.zeros(1000, dtype=torch.int16)
+    >>> tracker.track("a thousand").appeared[0].nbytes
+    2000
+    """
+
+    def __init__(
+        self, detail: bool = True, path: str | Path | None = None, device: Any = None, stream: TextIO | None = None
+    ) -> None:
+        self.detail = detail
+        self.device = _indexed(as_device(device))
+        self._file = None if path is None else _log_file(Path(path))
+        self._stream = stream
+        self._population = Population()
+        self._since: tuple[list[Holding], list[Holding]] = [], []
+        self._points: list[TrackPoint] = []
+        self._modules: list[WatchedModule] = []
+        self._population.begin()
+
+    def track(self, label: str | None = None) -> TrackPoint:
+        """Write and return the changes since the last call; the first call lists all live tensors."""
+        came, went = self._changes()
+        caller = _caller()
+        storages, nbytes = self._population.live(str(self.device))
+        point = TrackPoint(
+            label=label or "",
+            file=Path(caller.f_code.co_filename).name,
+            line=caller.f_lineno,
+            function=caller.f_code.co_name,
+            time=f"{datetime.now():%d-%b-%y-%H:%M:%S}",
+            appeared=grouped(came),
+            gone=grouped(went),
+            storages=storages,
+            tensor_bytes=nbytes,
+            memory=device_memory(self.device),
+        )
+        self._write(("" if self._points else opening_text(point)) + point_text(point, self.detail))
+        self._points.append(point)
+        return point
+
+    def clear_cache(self) -> None:
+        """Collect garbage and release the caching allocator's unused memory to the device."""
+        gc.collect()
+        empty_cache(self.device)
+
+    @contextmanager
+    def watch(self, model: nn.Module) -> Iterator[MemTracker]:
+        """Inside the block, also record how much live tensors grow during each module's calls."""
+        watch = _Watch(self._live_bytes)
+        handles = [handle for path, module in model.named_modules() for handle in watch.hook(path, module)]
+        try:
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._modules += watch.modules()
+
+    def report(self) -> TrackReport:
+        """Return everything seen so far as data, with every format and a plot."""
+        return TrackReport(str(self.device), tuple(self._points), tuple(self._modules))
+
+    def close(self) -> None:
+        """Stop following tensors, and remove the garbage collector's callback."""
+        self._population.end()
+
+    def __enter__(self) -> MemTracker:
+        self.track()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.track()
+
+    def _changes(self) -> tuple[list[Holding], list[Holding]]:
+        """What came and went on the device since the last point; not what came and went again."""
+        self._live_bytes()
+        came, went = ({id(one): one for one in found if one.device == str(self.device)} for found in self._since)
+        self._since = [], []
+        return [came[key] for key in came if key not in went], [went[key] for key in went if key not in came]
+
+    def _live_bytes(self) -> int:
+        came, went = self._population.update()
+        self._since[0].extend(came)
+        self._since[1].extend(went)
+        return self._population.live(str(self.device))[1]
+
+    def _write(self, text: str) -> None:
+        if self._file is None:
+            (self._stream or sys.stdout).write(text)
+        else:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+class _Watch:
+    """The calls of modules while they are watched, each between a hook before and one after it."""
+
+    def __init__(self, live_bytes: Callable[[], int]) -> None:
+        self._live_bytes = live_bytes
+        self._open: list[tuple[int, list[int]]] = []
+        self._seen: dict[str, WatchedModule] = {}
+
+    def hook(self, path: str, module: nn.Module) -> list[RemovableHandle]:
+        """Hooks on a module; the second one also runs where the forward fails."""
+        self._seen[path] = WatchedModule(path, type(module).__name__, 0, 0, 0, 0)
+        return [
+            module.register_forward_pre_hook(self._before, prepend=True),
+            module.register_forward_hook(partial(self._after, path), always_call=True),
+        ]
+
+    def modules(self) -> list[WatchedModule]:
+        """Those that were called, in the order of the model."""
+        return [one for one in self._seen.values() if one.calls]
+
+    def _before(self, *_: Any) -> None:
+        self._open.append((self._live_bytes(), []))
+
+    def _after(self, path: str, *_: Any) -> None:
+        before, inner = self._open.pop()
+        live = self._live_bytes()
+        if self._open:
+            self._open[-1][1].append(live - before)
+        seen = self._seen[path]
+        self._seen[path] = replace(
+            seen,
+            calls=seen.calls + 1,
+            added_bytes=seen.added_bytes + live - before,
+            own_bytes=seen.own_bytes + live - before - sum(inner),
+            highest_bytes=max(seen.highest_bytes, live),
+        )
+
+
+def _indexed(device: torch.device | None) -> torch.device:
+    """A device as tensors on it name theirs: CUDA with its index."""
+    if device is None:
+        return default_device()
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _log_file(path: Path) -> Path:
+    """The file to append to; in a folder one that is named after the time."""
+    return path / f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt" if path.is_dir() else path
+
+
+def _caller() -> FrameType:
+    """The innermost frame that is neither this file's nor the standard library's for decorators."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename in OWN_FILES and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

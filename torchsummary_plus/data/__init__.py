@@ -1,0 +1,1 @@
+"""Plain data: frozen records, units, errors and their JSON. No torch."""

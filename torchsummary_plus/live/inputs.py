@@ -1,0 +1,254 @@
+"""The user's sizes, tensors and dicts -> example arguments, for any batch, fake or real."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+from . import compat
+from .structures import all_tensors, first_tensor, replace_tensors
+
+MASK = 1 << 21
+"""Elements up to which a whole-number tensor keeps its values in a fake pass, so that they can steer the forward."""
+
+SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """What to call the model with. ``batch_size`` is None while the batch is open, and fixed with ``data``.
+
+    ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    batch_size: int | None
+    is_data: bool
+
+    def sized(self) -> list[Sized]:
+        """The inputs known by size only, in order."""
+        found: list[Sized] = []
+        for value in (*self.args, *self.kwargs.values()):
+            _map_sized(value, found.append)
+        return found
+
+    def nbytes(self, default: torch.dtype) -> int:
+        """The bytes of its tensors, with a batch of at least 1; those sized without a dtype are of ``default``."""
+        batch, held = self.batch_size or 1, all_tensors((self.args, self.kwargs))
+        sized = (prod(one.size) * batch * (one.dtype or default).itemsize for one in self.sized())
+        return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
+        """The same with the dtype of the sized input number ``index`` (in order) set."""
+        count = iter(range(10**9))
+
+        def change(sized: Sized) -> Sized:
+            return dataclasses.replace(sized, dtype=dtype) if next(count) == index else sized
+
+        args = tuple(_map_sized(value, change) for value in self.args)
+        return dataclasses.replace(self, args=args, kwargs={k: _map_sized(v, change) for k, v in self.kwargs.items()})
+
+
+def make_example(
+    input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
+) -> Example | None:
+    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`."""
+    if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
+        raise InputError(f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1")
+    if input_data is not None:
+        if input_size is not None:
+            raise InputError("input_size and input_data were both given; accepted: one of them")
+        args, kwargs = _split(input_data)
+        return Example(args, kwargs, _batch_of((*args, *kwargs.values())), True)
+    if input_size is None:
+        if dtypes is not None:
+            raise InputError(
+                "dtypes were given without input_size; accepted with input_data: tensors of the dtype meant"
+            )
+        return None
+    batch = None if batch_size == -1 else int(batch_size)
+    if isinstance(input_size, Mapping):
+        named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))
+        return Example((), named, batch, False)
+    sizes = [input_size] if _is_size(input_size) else input_size
+    if not isinstance(sizes, (list, tuple)) or not sizes:
+        raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}")
+    return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+
+
+def _batch_of(values: Sequence[Any]) -> int:
+    """The first axis of the first tensor; or the number of pictures in a list of them, which have no batch axis."""
+    for value in values:
+        first = first_tensor(value)
+        if first is not None:
+            return len(value) if isinstance(value, list) and all(map(_is_picture, value)) else first.size(0)
+    return 1
+
+
+def _is_picture(value: Any) -> bool:
+    """Whether it is a tensor of (channels, height, width), with as many channels as pictures have."""
+    return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
+
+
+def as_sized(value: Any) -> Sized | None:
+    """A size without the batch axis; None for a value of another kind."""
+    return _one_sized(value, None) if _is_size(value) else None
+
+
+def _is_size(value: Any) -> bool:
+    return _is_whole(value) or (
+        isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(_is_whole, value))
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is an integer, Python's or numpy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
+    given = _dtypes(dtypes, len(sizes))
+    return [_one_sized(size, dtype) for size, dtype in zip(sizes, given)]
+
+
+def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
+    if _is_size(size):
+        axes = tuple(map(int, (size,) if _is_whole(size) else size))
+        if any(axis < 0 for axis in axes):
+            raise InputError(f"input_size {describe(size)} has a negative axis; sizes are given without the batch axis")
+        return Sized(axes, dtype)
+    if isinstance(size, (list, tuple)) and size:
+        return [_one_sized(inner, dtype) for inner in size]
+    raise InputError(f"input_size holds {describe(size)}; accepted: {SIZES}")
+
+
+def _dtypes(dtypes: Any, count: int) -> list[torch.dtype | None]:
+    if dtypes is None:
+        return [None] * count
+    if not isinstance(dtypes, (list, tuple)):
+        return [as_dtype(dtypes)] * count
+    if len(dtypes) != count:
+        raise InputError(
+            f"{len(dtypes)} dtypes for {count} inputs; accepted: one for each input, or a single one for all"
+        )
+    return [as_dtype(dtype) for dtype in dtypes]
+
+
+def as_dtype(value: Any) -> torch.dtype:
+    """A torch dtype from itself, from a tensor type such as ``torch.LongTensor``, or from its name.
+
+    >>> as_dtype(torch.LongTensor), as_dtype("bfloat16")
+    (torch.int64, torch.bfloat16)
+    """
+    if isinstance(value, str):
+        value = getattr(torch, value.removeprefix("torch."), value)
+    value = getattr(value, "dtype", value)
+    if isinstance(value, torch.dtype):
+        return value
+    raise choice_error("dtype", value, [torch.float32, torch.int64, "any other torch.dtype", torch.LongTensor])
+
+
+def as_device(value: Any) -> torch.device | None:
+    """A device from a name of any index, a ``torch.device``, or None for the model's own."""
+    if value is None or isinstance(value, torch.device):
+        return value
+    try:
+        return torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise choice_error("device", value, [None, "cpu", "cuda", "cuda:1", "any other torch.device"]) from error
+
+
+def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """User data as positional and keyword arguments."""
+    if isinstance(data, Mapping):
+        return (), {str(name): value for name, value in data.items()}
+    if type(data) is tuple and len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
+        return tuple(data[0]), dict(data[1])
+    if type(data) in (tuple, list):
+        return tuple(data), {}
+    return (data,), {}
+
+
+def with_batch(example: Example, batch: int) -> Example:
+    """The same example with another batch.
+
+    Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, those
+    whose values no fake pass reads (the others, and those of more than ``MASK`` elements) on the meta device.
+    """
+    before = example.batch_size
+    if not example.is_data or before is None or batch == before:
+        return dataclasses.replace(example, batch_size=batch)
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return grown(tensor, before, batch)
+
+    args = tuple(replace_tensors(value, change) for value in example.args)
+    kwargs = {name: replace_tensors(value, change) for name, value in example.kwargs.items()}
+    return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
+
+
+def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
+    """A tensor for another batch, if its first axis is that of the one ``before``; else as it is."""
+    if batch == before or not tensor.dim() or tensor.shape[0] != before:
+        return tensor
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if is_whole and tensor.numel() // max(1, tensor.shape[0]) * batch <= MASK:
+        return tensor[torch.arange(batch, device=tensor.device) % tensor.shape[0]]
+    layout = compat.suggest_memory_format(tensor)
+    empty = torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta", memory_format=layout)
+    return empty.requires_grad_(tensor.requires_grad)
+
+
+def realise(
+    example: Example,
+    batch: int,
+    default: torch.dtype,
+    make: Callable[[Sequence[int], torch.dtype], torch.Tensor],
+    convert: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
+    """Arguments for one pass: sizes by ``make``, the user's tensors by ``convert``; and the made ones in order."""
+    made: list[torch.Tensor] = []
+
+    def fill(sized: Sized) -> torch.Tensor:
+        made.append(make((batch, *sized.size), sized.dtype or default))
+        return made[-1]
+
+    def one(value: Any) -> Any:
+        return replace_tensors(value, convert) if example.is_data else _map_sized(value, fill)
+
+    return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, made
+
+
+def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
+    if isinstance(value, Sized):
+        return change(value)
+    if isinstance(value, list):
+        return [_map_sized(item, change) for item in value]
+    return value
+
+
+def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor to run for real: uniform in [0, 1) where the dtype has such values, else zeros. Moves no global RNG."""
+    if device.type == "meta":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        generator = torch.Generator("cpu").manual_seed(0)
+        return torch.rand(tuple(shape), dtype=wide, generator=generator, device="cpu").to(device=device, dtype=dtype)
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)

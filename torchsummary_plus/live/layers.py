@@ -1,0 +1,59 @@
+"""nn.Module -> LayerSpec: how a layer was made, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from ..data.records import LayerSpec, ParameterSpec, Setting
+
+UNDECLARED = {
+    "MultiheadAttention": ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn"),
+    "RNNCellBase": ("num_chunks",),
+}
+"""What a class of ``torch.nn`` holds constant and does not declare so."""
+
+PLAIN = frozenset({bool, int, str, type(None)})
+
+
+def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
+    """How a module was made; None where torch knows nothing of it and it has no parameters."""
+    kind = type(module)
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _declared(kind)
+    base, names = _KNOWN[kind]
+    settings = tuple((name, value) for name in names for is_plain, value in [_plain(module, name)] if is_plain)
+    known = [p for p in parameters if p.shape or p.numel]  # A lazy parameter has no shape yet.
+    if not settings and not known:
+        return None
+    return LayerSpec(base, settings, tuple((p.name, p.shape, p.dtype) for p in known))
+
+
+_KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
+"""Classes that were met, as long as they live."""
+
+
+def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
+    """The nearest class that ``torch.nn`` exports, and the names of what it holds constant."""
+    bases = [one for one in kind.__mro__ if one.__module__.startswith("torch.nn.") and one is not nn.Module]
+    exported = [one.__name__ for one in bases if getattr(nn, one.__name__, None) is one]
+    if not exported:
+        return "", ()
+    declared = [name for one in bases for name in vars(one).get("__constants__", ())]
+    more = [name for one in bases for name in UNDECLARED.get(one.__name__, ())]
+    return exported[0], tuple(dict.fromkeys(declared + more))
+
+
+def _plain(module: nn.Module, name: str) -> tuple[bool, Setting]:
+    """Whether a module has a plain value by a name, and that value."""
+    value: Any = getattr(module, name, ...)
+    kind = type(value)
+    if kind in PLAIN or (kind is float and isfinite(value)):
+        return True, value
+    if isinstance(value, (tuple, list)) and all(type(item) is int for item in value):
+        return True, tuple(value)
+    return False, None

@@ -1,0 +1,201 @@
+"""nn.Module -> ModuleSpecs: the tree as it stands, every parameter and buffer known by tensor and by storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.records import ModuleSpec, ParameterSpec
+from . import compat
+from .layers import layer_spec
+from .offloading import execution_device
+from .stored import stored
+from .structures import dtype_name, held_bytes, logical_shape
+
+CPU = torch.device("cpu")
+_COMPUTING = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+class ModuleTree:
+    """The distinct modules of a model, each at the first path that leads to it, with their specs.
+
+    ``unregistered`` is the index from which modules follow that only a plain list, tuple or dict holds.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules: list[nn.Module] = []
+        self.index: dict[int, int] = {}
+        self.paths: list[str] = []
+        self.names: list[str] = []
+        self.parents: list[int | None] = []
+        self.children: list[list[int]] = []
+        self.aliases: dict[int, list[tuple[int, str]]] = {}
+        self._walk(model)
+        self.unregistered = len(self.modules)
+        self._find_unregistered()
+
+    def size(self) -> int:
+        """How many children the modules have registered at present."""
+        return sum(len(module._modules) for module in self.modules)
+
+    def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
+        """Pre-order over registered children, without recursion: models nest deeper than Python likes."""
+        stack: list[tuple[nn.Module, int | None, str]] = [(model, parent, name)]
+        while stack:
+            module, above, called = stack.pop()
+            known = self.index.get(id(module))
+            if known is not None:
+                if above is not None:
+                    self.aliases.setdefault(known, []).append((above, called))
+                continue
+            index = self._add(module, above, called)
+            stack.extend((child, index, key) for key, child in reversed(module._modules.items()) if child is not None)
+
+    def _add(self, module: nn.Module, parent: int | None, name: str) -> int:
+        index = self.index[id(module)] = len(self.modules)
+        self.modules.append(module)
+        self.paths.append(self.join(parent, name))
+        self.names.append(name)
+        self.parents.append(parent)
+        self.children.append([])
+        if parent is not None:
+            self.children[parent].append(index)
+        return index
+
+    def join(self, parent: int | None, name: str) -> str:
+        """The path of a child called ``name`` in module ``parent``."""
+        return name if parent is None or not self.paths[parent] else f"{self.paths[parent]}.{name}"
+
+    def _find_unregistered(self) -> None:
+        """Modules in plain lists, tuples and dicts: nn.Module does not see them, a forward may call them."""
+        position = 0
+        while position < len(self.modules):
+            for attribute, value in list(vars(self.modules[position]).items()):
+                if value.__class__ in _PLAIN and value and attribute not in _BOOKKEEPING:
+                    for name, module in _modules_in(value, attribute):
+                        if id(module) not in self.index:
+                            self._walk(module, position, name)
+            position += 1
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Every parameter and then every buffer of the registered modules, as often as they are held."""
+        held = self.modules[: self.unregistered]
+        parameters = [p for module in held for p in module._parameters.values() if p is not None]
+        return parameters + [b for module in held for b in module._buffers.values() if b is not None]
+
+    def device(self) -> torch.device:
+        """Where the model runs: with its first parameter or buffer, else on the CPU; one on ``meta`` as on the CPU."""
+        device = execution_device(self.modules) or next((tensor.device for tensor in self.tensors()), CPU)
+        return CPU if device.type == "meta" else device
+
+    def dtype(self) -> torch.dtype:
+        """The dtype the model computes in: that of its first parameter in such a type, else torch's default."""
+        return next((t.dtype for t in self.tensors() if t.dtype in _COMPUTING), torch.get_default_dtype())
+
+    def specs(self) -> tuple[ModuleSpec, ...]:
+        """One record per module, in the order of ``modules``."""
+        keys = _Keys()
+        return tuple(self._spec(index, module, keys) for index, module in enumerate(self.modules))
+
+    def _spec(self, index: int, module: nn.Module, keys: _Keys) -> ModuleSpec:
+        parameters = [keys.spec(n, p, p.requires_grad) for n, p in module._parameters.items() if p is not None]
+        parameters += [keys.spec(name, tensor, False) for name, tensor in packed_parameters(module)]
+        buffers = [keys.spec(name, b, False) for name, b in module._buffers.items() if b is not None]
+        return ModuleSpec(
+            index, self.paths[index], self.names[index], class_name(module), self.parents[index],
+            tuple(self.children[index]), tuple(parameters), tuple(buffers),
+            _whole_numbers(getattr(module, "kernel_size", None)), _whole_number(getattr(module, "groups", None)),
+            isinstance(module, CONTAINERS), index < self.unregistered, layer_spec(module, parameters),
+        )  # fmt: skip
+
+    def path_from(self, caller: int | None, module: int) -> str:
+        """The path by which ``caller`` reaches a module: its own path, or that of an alias below the caller."""
+        if caller is None or module not in self.aliases:
+            return self.paths[module]
+        prefix = self.paths[caller] + "." if self.paths[caller] else ""
+        below = [self.join(parent, name) for parent, name in self.aliases[module]]
+        return next((path for path in [self.paths[module], *below] if path.startswith(prefix)), self.paths[module])
+
+
+_PLAIN = frozenset({list, tuple, dict})
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+
+
+def _modules_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(value, nn.Module):
+        yield path, value
+    elif depth < 4 and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _modules_in(item, f"{path}.{key}", depth + 1)
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _modules_in(item, f"{path}.{position}", depth + 1)
+
+
+class _Keys:
+    """Numbers tensors and storages in the order they are met."""
+
+    def __init__(self) -> None:
+        self.met: list[torch.Tensor] = []
+        self.tensors: dict[int, int] = {}
+        self.storages: dict[Any, int] = {}
+
+    def spec(self, name: str, tensor: torch.Tensor, trainable: bool) -> ParameterSpec:
+        self.met.append(tensor)
+        key = self.tensors.setdefault(id(tensor), len(self.tensors))
+        if nn.parameter.is_lazy(tensor):
+            return ParameterSpec(name, key, (), dtype_name(tensor.dtype), 0, trainable, ())
+        shape = logical_shape(tensor)
+        storages = dict(map(self._storage, stored(tensor) or [tensor]))
+        return ParameterSpec(
+            name, key, shape, dtype_name(tensor.dtype), prod(shape), trainable, tuple(storages.items())
+        )
+
+    def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """The number and the bytes of the storage that a tensor lies in; of one that has none, of its elements."""
+        self.met.append(tensor)
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
+            place, nbytes = ("storage", storage._cdata), storage.nbytes()
+        else:
+            place, nbytes = ("tensor", id(tensor)), held_bytes(tensor)
+        return self.storages.setdefault(place, len(self.storages)), nbytes
+
+
+def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights and biases that a quantized module keeps packed, out of reach of ``parameters()``."""
+    for name, value in vars(module).items():
+        if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
+            for position, tensor in enumerate(_unpacked(value)):
+                yield f"{name}.{position}", tensor
+
+
+def _unpacked(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, torch.ScriptObject):
+        opened = getattr(state, "unpack", None) or getattr(state, "__getstate__")  # noqa: B009 (typeshed knows neither)
+        yield from _unpacked(opened())
+    elif isinstance(state, (list, tuple)):
+        for item in state:
+            yield from _unpacked(item)
+
+
+def class_name(module: nn.Module) -> str:
+    """The class as the source calls it, also for a scripted module."""
+    return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _whole_numbers(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, (tuple, list)) and value and all(_whole_number(v) is not None for v in value):
+        return tuple(value)
+    return (value,) if _whole_number(value) is not None else None

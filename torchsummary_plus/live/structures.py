@@ -1,0 +1,224 @@
+"""Whatever a module takes or gives: its tensors found, described, replaced."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from ..data.records import Group, Structure, TensorSpec
+from . import compat
+
+DEEPEST = 12
+"""Nesting below which tensors are no longer looked for: nothing real nests deeper, and cycles end here."""
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
+
+
+def describe_tensors(value: Any) -> Structure:
+    """The tensors of a value, nested as they are in it; plain values in between are left out, None where no tensor is.
+
+    >>> describe_tensors({"a": torch.zeros(2, 3), "n": 7})
+    Group(items=(TensorSpec(shape=(2, 3), dtype='float32', nbytes=24, batch_axes=()),), names=('a',))
+    """
+    return _describe(value, 0)
+
+
+def _describe(value: Any, depth: int) -> Structure:
+    if isinstance(value, torch.Tensor):
+        return describe_tensor(value)
+    if isinstance(value, _PLAIN) or depth > DEEPEST:
+        return None
+    items: list[Structure] = []
+    names: list[str] = []
+    for name, item in parts(value):
+        found = _describe(item, depth + 1)
+        if found is not None:
+            items.append(found)
+            names.append(str(name))
+    if not items:
+        return None
+    return Group(tuple(items), None if isinstance(value, (list, tuple, set, frozenset)) else tuple(names))
+
+
+def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
+    """The tensors of a call; a call with one argument that holds any is described by that argument alone."""
+    found = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
+    return found[0] if len(found) == 1 else (Group(tuple(found)) if found else None)
+
+
+def describe_tensor(tensor: torch.Tensor) -> Structure:
+    """Shape, dtype and bytes of the elements; a nested tensor with ragged rows is the group of its rows."""
+    if tensor.is_nested:
+        with compat.no_modes():
+            return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
+    if tensor.layout is torch.strided and not is_wrapper(tensor):
+        return _strided_spec(tensor.shape, tensor.dtype)
+    return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
+
+
+@lru_cache(maxsize=4096)
+def _strided_spec(shape: torch.Size, dtype: torch.dtype) -> TensorSpec:
+    return TensorSpec(tuple(shape), dtype_name(dtype), shape.numel() * dtype.itemsize)
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as records name it.
+
+    >>> dtype_name(torch.bfloat16)
+    'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes the elements take: of a wrapper or a sparse tensor those of its parts, of any other every element.
+
+    >>> held_bytes(torch.eye(4).to_sparse())
+    80
+    """
+    parts = inner_tensors(tensor)
+    return sum(map(held_bytes, parts)) if parts else tensor.numel() * tensor.element_size()
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
+    torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
+    torch.sparse_coo: ("_values", "_indices"),
+}
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the elements of a wrapper or of a sparse tensor; none of one that holds its own.
+
+    >>> [tuple(part.shape) for part in inner_tensors(torch.eye(3).to_sparse())]
+    [(3,), (2, 3)]
+    """
+    if tensor.layout in _COMPRESSED:
+        with compat.no_modes():
+            return [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]]
+    return [getattr(tensor, name) for name in inner_names(tensor)] if is_wrapper(tensor) else []
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's class dispatches its operators itself, to tensors inside that hold the elements."""
+    kind = type(tensor)
+    if kind not in _WRAPPERS:
+        dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        _WRAPPERS[kind] = dispatches and not _has_storage(tensor) and bool(inner_names(tensor))
+    return _WRAPPERS[kind]
+
+
+_WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def inner_names(tensor: torch.Tensor) -> list[str]:
+    """The attributes of a wrapper that hold the tensors inside: of those that it is flattened to, else of all."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    names = (*vars(tensor), *slot_names(tensor)) if flatten is None else flatten()[0]
+    return [name for name in names if isinstance(getattr(tensor, name, None), torch.Tensor)]
+
+
+def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of the weight that a tensor stands for: of packed elements (bitsandbytes) that of the original one."""
+    state = getattr(tensor, "quant_state", None)
+    return tuple(getattr(state, "shape", None) or tensor.shape)
+
+
+def parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The named parts of a container or object, in order: items, keys and values, fields, attributes."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from enumerate(value)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield field.name, getattr(value, field.name, None)
+    elif not callable(value):
+        yield from getattr(value, "__dict__", {}).items()
+        yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
+
+
+def slot_names(value: Any) -> list[str]:
+    """The names in the ``__slots__`` of an object's classes, as attributes are asked for."""
+    names = []
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                names.append(f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name)
+    return names
+
+
+def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
+    """A copy of a value with every tensor changed; containers and objects are copied, never written to."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, _PLAIN) or depth > DEEPEST:
+        return value
+    if isinstance(value, tuple):
+        items = [replace_tensors(item, change, depth + 1) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    changed = {name: replace_tensors(item, change, depth + 1) for name, item in parts(value)}
+    if all(changed[name] is item for name, item in parts(value)):
+        return value
+    twin = copy.copy(value)
+    if isinstance(value, (Mapping, list)):
+        for name, item in changed.items():
+            twin[name] = item
+    elif isinstance(value, (set, frozenset)):
+        twin = type(value)(changed.values())
+    else:
+        for name, item in changed.items():
+            object.__setattr__(twin, name, item)
+    return twin
+
+
+def all_tensors(value: Any) -> list[torch.Tensor]:
+    """Every tensor of a value, in order."""
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    replace_tensors(value, keep)
+    return found
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """The first tensor with at least one axis, in order; None where there is none."""
+    return next((tensor for tensor in all_tensors(value) if tensor.dim()), None)
+
+
+def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:
+    """Arguments of a call for an error message: shapes and dtypes of tensors, plain values as they are."""
+    texts = [_argument_text(value) for value in values]
+    return ", ".join(texts + [f"{name}={_argument_text(value)}" for name, value in named.items()]) or "nothing"
+
+
+def _argument_text(value: Any) -> str:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return f"nested of {value.size(0)} {dtype_name(value.dtype)}"
+    if isinstance(value, torch.Tensor):
+        return f"{list(value.shape)} {dtype_name(value.dtype)}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_argument_text, value)) + ")"
+    return repr(value) if isinstance(value, (type(None), bool, int, float, str)) else type(value).__name__

@@ -1,0 +1,1 @@
+"""What an operator is: its multiply-adds, the shape of its result, and the scratch memory of its kernels."""

@@ -1,0 +1,246 @@
+"""Multiply-adds of the layers torch runs as one operator: convolutions, attention, transformer layers, recurrent ones.
+
+A formula reads shapes, never values. A bias, a mask, a scale, a softmax or an activation fused into the operator is
+free. Attention counts both products over the whole square, causal or not, by heads of the query.
+``result`` is what the operator returned; its own arguments follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+from .registry import names, register_formula
+
+
+def _taps(weight: Any) -> int:
+    """What one element of a convolution meets: channels of its group x kernel volume. A packed weight is unpacked."""
+    return prod(_unpacked(weight).shape[1:])
+
+
+def _unpacked(weight: Any) -> Tensor:
+    tensor: Tensor = weight if isinstance(weight, Tensor) else weight.unpack()[0]
+    return tensor
+
+
+@register_formula(
+    *names("""
+        aten:: conv1d conv2d conv3d _convolution_mode cudnn_convolution cudnn_convolution_relu
+        cudnn_convolution_add_relu miopen_convolution miopen_convolution_relu miopen_convolution_add_relu
+        miopen_depthwise_convolution mkldnn_convolution _mps_convolution _nnpack_spatial_convolution thnn_conv2d
+        _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d _conv_depthwise2d
+        conv_depthwise3d
+        quantized:: conv1d conv1d_relu conv1d_dynamic conv2d conv2d_relu conv2d_dynamic conv3d conv3d_relu
+        conv3d_dynamic
+        _quantized:: conv2d conv2d_relu conv3d conv3d_relu
+    """)
+)
+def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
+    """Every element of the output gathers its taps, whether they fall on the input or on its padding."""
+    return result.numel() * _taps(weight)
+
+
+@register_formula("quantized::conv2d_add", "quantized::conv2d_add_relu")
+def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_: Any, **__: Any) -> int:
+    return result.numel() * _taps(weight)
+
+
+@register_formula(
+    *names("""
+        aten:: conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose
+        miopen_convolution_transpose _mps_convolution_transpose slow_conv_transpose2d slow_conv_transpose3d
+        quantized:: conv_transpose1d conv_transpose1d_dynamic conv_transpose2d conv_transpose2d_dynamic
+        conv_transpose3d conv_transpose3d_dynamic
+        _quantized:: conv_transpose1d conv_transpose2d
+    """)
+)
+def _transposed_convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
+    """Every element of the input scatters to its taps."""
+    return x.numel() * _taps(weight)
+
+
+@register_formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
+def _either_convolution(result: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+    _bias, _stride, _padding, _dilation, transposed, *_others = rest
+    return _transposed_convolution(result, x, weight) if transposed else _convolution(result, x, weight)
+
+
+@register_formula("aten::convolution_backward")
+def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+    """The gradient of the input, and that of the weight, each cost what the forward did."""
+    _biases, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = rest
+    wanted: int = sum(mask[:2])
+    forward = _transposed_convolution(grad, x, weight) if transposed else _convolution(grad, x, weight)
+    return forward * wanted
+
+
+@register_formula("aten::conv_tbc")
+def _conv_tbc(result: Tensor, x: Tensor, weight: Tensor, *_: Any, **__: Any) -> int:
+    """A convolution of time x batch x channels, whose weight is kernel x input channels x output channels."""
+    return result.numel() * prod(weight.shape[:2])
+
+
+def _matrices(weights: Sequence[Tensor]) -> int:
+    """Elements of the weights that are matrices: a token or a time step meets each once. Biases are not matrices."""
+    return sum(weight.numel() for weight in weights if weight.dim() == 2)
+
+
+def _scores(
+    query: Tensor, key: Tensor, value: Tensor, keys: int = -2, of_query: int = 1, of_value: int = 1
+) -> int | None:
+    """Every query of every head against every key: so many products of the query's width, so many of the value's.
+
+    ``keys`` is the axis of the keys' length. Ragged batches hide their lengths in values: None.
+    """
+    if query.is_nested or key.is_nested:
+        return None
+    widths = of_query * query.shape[-1] + of_value * value.shape[-1]
+    return prod(query.shape[:-1]) * key.shape[keys] * widths
+
+
+@register_formula(
+    *names("""
+        aten:: _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+        _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps
+        _triton_scaled_dot_attention
+        higher_order:: flex_attention
+    """)
+)
+def _attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
+    return _scores(query, key, value)
+
+
+@register_formula("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math")
+def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
+    """Axes of the batch may be of length 1 here; the output has them whole, and its rows are the queries."""
+    output = result if isinstance(result, Tensor) else result[0]
+    if query.is_nested or key.is_nested:
+        return None
+    return prod(output.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+
+
+@register_formula(
+    *names("""
+        aten:: _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_fused_attention_overrideable_backward
+    """)
+)
+def _attention_backward(
+    result: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> int | None:
+    """The scores again; from them the gradients of query and key, and those of the weights and of the value."""
+    return _scores(query, key, value, of_query=3, of_value=2)
+
+
+@register_formula("aten::_flash_attention_forward")
+def _flash_attention(
+    result: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, *_: Any, **kwargs: Any
+) -> int | None:
+    """Batch x length x heads x width. Sequences end to end, or keys in pages, hide their lengths in values: None."""
+    is_packed = starts is not None or kwargs.get("block_table") is not None
+    return None if is_packed else _scores(query, key, value, keys=1)
+
+
+@register_formula("aten::_efficient_attention_forward")
+def _efficient_attention(
+    result: Any, query: Tensor, key: Tensor, value: Tensor, bias: Any, starts: Tensor | None, *_: Any, **__: Any
+) -> int | None:
+    """The same layout, with a bias before where the sequences start."""
+    return None if starts is not None else _scores(query, key, value, keys=1)
+
+
+@register_formula("aten::_native_multi_head_attention", "aten::_triton_multi_head_attention")
+def _multi_head_attention(
+    result: Any, query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, *_: Any, **__: Any
+) -> int:
+    """Four projections of the embedding's width, two of the queries' side and two of the keys', and attention."""
+    queries, keys = _lengths(query), _lengths(key)
+    return 2 * width * (width * (sum(queries) + sum(keys)) + sum(q * k for q, k in zip(queries, keys)))
+
+
+@register_formula("aten::_transformer_encoder_layer_fwd")
+def _encoder_layer(result: Tensor, source: Tensor, width: int, heads: int, *rest: Any, **_: Any) -> int:
+    """Every token meets every weight of the four matrices, and twice every token of its own sequence."""
+    lengths = _lengths(source)
+    of_attention, of_output, of_hidden, of_result = rest[0], rest[2], rest[11], rest[13]
+    weights = _matrices([of_attention, of_output, of_hidden, of_result])
+    return weights * sum(lengths) + 2 * width * sum(n * n for n in lengths)
+
+
+def _lengths(batch: Tensor) -> list[int]:
+    """The length of every sequence of a batch-first batch; a ragged one keeps them with its shape."""
+    if not batch.is_nested:
+        return [batch.shape[1]] * batch.shape[0]
+    return [int(n) for n in batch._nested_tensor_size()[:, 0].tolist()]
+
+
+def _steps(x: Tensor) -> int:
+    """Every time step of every sequence, packed or padded."""
+    return prod(x.shape[:-1])
+
+
+@register_formula(*names("aten:: lstm gru rnn_tanh rnn_relu _lstm_mps"))
+def _recurrent(result: Any, x: Tensor, *rest: Any, **_: Any) -> int:
+    """Weights of all layers and directions come as the last list of tensors, after the states."""
+    weights = [value for value in rest if isinstance(value, (list, tuple))][-1]
+    return _steps(x) * _matrices(weights)
+
+
+@register_formula("aten::_cudnn_rnn", "aten::miopen_rnn")
+def _recurrent_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *_: Any, **__: Any) -> int:
+    return _steps(x) * _matrices(weights)
+
+
+@register_formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
+def _recurrent_backward_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any, **_: Any) -> int:
+    """The gradients of the inputs always, those of the weights when they are wanted; each costs a forward."""
+    wanted = rest[-1]
+    return _steps(x) * _matrices(weights) * (2 if wanted[3] else 1)
+
+
+@register_formula("aten::mkldnn_rnn_layer")
+def _recurrent_layer(result: Any, x: Tensor, of_input: Tensor, of_state: Tensor, *_: Any, **__: Any) -> int:
+    """One layer in one direction."""
+    return _steps(x) * _matrices([of_input, of_state])
+
+
+@register_formula("aten::mkldnn_rnn_layer_backward")
+def _recurrent_layer_backward(result: Any, x: Tensor, of_input: Tensor, of_state: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * _recurrent_layer(result, x, of_input, of_state)
+
+
+@register_formula(
+    *names("""
+        aten:: lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell quantized_lstm_cell quantized_gru_cell
+        quantized_rnn_tanh_cell quantized_rnn_relu_cell
+        quantized:: quantized_lstm_cell_dynamic quantized_gru_cell_dynamic quantized_rnn_tanh_cell_dynamic
+        quantized_rnn_relu_cell_dynamic
+    """)
+)
+def _cell(result: Any, x: Tensor, state: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
+    return _steps(x) * _matrices([_unpacked(of_input), _unpacked(of_state)])
+
+
+@register_formula("aten::quantized_lstm")
+def _quantized_lstm(result: Any, x: Tensor, *_: Any, **__: Any) -> int:
+    return _quantized_layers(result, x, gates=4)
+
+
+@register_formula("aten::quantized_gru")
+def _quantized_gru(result: Any, x: Tensor, *_: Any, **__: Any) -> int:
+    return _quantized_layers(result, x, gates=3)
+
+
+def _quantized_layers(result: Sequence[Tensor], x: Tensor, gates: int) -> int:
+    """Packed weights tell nothing: output (... x directions * width) and states (layers * directions x ...) do."""
+    output, states = result[:2]
+    width = states.shape[-1]
+    directions = output.shape[-1] // width
+    layers = states.shape[0] // directions
+    inputs = x.shape[-1] + (layers - 1) * directions * width
+    return _steps(x) * gates * width * directions * (inputs + layers * width)

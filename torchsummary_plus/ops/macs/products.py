@@ -1,0 +1,239 @@
+"""Multiply-adds of products: of matrices, dense, packed, sparse or ragged, bilinear forms, and Einstein sums.
+
+A formula reads shapes and layouts, never values. A sum of k products is k multiply-adds; a bias, a scale or an
+activation fused into the operator is free. ``result`` is what the operator returned; its own arguments follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .registry import names, register_formula
+
+_SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+_PAIR_OF_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
+
+
+def product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
+    """Of matrices or vectors, batched or not: each element of ``result`` is a sum over the last axis of ``left``."""
+    if left.layout in _SPARSE or right.layout in _SPARSE:
+        return _sparse_product(result, left, right)
+    if left.is_nested or right.is_nested:
+        return _nested_product(result, left, right)
+    return result.numel() * _summed(left)
+
+
+def _summed(left: Tensor) -> int:
+    return left.shape[-1] * (2 if left.dtype == _PAIR_OF_FLOAT4 else 1)
+
+
+def _sparse_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
+    """Each stored element meets a row, or a column, of the dense side. Two sparse sides meet where values say: None."""
+    if left.layout in _SPARSE and right.layout in _SPARSE:
+        return None
+    if left.layout in _SPARSE:
+        return _times(_stored(left), result.shape[-1] if right.dim() > 1 else 1)
+    return _times(_stored(right), prod(left.shape[:-1]) if right.dim() <= 2 else left.shape[-2])
+
+
+def _times(stored: int | None, each: int) -> int | None:
+    return None if stored is None else stored * each
+
+
+def _stored(sparse: Tensor) -> int | None:
+    """Elements a sparse tensor stores; None where there are none, as in every fake or meta one."""
+    values = sparse._values() if sparse.layout == torch.sparse_coo else sparse.values()
+    return values.numel() or None
+
+
+def _nested_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
+    """A product where an axis is ragged: exact unless both the axis summed over and the last one of ``right`` are."""
+    summed, last = _regular(left), _regular(right)
+    if summed is not None:
+        return result.numel() * summed
+    return None if last is None else left.numel() * last
+
+
+def _regular(tensor: Tensor) -> int | None:
+    """The length of the last axis; None where it is ragged."""
+    try:
+        length = tensor.size(-1)
+    except RuntimeError:
+        return None
+    return length if isinstance(length, int) else None
+
+
+@register_formula(
+    *names("""
+        aten:: mm bmm mv dot vdot matmul linalg_matmul linear mkldnn_linear _int_mm _scaled_mm _scaled_mm_v2
+        _sparse_mm smm hspmm
+        quantized:: matmul
+    """)
+)
+def _left_right(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int | None:
+    return product(result, left, right)
+
+
+@register_formula(*names("aten:: addmm _addmm_activation baddbmm addmv _sparse_addmm sspaddmm"))
+def _added_left_right(result: Tensor, added: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int | None:
+    return product(result, left, right)
+
+
+@register_formula("aten::addbmm")
+def _addbmm(result: Tensor, added: Tensor, left: Tensor, right: Tensor, **_: Any) -> int:
+    return result.numel() * left.shape[0] * left.shape[2]
+
+
+@register_formula(
+    *names("""
+        aten:: _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
+        _weight_int4pack_mm_with_scales_and_zeros _mixed_dtypes_linear _dyn_quant_matmul_4bit
+        fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_fp16_weight
+        fbgemm_linear_fp16_weight_fp32_activation _wrapped_quantized_linear_prepacked
+        _quantized:: _wrapped_quantized_linear_prepacked wrapped_fbgemm_linear_fp16_weight wrapped_quantized_linear
+        linear linear_dynamic
+        quantized:: linear linear_relu linear_leaky_relu linear_tanh linear_dynamic linear_relu_dynamic
+        linear_dynamic_fp16 linear_relu_dynamic_fp16 int4mm_packed_weight_cpu linear_dynamic_fp16_unpacked_weight
+        linear_with_input_q_dq_qweight_dq_output_fp32 linear_with_input_q_dq_qweight_dq_relu_output_fp32
+        mkldnn:: _linear_pointwise
+        mkl:: _mkl_linear
+        bitsandbytes:: gemm_4bit gemv_4bit int8_linear_matmul int8_scaled_mm
+        onednn:: qlinear_pointwise linear_dynamic_fp16 linear_relu_dynamic_fp16
+    """)
+)
+def _packed_right(result: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
+    """The right side is packed: the left side and the result tell."""
+    return result.numel() * left.shape[-1]
+
+
+@register_formula("bitsandbytes::int8_mixed_scaled_mm")
+def _mixed_scaled_mm(result: Sequence[Tensor], left: Tensor, *_: Any, **__: Any) -> int:
+    return _packed_right(result[0], left)
+
+
+@register_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
+def _affine_grid(result: Tensor, theta: Tensor, *_: Any, **__: Any) -> int:
+    """Every point of a regular grid, with a 1 added, times a matrix of its own image."""
+    return result.numel() * theta.shape[-1]
+
+
+@register_formula("aten::affine_grid_generator_backward", "aten::cudnn_affine_grid_generator_backward")
+def _affine_grid_backward(result: Tensor, grad: Tensor, *_: Any, **__: Any) -> int:
+    return grad.numel() * result.shape[-1]
+
+
+@register_formula("aten::inner")
+def _inner(result: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
+    return product(result, left, right) if left.dim() and right.dim() else 0
+
+
+@register_formula("aten::linalg_vecdot")
+def _vecdot(result: Tensor, x: Tensor, y: Tensor, **_: Any) -> int | None:
+    """Two vectors are multiplied as such; batches of them element by element, then reduced, which is free."""
+    return product(result, x, y) if x.dim() == y.dim() == 1 else 0
+
+
+@register_formula("aten::tensordot")
+def _tensordot(
+    result: Tensor, left: Tensor, right: Tensor, of_left: Sequence[int], of_right: Sequence[int], **_: Any
+) -> int:
+    """An axis of length 1 against a longer one is broadcast: the longer one is summed first, which is free."""
+    return result.numel() * prod(min(left.shape[i], right.shape[j]) for i, j in zip(of_left, of_right))
+
+
+@register_formula("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
+def _grouped_mm(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+    """One product a group. Two matrices are split along the axis summed over, so the groups share its length."""
+    if left.dim() == right.dim() == 2:
+        return left.shape[0] * _summed(left) * right.shape[-1]
+    return result.numel() * _summed(left)
+
+
+@register_formula("aten::_foreach_mm")
+def _foreach_mm(result: Sequence[Tensor], lefts: Sequence[Tensor], rights: Sequence[Tensor], **_: Any) -> int:
+    return sum(out.numel() * left.shape[-1] for out, left in zip(result, lefts))
+
+
+@register_formula("aten::_sparse_mm_reduce_impl")
+def _sparse_mm_reduce(result: Sequence[Tensor], left: Tensor, right: Tensor, reduce: str) -> int | None:
+    return product(result[0], left, right)
+
+
+@register_formula("aten::sparse_sampled_addmm")
+def _sparse_sampled_addmm(result: Tensor, mask: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
+    return _times(_stored(mask), left.shape[-1])
+
+
+@register_formula("aten::linear_backward", "aten::mkldnn_linear_backward")
+def _linear_backward(result: Any, x: Tensor, grad: Tensor, weight: Tensor, wanted: Sequence[bool], **_: Any) -> int:
+    """The gradient of the input, and that of the weight, each cost what the forward did."""
+    return grad.numel() * weight.shape[-1] * sum(wanted[:2])
+
+
+@register_formula("aten::bilinear")
+def _bilinear(result: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> int:
+    """Each weight meets one pair of elements in every row: one multiply-add."""
+    return prod(x.shape[:-1]) * weight.numel()
+
+
+@register_formula("aten::_trilinear")
+def _trilinear(result: Tensor, a: Tensor, b: Tensor, c: Tensor, *axes: Any, **_: Any) -> int:
+    """What :func:`_bilinear` and its gradients are made of: a sum of products of three over their common shape."""
+    return prod(torch.broadcast_shapes(*map(_with_ones, (a, b, c), axes)))
+
+
+def _with_ones(tensor: Tensor, axes: Iterable[int]) -> list[int]:
+    """The shape once axes of length 1 are put in where they are missing."""
+    shape = list(tensor.shape)
+    for axis in sorted(axes):
+        shape.insert(axis, 1)
+    return shape
+
+
+Lengths = Mapping[Hashable, int]
+"""The length of each labelled axis of an operand, without those of length 1, which broadcast."""
+
+
+@register_formula("aten::einsum")
+def _einsum(
+    result: Tensor, equation: str, operands: Sequence[Tensor] = (), *, path: Sequence[int] | None = None, **_: Any
+) -> int:
+    """Two operands at a time, in torch's order; what no third one and no output needs is summed as soon as it can be.
+
+    A pair that shares a summed axis is a matrix product; one that shares none is element-wise, so free.
+    """
+    waiting, kept = _labelled(equation, operands)
+    total = 0
+    for step in range(len(waiting) - 1):
+        i, j = sorted(path[2 * step : 2 * step + 2]) if path else (0, 1)
+        b, a = waiting.pop(j), waiting.pop(i)
+        needed = kept.union(*waiting)
+        both = a.keys() & b.keys()
+        pair = {label: n for label, n in {**a, **b}.items() if label in needed or label in both}
+        total += prod(pair.values()) if both - needed else 0
+        waiting.insert(len(waiting) if path else 0, {label: n for label, n in pair.items() if label in needed})
+    return total
+
+
+def _labelled(equation: str, operands: Sequence[Tensor]) -> tuple[list[Lengths], set[Hashable]]:
+    """The operands and the output by label. Axes under an ellipsis are labelled from the right: -1, -2."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    labels = [_labels(term, operand.dim()) for term, operand in zip(inputs.split(","), operands)]
+    lengths: list[Lengths] = [
+        {label: n for label, n in zip(of_one, operand.shape) if n != 1} for of_one, operand in zip(labels, operands)
+    ]
+    hidden = {label for of_one in labels for label in of_one if isinstance(label, int)}
+    if not arrow:
+        return lengths, {letter for letter in inputs if inputs.count(letter) == 1} | hidden
+    return lengths, set(output.replace("...", "")) | (hidden if "..." in output else set())
+
+
+def _labels(term: str, rank: int) -> list[Hashable]:
+    before, ellipsis, after = term.partition("...")
+    hidden = rank - len(before) - len(after)
+    return [*before, *(range(-hidden, 0) if ellipsis else ()), *after]

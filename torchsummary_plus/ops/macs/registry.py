@@ -1,0 +1,98 @@
+"""The registry of multiply-add formulas: operator name -> formula, checked when it is registered."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from torch._ops import OpOverloadPacket
+
+from ...data.errors import InputError
+from ...data.units import describe
+
+Formula = Callable[..., "int | None"]
+"""``formula(result, *args, **kwargs)`` -> multiply-adds, or None where these shapes do not tell."""
+
+F = TypeVar("F", bound=Formula)
+
+FORMULAS: dict[str, Formula] = {}
+"""By operator name, as ``aten::mm``: every overload and the in-place form share one."""
+
+
+def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
+    """Teach the counter an operator: decorates its formula, ``(result, *args, **kwargs) -> int | None``.
+
+    ``ops`` are packets, as ``torch.ops.mylib.rotate``, or names, as ``"mylib::rotate"``, which need not exist (yet);
+    a higher-order operator is named as ``"higher_order::flex_attention"``.
+    The formula gets what the operator returned, then the operator's own arguments, and reads shapes, never values;
+    one that always returns 0 declares its operators free.
+    Raises InputError for anything else than these, for an operator that has a formula already, and for a formula that
+    cannot be called so: with every overload's fewest and most arguments for a packet, with a result for a name.
+
+    >>> @register_formula("mylib::rotate")
+    ... def rotate(result, points, angles):
+    ...     return 4 * points.shape[0]
+    """
+
+    def register(formula: F) -> F:
+        own = [_name(op) for op in ops]
+        for op, name in zip(ops, own):
+            if name in FORMULAS or own.count(name) > 1:
+                raise InputError(f"{name} has a formula already")
+            _check_signature(formula, op, name)
+        FORMULAS.update(dict.fromkeys(own, formula))
+        return formula
+
+    return register
+
+
+def names(words: str) -> list[str]:
+    """The full names of many operators, each namespace before its own.
+
+    >>> names("aten:: mm bmm quantized:: matmul")
+    ['aten::mm', 'aten::bmm', 'quantized::matmul']
+    """
+    full: list[str] = []
+    namespace = ""
+    for word in words.split():
+        if word.endswith("::"):
+            namespace = word
+        else:
+            full.append(namespace + word)
+    return full
+
+
+def base_name(name: str) -> str:
+    """An operator's name without what marks its in-place form.
+
+    >>> base_name("aten::addmm_"), base_name("aten::__and__")
+    ('aten::addmm', 'aten::__and__')
+    """
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+def _name(op: OpOverloadPacket | str) -> str:
+    name = op._qualified_op_name if isinstance(op, OpOverloadPacket) else op
+    if not isinstance(name, str) or "." in name or name.count("::") != 1:
+        raise InputError(f"operator is {describe(op)}; accepted: a packet (torch.ops.aten.mm) or its name ('aten::mm')")
+    return base_name(name)
+
+
+def _check_signature(formula: Formula, op: OpOverloadPacket | str, name: str) -> None:
+    try:
+        signature = inspect.signature(formula)
+        signature.bind_partial(None)
+        for args, kwargs in _calls(op) if isinstance(op, OpOverloadPacket) else ():
+            signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise InputError(f"the formula of {name} is called with (result, *args, **kwargs): {error}") from error
+
+
+def _calls(op: OpOverloadPacket) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """The fewest and the most arguments each overload can be called with."""
+    for overload in op.overloads():
+        arguments = getattr(op, overload)._schema.arguments
+        positional = [a for a in arguments if not a.kwarg_only]
+        yield [a for a in positional if not a.has_default_value()], {}
+        yield positional, {a.name: None for a in arguments if a.kwarg_only}

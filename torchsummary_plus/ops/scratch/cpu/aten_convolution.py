@@ -1,0 +1,155 @@
+"""Scratch memory of ATen's own convolutions on the CPU, which lay the patches out in the columns of a matrix.
+
+ATen/native: Convolution.cpp, which takes groups one after another, ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
+NaiveDilatedConvolution.cpp, NaiveConvolutionTranspose2d.cpp and NaiveConvolutionTranspose3d.cpp. The columns for the
+gradient of a 2-d convolution's input come from ``new``, not from torch's allocator: no profiler sees them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ..registry import Phase
+from .onednn.description import Conv
+from .strided import Strided, copied, laid_out
+
+Phases = tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A convolution and the tensors that it is given."""
+
+    conv: Conv
+    transposed: bool
+    x: Strided
+    weight: Strided
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether the kernel is ``slow_conv3d``, which takes all groups at once and knows one layout."""
+        return len(self.conv.inp) == 3 and not self.transposed and not self.conv.is_dilated
+
+    @property
+    def goes_last(self) -> bool:
+        """Whether the 2-d kernels work in channels-last layout (``thnn_conv_use_channels_last``)."""
+        return len(self.conv.inp) == 2 and (self.x.suggests_last or self.weight.suggests_last)
+
+    @property
+    def contiguous(self) -> Call:
+        """The call with copies of the tensors that are not in its layout."""
+        last = self.goes_last
+        return replace(self, x=self.x.contiguous(last), weight=self.weight.contiguous(last))
+
+    def copies_for(self, other: Call) -> int:
+        """The bytes of the tensors that the other call has as copies."""
+        return copied(self.x, other.x) + copied(self.weight, other.weight)
+
+    @property
+    def one_group(self) -> Call:
+        """The call for the first group (``subtensor``)."""
+        groups = self.conv.groups
+        x = self.x.part(1, groups).contiguous(self.x.suggests_last)
+        return replace(self, conv=replace(self.conv, groups=1), x=x, weight=self.weight.part(0, groups))
+
+    @property
+    def storage(self) -> int:
+        """Bytes of the result's storage; a transposed 3-d convolution first makes it as large as its input."""
+        conv = self.conv
+        is_resized = self.transposed and len(conv.inp) == 3 and conv.groups == 1
+        return max(conv.read, conv.written) if is_resized else conv.written
+
+    @property
+    def is_plain(self) -> bool:
+        """A 1x1 kernel without stride or padding, for which a tensor is a matrix of columns already."""
+        conv = self.conv
+        is_moved = conv.is_strided or conv.is_dilated or any(conv.padding)
+        return prod(conv.kernel) == conv.groups == 1 and not is_moved
+
+    @property
+    def columns(self) -> int:
+        """The patches of one image; a transposed convolution adds them up."""
+        conv = self.conv
+        channels, size = (conv.oc, conv.inp) if self.transposed else (conv.groups * conv.ic, conv.out)
+        return conv.itemsize * channels * prod(conv.kernel) * prod(size)
+
+
+def forward(call: Call) -> Phases:
+    ready = call.contiguous
+    copies = call.copies_for(ready)
+    if call.is_deep:
+        return (Phase(1, copies + (0 if call.is_plain else call.conv.batch * call.columns)),)
+    if call.conv.groups == 1:
+        return with_bytes(copies, _forward_alone(ready))
+    one, groups = ready.one_group, call.conv.groups
+    before = copies + copied(ready.x.part(1, groups), one.x) + (groups - 1) * one.storage
+    parts = (Phase(0, before + phase.results * one.storage + phase.nbytes) for phase in _forward_alone(one))
+    return (*parts, Phase(1, copies + groups * one.storage))
+
+
+def _forward_alone(call: Call) -> Phases:
+    """One group; each kernel makes its tensors contiguous once more, in the layout that they suggest by then."""
+    conv, copies = call.conv, call.copies_for(call.contiguous)
+    if not call.transposed:
+        images = 1 if conv.is_dilated else 0 if call.is_plain else conv.batch
+        return (Phase(1, copies + images * call.columns),)
+    if len(conv.inp) == 2:
+        return (Phase(1, copies + conv.batch * call.columns),)
+    before = conv.read if conv.written > conv.read else 0
+    ones = conv.itemsize * prod(conv.out) if conv.bias else 0
+    return Phase(1, copies + before), Phase(1, copies + call.columns + ones)
+
+
+def backward(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+    """The gradient of the input first, then those of bias and weights; ``wanted`` says which."""
+    if call.is_deep:
+        return _backward_deep(call, grad, wanted)
+    ready = call.contiguous
+    copies = call.copies_for(ready)
+    if call.conv.groups == 1:
+        return with_bytes(copies, _backward_alone(ready, grad, wanted))
+    one, groups = ready.one_group, call.conv.groups
+    part = grad.part(1, groups)
+    one_grad = part.contiguous(grad.suggests_last)
+    sizes = (one.conv.read, one.conv.weights, one.conv.oc * one.conv.itemsize)
+    results = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
+    before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), one.x) + (groups - 1) * sum(results)
+    inner = _backward_alone(one, one_grad, wanted)
+    parts = (Phase(0, before + sum(results[: phase.results]) + phase.nbytes) for phase in inner)
+    return (*parts, Phase(len(results), copies + groups * sum(results)))
+
+
+def _backward_deep(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+    every = call.conv.batch * call.columns
+    ready, grad_copy = call.contiguous, copied(grad, grad.contiguous())
+    weight_copy, x_copy = copied(call.weight, ready.weight), copied(call.x, ready.x)
+    for_data = (Phase(1, grad_copy + weight_copy + every),) if wanted[0] else ()
+    for_weights = grad_copy + x_copy + (0 if call.is_plain else every)
+    return (*for_data, Phase(sum(wanted), for_weights if wanted[1] else 0))
+
+
+def _backward_alone(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
+    conv, results = call.conv, sum(wanted)
+    copies = call.copies_for(call.contiguous) + copied(grad, grad.contiguous(call.goes_last))
+    if not call.transposed and conv.is_dilated:
+        sums = conv.oc * conv.itemsize if wanted[2] else 0
+        columns = call.columns if wanted[0] or wanted[1] else 0
+        return (Phase(results, copies + sums + columns),)
+    columns = 0 if call.is_plain else call.columns
+    for_data = columns if call.transposed else 0
+    phases: Phases = (Phase(1, copies + for_data),) if wanted[0] else ()
+    sums_up = wanted[2] and call.transposed and len(conv.inp) == 3
+    if not wanted[1] and not sums_up:
+        return (*phases, Phase(results, 0))
+    if call.transposed:
+        return (*phases, Phase(results, copies + columns))
+    new_weight = laid_out(call.weight, call.weight.suggests_last)
+    last = len(conv.inp) == 2 and (call.x.suggests_last or new_weight.suggests_last)
+    grad_copy = copied(grad, grad.contiguous(last))
+    return (*phases, Phase(results, grad_copy + conv.batch * columns))
+
+
+def with_bytes(nbytes: int, phases: Phases) -> Phases:
+    """The phases with so many bytes more in each."""
+    return tuple(Phase(phase.results, phase.nbytes + nbytes) for phase in phases)

@@ -1,0 +1,105 @@
+"""What attention takes on the CPU: the flash kernel's buffers for each thread, and the inside of the fused layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..registry import AtMost, scratch
+from . import half
+from .copies import NATIVE, elements, itemsize, nbytes, scalar
+
+FLASH = f"{NATIVE}cpu/FlashAttentionKernel.cpp, cpu_flash_attention and cpu_flash_attention_backward"
+KEYS = 512
+"""Keys that the kernel takes at a time."""
+
+
+def _tile(queries: int, keys: int) -> tuple[int, int]:
+    """The queries and the keys of one tile."""
+    rows = 256 if queries >= 768 else 64 if queries >= 192 else 32
+    return min(rows, queries), min(KEYS, keys)
+
+
+def _is_half(tensor: Any) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+@scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu", source=FLASH, band=0.0)
+def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
+    """A tile of scores, with the maximum, the sum and the output of each of its rows, for each thread, in float32."""
+    rows, columns = _tile(query.shape[2], key.shape[2])
+    size = max(4, itemsize(query))
+    per_thread = (rows * columns + 2 * rows + rows * int(query.shape[3])) * size
+    if _is_half(query):
+        per_thread += rows * columns * itemsize(query)
+    return torch.get_num_threads() * per_thread
+
+
+@scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward", source=FLASH, band=0.0)
+def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
+    """The tile and its gradient for each thread, the sums of its rows, and the gradient token by token."""
+    rows, columns = _tile(query.shape[2], key.shape[2])
+    size = max(4, itemsize(query))
+    tiles = 2 * rows * columns * (size + (itemsize(query) if _is_half(query) else 0))
+    b, heads, s, width = grad.shape
+    by_token = _is_dense((b, s, heads, width), [grad.stride(axis) for axis in (0, 2, 1, 3)])
+    return torch.get_num_threads() * tiles + rows * size + (0 if by_token else nbytes(grad))
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements lie one behind the other in the order of the axes."""
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+FUSED = f"{NATIVE}transformers/attention.cpp, native_multi_head_attention_cpu"
+
+
+def _attention_peak(x: Any, heads: int, mask: Any, weights: bool, averaged: bool) -> int:
+    """The most that is live inside: queries, keys and values twice; then they, the scores, and what those become."""
+    own, tokens = nbytes(x), int(x.shape[1])
+    scores = len(x) * heads * tokens * tokens * itemsize(x)
+    peaks = [6 * own, 3 * own + scores, 5 * own + (scores if weights else 0)]
+    if mask is not None:
+        told = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
+        peaks.append(3 * own + 2 * scores + told)
+    if weights and averaged:
+        mean = scores // heads
+        peaks += [4 * own + scores + mean, 4 * own + mean + scalar(x)]
+    return max(peaks)
+
+
+@scratch("cpu", "aten::_native_multi_head_attention", source=FUSED, band=0.0)
+def _attention(
+    out: Any, query: Any, key: Any, value: Any, embed_dim: int, heads: int, w: Any, b: Any, w_out: Any, b_out: Any,
+    mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True, *_: Any, **kwargs: Any,
+) -> int | AtMost:  # fmt: skip
+    kept = sum(nbytes(t) for t in out if t is not None)
+    peak = _attention_peak(query, heads, mask, need_weights, average_attn_weights)
+    return half.within(query.dtype, peak - kept, peak + _products(query, embed_dim, 3 * embed_dim), 0.0)
+
+
+def _products(x: Any, width: int, widest: int) -> int:
+    """The most that one of the products inside takes as its scratchpad."""
+    return half.at_most(elements(x) // width, max(widest, int(x.shape[1])), widest).nbytes
+
+
+@scratch("cpu", "aten::_transformer_encoder_layer_fwd", source=f"{NATIVE}transformers/transformer.cpp", band=0.0)
+def _encoder_layer(
+    out: Any, x: Any, embed_dim: int, heads: int, w: Any, b: Any, w_out: Any, b_out: Any, use_gelu: bool,
+    norm_first: bool, eps: float, nw1: Any, nb1: Any, nw2: Any, nb2: Any, w1: Any, b1: Any, w2: Any, b2: Any,
+    mask: Any = None, mask_type: Any = None,
+) -> int | AtMost:  # fmt: skip
+    """Attention, with the normalised input where that comes first; then the hidden features, their input and output."""
+    own = nbytes(x)
+    inside = _attention_peak(x, heads, mask, False, False)
+    hidden = own // embed_dim * len(w1)
+    statistics = 2 * own // embed_dim
+    peak = max(own + inside, 3 * own + hidden) if norm_first else max(inside, 2 * own + hidden, 3 * own + statistics)
+    return half.within(x.dtype, peak - own, peak + _products(x, embed_dim, max(3 * embed_dim, len(w1))), 0.0)

@@ -1,0 +1,103 @@
+"""What bags of embeddings take on the CPU: to which bag each index belongs, and indices in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..registry import ALL_RESULTS, Phase, reserve, scratch
+from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes
+
+BAG = f"{NATIVE}EmbeddingBag.cpp"
+SUM, MEAN, MAX = range(3)
+"""Modes of a bag."""
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
+    """Whether FBGEMM sums the rows, which need not be told to which bag each index belongs.
+
+    It reads rows, and weights of indices, that lie in steps of 1; a table always does.
+    """
+    return weight.dtype in (torch.float32, *HALVES) and (weights is None or weights.stride(0) == 1) and padding < 0
+
+
+def _places(indices: Any) -> int:
+    """The bag of each index, and one more."""
+    return (elements(indices) + 1) * itemsize(indices)
+
+
+def _bags(offsets: Any, has_last: bool) -> int:
+    return elements(offsets) - int(has_last)
+
+
+@reserve("cpu", "aten::_embedding_bag", source=BAG, band=0.0)
+def _results(
+    out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = SUM,
+    sparse: bool = False, weights: Any = None, has_last: bool = False, padding: int = -1, trains: bool = True,
+) -> tuple[int | None, ...]:  # fmt: skip
+    """The rows, the bag of each index, how many each bag has, and in which index each of its numbers is greatest."""
+    bags = _bags(offsets, has_last and (trains or mode != SUM))
+    places = 0 if mode == SUM and _is_fast(weight, weights, padding) else _places(indices)
+    width = int(weight.shape[1]) if mode == MAX else 1
+    return None, places, nbytes(offsets), bags * width * itemsize(indices)
+
+
+@scratch("cpu", "aten::_embedding_bag", source=BAG, band=0.0)
+def _bag(
+    out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = SUM,
+    sparse: bool = False, weights: Any = None, has_last: bool = False, padding: int = -1, trains: bool = True,
+) -> tuple[Phase, ...]:  # fmt: skip
+    """Ones for each bag, and their sum up to each index; differences of the offsets; the sizes as divisors.
+
+    In half precision the rows, and one that is read, also in single where FBGEMM does not sum them.
+    """
+    bags, size = _bags(offsets, has_last), itemsize(offsets)
+    phases = []
+    is_fast = _is_fast(weight, weights, padding)
+    if mode != SUM or not is_fast:
+        phases.append(Phase(2, max(_places(indices), bags * size)))
+    if trains or mode != SUM:
+        phases.append(Phase(3, max(0, bags - 1) * size))
+    if mode != MAX and not is_fast and weight.dtype in HALVES:
+        phases.append(Phase(ALL_RESULTS, (bags + 1) * int(weight.shape[1]) * torch.float32.itemsize))
+    if mode == MEAN:
+        phases.append(Phase(ALL_RESULTS, bags * (2 * size + itemsize(weight))))
+    if mode == MAX:
+        phases.append(Phase(ALL_RESULTS, bags * size))
+    return tuple(phases)
+
+
+@reserve("cpu", "aten::_embedding_bag_forward_only", source=BAG, band=0.0)
+def _results_alone(out: Any, *args: Any) -> Any:
+    return _results(out, *args, trains=False)
+
+
+@scratch("cpu", "aten::_embedding_bag_forward_only", source=BAG, band=0.0)
+def _bag_alone(out: Any, *args: Any) -> Any:
+    return _bag(out, *args, trains=False)
+
+
+@scratch("cpu", "aten::_embedding_bag_backward", source=BAG, band=0.0)
+def _bag_backward(
+    out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any, rows: int,
+    by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
+) -> tuple[Phase, ...]:  # fmt: skip
+    """The bag of each index where the forward has not kept it; then indices in their order, with their bags.
+
+    With the greatest numbers: those of the bags that are not empty, here all.
+    """
+    found = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
+    before = Phase(0, 2 * found)
+    given = copied(grad)
+    if sparse:
+        return (before,)
+    if mode == MAX:
+        return before, Phase(ALL_RESULTS, given + found + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes))
+    count = elements(indices)
+    ordered = count * (itemsize(indices) + INT64)
+    then = count * (max(INT64, itemsize(indices)) + (0 if weights is None else itemsize(weights)))
+    return before, Phase(ALL_RESULTS, given + found + ordered + then)

@@ -1,0 +1,151 @@
+"""Scratch memory of convolutions on the CPU: oneDNN's copies in layouts of its own, or ATen's patches in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....live.versions import since
+from ...conv_backend import takes_onednn
+from ...processor import has_avx512, is_half
+from ..registry import AtMost, Phase, reserve, scratch
+from . import aten_convolution as aten_conv
+from .aten_convolution import Call, with_bytes
+from .onednn import channels_last as onednn_last
+from .onednn import convolution as onednn_conv
+from .onednn.description import Conv, Plan
+from .onednn.half import bias_sum, uncertain
+from .strided import Strided, copied, strided
+
+SOURCE = (
+    "oneDNN 3.12, init_conf of each kernel; ideep's conv.hpp and deconv.hpp; ATen's Convolution.cpp, mkldnn/Conv.cpp"
+)
+
+Phases = tuple[Phase, ...]
+
+PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
+    (False, False): (onednn_conv.forward, onednn_conv.backward_data, onednn_conv.backward_weights),
+    (False, True): (onednn_conv.transposed_forward, onednn_conv.transposed_data, onednn_conv.transposed_weights),
+    (True, False): (onednn_last.forward, onednn_last.backward_data, onednn_last.backward_weights),
+    (True, True): (onednn_last.transposed_forward, onednn_last.transposed_data, onednn_last.transposed_weights),
+}
+"""In channels-last layout or not, transposed or not -> the forward, the gradient of the input, that of the weights."""
+
+
+@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
+def _convolution(
+    out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
+) -> Phases | AtMost:
+    if not out.numel():
+        return ()
+    conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
+    call, copy = called(conv, transposed, x, weight)
+    if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
+        return with_bytes(copy, aten_conv.forward(call))
+    last = _goes_last(call)
+    copies = copy + _copied(call.x, last) + _copied(call.weight, last)
+    plan = _planned(call, last, 0)
+    phases = _guessed(with_bytes(copies, _written(plan, conv.written)), plan.guess)
+    return uncertain(conv, phases) if is_half(x.dtype) else phases
+
+
+@reserve("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0)
+def _convolution_storage(
+    out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
+) -> tuple[int | None, ...]:
+    if not out.numel() or not transposed or x.dim() != 5:
+        return (None,)
+    conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
+    if takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
+        return (None,)
+    return (called(conv, transposed, x, weight)[0].storage,)
+
+
+@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
+def _convolution_backward(
+    out: Any, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    *rest: Any
+) -> Phases | AtMost:  # fmt: skip
+    if not grad.numel():
+        return ()
+    output_padding, groups, wanted = rest
+    conv = described(x, weight, grad, wanted[2], stride, padding, dilation, transposed, groups)
+    call, copy = called(conv, transposed, x, weight)
+    if not takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups):
+        return bias_sum(conv, transposed, grad, wanted) + with_bytes(
+            copy, aten_conv.backward(call, strided(grad), tuple(wanted))
+        )
+    last = _goes_last(call)
+    copies = copy + sum(_copied(tensor, last) for tensor in (call.x, call.weight, strided(grad)))
+    phases: Phases = ()
+    if wanted[0]:
+        plan = _planned(call, last, 1)
+        phases += _guessed(with_bytes(copies, _written(plan, conv.read)), plan.guess)
+    if wanted[1] or wanted[2]:
+        plan = _planned(call, last, 2)
+        phases += _guessed(with_bytes(copies, _summed(plan, conv, int(wanted[0]), wanted)), plan.guess)
+    return uncertain(conv, phases) if is_half(x.dtype) else phases
+
+
+def _planned(call: Call, last: bool, part: int) -> Plan:
+    plan = PLANS[last, call.transposed][part](call.conv)
+    if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 took less.
+        plan = replace(plan, guess=max(plan.guess, plan.scratch))
+    return onednn_last.any_kernel(call.conv, plan) if last else plan
+
+
+def _guessed(phases: Phases, guess: int) -> Phases:
+    """The phases as a guess that may be off by so many bytes."""
+    return tuple(phase._replace(band=guess / max(1, phase.nbytes)) for phase in phases) if guess else phases
+
+
+def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int]:
+    """The tensors as the kernels get them, and the bytes of the copy that one axis is made contiguous by before."""
+    before = strided(x)
+    after = before.contiguous() if x.dim() == 3 else before
+    return Call(conv, transposed, after, strided(weight)), copied(before, after)
+
+
+def _goes_last(call: Call) -> bool:
+    """Whether oneDNN is given channels-last tensors (``mkldnn_conv_use_channels_last``)."""
+    return call.x.suggests_last or call.weight.suggests_last
+
+
+def _copied(tensor: Strided, last: bool) -> int:
+    return copied(tensor, tensor.contiguous(last))
+
+
+def _written(plan: Plan, plain: int) -> Phases:
+    """The kernel runs; then what it wrote is put into the tensor's own layout."""
+    if not plan.written:
+        return (Phase(1, plan.weights + plan.scratch),)
+    left = plan.written + plain if plan.channels_last else plan.written
+    return Phase(0, plan.read + plan.weights + plan.written + plan.scratch), Phase(1, left)
+
+
+def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
+    """The gradients of weights and bias; the first is put into the tensor's own layout, by way of the default one."""
+    sums = plan.weights + (conv.groups * conv.oc * conv.itemsize if wanted[2] else 0)
+    both = plan.read + plan.written + sums + plan.scratch
+    plain = conv.weights * (plan.channels_last + (not wanted[1]))
+    return Phase(before, both), Phase(before + wanted[1] + wanted[2], sums + plain)
+
+
+def described(
+    x: Any, weight: Any, y: Any, bias: bool, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int
+) -> Conv:
+    """The convolution as oneDNN is asked for it: one axis becomes two, of which the first is 1."""
+    outer = 1 if transposed else 0
+    oc, ic = weight.shape[outer], weight.shape[1 - outer]
+    oc, ic = (oc, ic // groups) if transposed else (oc // groups, ic)
+
+    def axes(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
+        return (missing, *sizes) if len(sizes) == 1 else tuple(sizes)
+
+    return Conv(
+        batch=x.shape[0], groups=groups, ic=ic, oc=oc,
+        inp=axes(x.shape[2:], 1), out=axes(y.shape[2:], 1), kernel=axes(weight.shape[2:], 1),
+        stride=axes(stride, 1), padding=axes(padding, 0), dilation=axes(dilation, 1),
+        bias=bias, itemsize=x.element_size(),
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""Copies that the CPU's kernels make of what they cannot read, or write, where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+
+from ....live import compat
+from ..registry import Formula, Phase, scratch
+
+NATIVE = "aten/src/ATen/native/"
+INT64 = 8
+"""Bytes of an index, and of the double or the integer that a Python number becomes."""
+
+
+def elements(tensor: Any) -> int:
+    """The number of a tensor's elements."""
+    return int(prod(tensor.shape))
+
+
+def itemsize(tensor: Any) -> int:
+    """Bytes of one element."""
+    return int(tensor.element_size())
+
+
+def nbytes(tensor: Any) -> int:
+    """Bytes of a tensor's elements, each counted once."""
+    return elements(tensor) * itemsize(tensor)
+
+
+def scalar(tensor: Any) -> int:
+    """Bytes of an integer beside a tensor: as a tensor of its own, and as one of the tensor's dtype."""
+    return INT64 + (0 if tensor.dtype is torch.int64 else itemsize(tensor))
+
+
+def suggested(tensor: Any) -> Any:
+    """The memory format that torch's kernels read from a tensor's strides."""
+    return compat.suggest_memory_format(tensor)
+
+
+def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
+    """Bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 where it is so already, or None."""
+    return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
+
+
+def _argument(args: tuple[Any, ...], index: int) -> Any:
+    value = args[index] if index < len(args) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _copies(*positions: int) -> Formula:
+    """Contiguous copies of the arguments at some positions."""
+
+    def formula(out: Any, *args: Any, **kwargs: Any) -> int:
+        return sum(copied(_argument(args, index)) for index in positions)
+
+    return formula
+
+
+def _selected(out: Any, x: Any, dim: int, index: Any) -> int:
+    """Contiguous copies of the index and, along the second axis, of what is selected from."""
+    return copied(index) + (copied(x) if x.dim() > 1 and dim % x.dim() == 1 else 0)
+
+
+def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
+    """A copy of an image that is neither contiguous nor channels-last."""
+    return copied(image, suggested(image))
+
+
+def _in_gradients_format(*positions: int) -> Formula:
+    """The backward of images: all in the format of the incoming gradient, the outgoing one written back at the end."""
+
+    def formula(out: Any, grad: Any, *args: Any, **kwargs: Any) -> int:
+        layout = suggested(grad)
+        return sum(copied(_argument((grad, *args), index), layout) for index in positions) + copied(out, layout)
+
+    return formula
+
+
+_RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
+    (_copies(0), "SoftMax.cpp", ("_softmax", "_log_softmax")),
+    (_copies(0, 1), "SoftMax.cpp", ("_softmax_backward_data", "_log_softmax_backward_data")),
+    (_copies(0, 1, 4, 5), "layer_norm.cpp", ("native_layer_norm",)),
+    (_copies(1), "Embedding.cpp", ("embedding",)),
+    (_copies(0, 1), "Embedding.cpp", ("embedding_dense_backward",)),
+    (_copies(0, 1), "NLLLoss2d.cpp", ("nll_loss2d_forward",)),
+    (_copies(1, 2), "NLLLoss2d.cpp", ("nll_loss2d_backward",)),
+    (_selected, "TensorAdvancedIndexing.cpp", ("index_select",)),
+    (_copies(0), "GridSampler.cpp", ("grid_sampler_2d_backward",)),
+    (
+        _image_copy,
+        "AveragePool2d.cpp, MaxPooling.cpp, AdaptiveAveragePooling.cpp, ReflectionPad.cpp, PixelShuffle.cpp",
+        (
+            *("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d"),
+            *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+            *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
+            *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
+            *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle"),
+        ),
+    ),
+    (
+        _in_gradients_format(0, 7),
+        "cpu/MaxPoolKernel.cpp",
+        ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
+    ),
+    (
+        _in_gradients_format(0, 2),
+        "cpu/AdaptiveMaxPoolKernel.cpp",
+        ("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"),
+    ),
+    (
+        _in_gradients_format(0),
+        "cpu/AvgPoolKernel.cpp, cpu/AdaptiveAvgPoolKernel.cpp, cpu/PaddingKernel.cpp, cpu/UpSampleMoreKernel.cpp",
+        (
+            *("avg_pool2d_backward", "avg_pool3d_backward"),
+            *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
+            *("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
+            *("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward"),
+            *("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
+            *("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward"),
+            *("_upsample_nearest_exact3d_backward", "upsample_linear1d_backward"),
+            *("upsample_bilinear2d_backward", "upsample_trilinear3d_backward"),
+        ),
+    ),
+    (_copies(0), "UpSampleBicubic2d.cpp", ("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward")),
+)
+"""Formula, file in aten/src/ATen/native, operators."""
+
+for _formula, _file, _operators in _RULES:
+    scratch("cpu", *(f"aten::{name}" for name in _operators), source=f"{NATIVE}{_file}", band=0.0)(_formula)
+
+
+@scratch(
+    "cpu",
+    *(f"aten::_fused_{name}_{way}" for name in ("adam", "adamw", "sgd", "adagrad") for way in ("", ".tensor_lr")),
+    source=f"{NATIVE}cpu/FusedAdamKernel.cpp, FusedSGDKernel.cpp, FusedAdagradKernel.cpp",
+    band=0.0,
+)
+def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
+    """A contiguous copy of each gradient that is not, one after the other."""
+    turned = ((gradient, turned_block(gradient) if is_turned(gradient) else 0) for gradient in gradients)
+    return tuple(Phase(0, copied(gradient) + block) for gradient, block in turned if copied(gradient))
+
+
+BLOCK, LARGE_BLOCK = 60, 120
+"""Rows and columns that a turned matrix is copied by; the larger ones are of bytes."""
+
+
+def is_turned(x: Any) -> bool:
+    """Whether it is one matrix whose columns are contiguous."""
+    return bool(x.dim() == 2 and x.stride() == (1, x.shape[0]))
+
+
+def turned_block(x: Any) -> int:
+    """What it takes to copy one matrix with rows and columns exchanged."""
+    side = LARGE_BLOCK if x.dtype is torch.uint8 else BLOCK
+    return side * side * itemsize(x) if x.dim() == 2 and x.numel() >= BLOCK * BLOCK else 0
+
+
+COPY = f"{NATIVE}Copy.cpp, copy_same_type_transpose_"
+
+
+@scratch("cpu", "aten::clone", "aten::_to_copy", source=COPY, band=0.0)
+def _clone(out: Any, x: Any, **_: Any) -> int:
+    return turned_block(x) if is_turned(x) and out.dtype is x.dtype and out.is_contiguous() else 0
+
+
+@scratch("cpu", "aten::copy_", source=COPY, band=0.0)
+def _copy(out: Any, into: Any, x: Any, *_: Any) -> int:
+    alike = into.dtype is x.dtype and into.shape == x.shape
+    return turned_block(x) if alike and is_turned(x) and into.is_contiguous() else 0

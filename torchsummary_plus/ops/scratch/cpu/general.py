@@ -1,0 +1,308 @@
+"""What the CPU's kernels take beside their results, but for products, convolutions, recurrences and plain copies."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+
+from ....live.versions import since
+from ...processor import is_half
+from ..registry import ALL_RESULTS, Phase, reserve, scratch
+from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
+
+
+@scratch("cpu", "aten::native_layer_norm_backward", source=f"{NATIVE}cpu/layer_norm_kernel.cpp", band=0.0)
+def _layer_norm_backward(
+    out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Any
+) -> int:
+    """Two sums for each thread where the gradient of weight or bias is wanted."""
+    kind = x if weight is None else weight
+    sums = 2 * torch.get_num_threads() * prod(shape) * itemsize(kind) if wanted[1] or wanted[2] else 0
+    return copied(grad) + copied(x) + sums
+
+
+@reserve("cpu", "aten::native_layer_norm", source=f"{NATIVE}layer_norm.cpp", band=0.0)
+def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *rest: Any) -> tuple[int | None, ...]:
+    """Mean and rstd have the dtype of the weight on the CPU, else that of the input."""
+    kind = x if weight is None else weight
+    return None, *(itemsize(kind) * elements(t) for t in out[1:])
+
+
+@scratch("cpu", "aten::native_group_norm", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)
+def _group_norm(
+    out: Any, x: Any, weight: Any, bias: Any, n: int, channels: int, size: int, groups: int, *_: Any
+) -> int:
+    """In channels-last layout two sums for each channel of each sample; of large images for each thread and group."""
+    if suggested(x) is torch.contiguous_format:
+        return 0
+    large = size >= LARGE_IMAGE
+    sums = channels * torch.get_num_threads() + groups if large else channels
+    return 2 * n * sums * max(4, itemsize(x))
+
+
+LARGE_IMAGE = 1024
+"""Pixels of an image from which threads share it."""
+
+
+@scratch("cpu", "aten::native_group_norm_backward", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)
+def _group_norm_backward(
+    out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, *_: Any
+) -> int:
+    """Two sums for each channel of each sample."""
+    return 2 * n * c * max(4, itemsize(mean))
+
+
+def _same_layout(a: Any, b: Any) -> Any:
+    """The memory format that both tensors have, or None."""
+    for layout in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
+        if layout is not torch.contiguous_format and a.dim() != (4 if layout is torch.channels_last else 5):
+            continue
+        if a.is_contiguous(memory_format=layout) and b.is_contiguous(memory_format=layout):
+            return layout
+    return None
+
+
+def _row(x: Any) -> int:
+    """Bytes of a number for each channel, in float32 at least."""
+    return int(x.shape[1]) * max(4, itemsize(x))
+
+
+BATCH_NORM = f"{NATIVE}Normalization.cpp and cpu/batch_norm_kernel.cpp"
+
+
+@scratch("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
+def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> int:
+    """Mean and variance while they are summed up, then a factor and an offset for each channel."""
+    layout = _same_layout(x, x)
+    row = _row(x)
+    if layout is None:
+        return 0 if training else 3 * row
+    by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
+    sums = torch.get_num_threads() * row if training and by_channel else 0
+    return 2 * row + sums
+
+
+@reserve("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
+def _batch_norm_statistics(
+    out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> tuple[int | None, ...]:
+    return (None, None, None) if training else (None, 0, 0)
+
+
+@scratch("cpu", "aten::native_batch_norm_backward", source=BATCH_NORM, band=0.0)
+def _batch_norm_backward(
+    out: Any, grad: Any, x: Any, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
+) -> int:
+    """The fast kernels allocate the input's gradient a second time and drop it; each thread's sums come after that."""
+    layout = _same_layout(grad, x)
+    if layout is None or suggested(grad) is not suggested(x):
+        return _row(x)
+    by_channel = layout is not torch.contiguous_format or prod(x.shape[2:]) == 1
+    sums = (2 * torch.get_num_threads() + (not training)) * _row(x) if by_channel else 0
+    return max(nbytes(x), sums)
+
+
+@scratch("cpu", "aten::gelu_backward", source=f"{NATIVE}Activation.cpp, use_mkldnn_gelu", band=0.0)
+def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> int:
+    """oneDNN's kernel reads and writes contiguous tensors only."""
+    fast = approximate == "none" and x.is_contiguous() and x.dtype is torch.float32 and elements(x) > 1
+    return copied(grad) + copied(out) if fast else 0
+
+
+@scratch("cpu", "aten::_safe_softmax", source=f"{NATIVE}transformers/attention.cpp, _safe_softmax", band=0.0)
+def _safe_softmax(out: Any, x: Any, dim: int, dtype: Any = None) -> int:
+    """Which values are minus infinity, which rows hold nothing else, and a zero for those."""
+    total = elements(x)
+    return copied(x) + total + total // int(x.shape[dim]) + itemsize(out)
+
+
+@scratch("cpu", "aten::logsumexp", source=f"{NATIVE}ReduceOps.cpp, logsumexp_out_impl", band=0.0)
+def _logsumexp(out: Any, x: Any, *_: Any) -> int:
+    return nbytes(x) + nbytes(out)
+
+
+@scratch("cpu", "aten::prod", "aten::prod.dim_int",
+         source=f"{NATIVE}ReduceOpsUtils.h, make_reduction_from_out_ty", band=0.0)  # fmt: skip
+def _product(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    return _converted(out, x)
+
+
+@scratch("cpu", "aten::sum", "aten::sum.dim_IntList",
+         source=f"{NATIVE}ReduceOps.cpp, sum_out and should_use_acc_buffer", band=0.0)  # fmt: skip
+def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
+    return _converted(out, x) + (in_float(x, out) if is_half(out.dtype) and sums_apart(x, dims) else 0)
+
+
+def in_float(x: Any, out: Any) -> int:
+    """Bytes of an operand and of a result in float32, which half precision is summed in."""
+    return 4 * (elements(x) + elements(out))
+
+
+def sums_apart(x: Any, dims: Any = None) -> bool:
+    """Whether the axes that are summed cannot be run through as one."""
+    reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
+    axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
+    return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
+
+
+def _converted(out: Any, x: Any) -> int:
+    """Bytes of the input in the dtype of the result."""
+    return 0 if x.dtype is out.dtype else elements(x) * itemsize(out)
+
+
+@scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
+def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    """The sum, and the number that it is divided by; in half precision all is done in float32."""
+    return in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
+
+
+LOSS = f"{NATIVE}Loss.cpp"
+MEAN = 1
+"""``Reduction::Mean``; 0 is none, 2 a sum."""
+
+
+@scratch("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
+def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
+    """The loss of every element twice, once in the storage of the result."""
+    if not reduction:
+        return 0
+    return _paired(out, x, target) + _mean_of(out, reduction)
+
+
+def _paired(out: Any, x: Any, target: Any) -> int:
+    """Bytes of the loss of every pair of elements."""
+    return int(prod(torch.broadcast_shapes(x.shape, target.shape))) * itemsize(out)
+
+
+def _mean_of(out: Any, reduction: int) -> int:
+    return scalar(out) if reduction == MEAN else 0
+
+
+@reserve("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
+def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
+    """The result shrinks to one number, its storage does not."""
+    return (_paired(out, x, target),)
+
+
+@scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
+def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
+    return nbytes(x) + _mean_of(out, reduction) if reduction else 0
+
+
+@scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
+def _cross_entropy(out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> int:
+    return itemsize(out) + _mean_of(out, reduction) if reduction else 0
+
+
+@scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
+def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
+    return itemsize(out) + _mean_of(out, reduction) if reduction else 0
+
+
+@scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
+def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, ...]:
+    """``-target * x`` step by step, its exponential, and what comes of it."""
+    return Phase(0, 3 * nbytes(x)), Phase(ALL_RESULTS, nbytes(x) + scalar(x))
+
+
+@scratch("cpu", "aten::dist", source=f"{NATIVE}LinearAlgebra.cpp", band=0.0)
+def _distance(out: Any, x: Any, other: Any, *_: Any) -> int:
+    return int(prod(torch.broadcast_shapes(x.shape, other.shape))) * itemsize(out)
+
+
+@scratch("cpu", "aten::ldexp.Tensor", source=f"{NATIVE}BinaryOps.cpp: x * pow(2, other)", band=0.0)
+def _scaled_by_powers(out: Any, x: Any, other: Any) -> int:
+    return elements(other) * itemsize(out)
+
+
+@reserve("cpu", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS, band=0.0)
+def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """As :func:`_squared_loss_storage`."""
+    return (nbytes(x),)
+
+
+@scratch("cpu", "aten::binary_cross_entropy_with_logits", source=LOSS, band=0.0)
+def _cross_entropy_with_logits(
+    out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
+) -> int:
+    """``log_sigmoid`` with its buffer, then ``1 - target``; between them ``pos_weight - 1``, and a weight for each."""
+    loss = 2 * nbytes(x) + (_mean_of(out, reduction) if reduction else -nbytes(out))
+    if pos_weight is None:
+        return loss
+    return max(loss, 2 * nbytes(x) + nbytes(pos_weight) + scalar(x) - nbytes(out))
+
+
+@scratch("cpu", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", source=f"{NATIVE}LossCTC.cpp", band=0.0)
+def _ctc_backward(
+    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, *_: Any
+) -> int:
+    """The forward's table once more, filled from the end."""
+    return nbytes(table)
+
+
+@scratch("cpu", "aten::sort", "aten::sort.stable", source=f"{NATIVE}cpu/SortingKernel.cpp", band=0.0)
+def _sort(out: Any, x: Any, *args: Any, **kwargs: Any) -> int:
+    """The indices of one row."""
+    dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
+    return INT64 * int(x.shape[dim]) if x.dim() else 0
+
+
+SELECTION = f"{NATIVE}Sorting.cpp"
+
+
+@scratch("cpu", "aten::kthvalue", source=SELECTION, band=0.0)
+def _kthvalue(out: Any, x: Any, *_: Any) -> int:
+    return nbytes(x) + INT64 * elements(x)
+
+
+@scratch("cpu", "aten::median", "aten::nanmedian", source=SELECTION, band=0.0)
+def _median(out: Any, x: Any) -> int:
+    return nbytes(x)
+
+
+@scratch("cpu", "aten::median.dim", "aten::nanmedian.dim", source=SELECTION, band=0.0)
+def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
+    """A copy where the axis does not run in steps of 1."""
+    return 0 if not x.dim() or x.stride(dim) == 1 else nbytes(x)
+
+
+@scratch("cpu", "aten::roll", source=f"{NATIVE}TensorTransformations.cpp", band=0.0)
+def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> int:
+    """One axis after the other, each into a fresh tensor, and the calls lie inside each other."""
+    return max(0, len(dims) - 1) * nbytes(x)
+
+
+@scratch("cpu", "aten::repeat", source=f"{NATIVE}TensorShape.cpp, repeat", band=0.0)
+def _repeat(out: Any, x: Any, repeats: Any) -> int:
+    """Shapes and strides as tensors of integers, since torch 2.10."""
+    return 4 * INT64 * len(repeats) if since("2.10") else 0
+
+
+@scratch("cpu", "aten::tril", "aten::triu", source=f"{NATIVE}BatchLinearAlgebra.cpp, checkTrilTriuBatchContiguous",
+         band=0.0)  # fmt: skip
+def _triangle(out: Any, x: Any, *_: Any) -> int:
+    return copied(x) if x.dim() > 2 else 0
+
+
+@scratch("cpu", "aten::native_dropout", source=f"{NATIVE}Dropout.cpp", band=0.0)
+def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
+    return nbytes(x)
+
+
+@scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.01)
+def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int:
+    """A cumulative row; without replacement an exponential for each weight, and the greatest of them."""
+    if replacement:
+        return int(p.shape[-1]) * itemsize(p)
+    return nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0)
+
+
+@scratch("cpu", "aten::scatter_reduce.two", source=f"{NATIVE}TensorAdvancedIndexing.cpp", band=0.0)
+def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
+    """A mean also counts: ones for what is scattered, their sums, and where those are below 1."""
+    if reduce != "mean":
+        return 0
+    return nbytes(out) + nbytes(src) + elements(out) + scalar(out)

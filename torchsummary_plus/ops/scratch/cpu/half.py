@@ -1,0 +1,121 @@
+"""What matrix products in half precision take on the CPU where oneDNN multiplies: its scratchpad, and whole copies.
+
+aten/src/ATen/native/CPUBlas.cpp (``gemm``), mkldnn/Matmul.cpp (``mkldnn_gemm``, ``mkldnn_matmul``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ....live import compat
+from ...processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_fp16_tiles, has_tiles, is_half, multiplies
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
+from .copies import copied, elements, nbytes
+from .onednn.description import threads
+from .onednn.products import BATCH_ELEMENT, FLOAT, Product, about_by_tiles, by_blocks, by_gemm
+
+SMALL = 16 * 16 * 16
+"""Multiply-adds up to which torch multiplies itself."""
+
+
+def beside(nbytes: int, scratchpad: int | AtMost) -> int | AtMost:
+    """A scratchpad and so many bytes more."""
+    if isinstance(scratchpad, int):
+        return nbytes + scratchpad
+    phases = tuple(phase._replace(nbytes=phase.nbytes + nbytes) for phase in scratchpad.phases)
+    return AtMost(nbytes + scratchpad.nbytes, phases)
+
+
+def within(dtype: torch.dtype, nbytes: int, more: int, band: float) -> int | AtMost:
+    """An estimate of a kernel with products inside; exact where oneDNN does not multiply, else within a bound."""
+    if not is_half(dtype) or not torch.backends.mkldnn.enabled or not multiplies(dtype):
+        return nbytes
+    return AtMost(more, (Phase(ALL_RESULTS, max(0, nbytes), band),))
+
+
+def of_matrices(a: Any, b: Any) -> int | AtMost:
+    """The scratchpad of a product of matrices, which BLAS's interface hands over as columns; 0 where torch multiplies.
+
+    Where the result is one column, oneDNN gets the transposed product. Products with a vector are torch's own where it
+    runs along the vector: always of float16, of bfloat16 where the processor has no instructions for it.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if not _is_taken(a, b) or m * n * k <= SMALL:
+        return 0
+    turned = _is_turned(a), _is_turned(b)
+    along = m == 1 and turned[1]
+    if n == 1:
+        along = not turned[0] and b.stride(0) == 1 and b.stride(1) >= k
+    if along and (a.dtype is torch.float16 or not compat.has_avx512_bf16()):
+        return 0
+    if n == 1:
+        return _scratchpad(a.dtype, 1, 1, m, k, (False, not turned[0]))
+    return _scratchpad(a.dtype, 1, m, n, k, turned)
+
+
+def takes_batch(a: Any, b: Any) -> bool:
+    """Whether oneDNN takes a batch of products."""
+    return _is_taken(a, b) and elements(a) * int(b.shape[-1]) > SMALL
+
+
+def of_batch(a: Any, b: Any) -> int | AtMost:
+    """The scratchpad of a batch of products, and copies of what lies neither by rows nor by columns."""
+    copies = sum(0 if _is_by_columns(x) else copied(x) for x in (a, b))
+    turned = tuple(_is_by_columns(x) and not x.is_contiguous() for x in (a, b))
+    sizes = len(a), int(a.shape[1]), int(b.shape[2]), int(a.shape[2])
+    return beside(copies, _scratchpad(a.dtype, *sizes, (turned[0], turned[1])))
+
+
+def _is_taken(a: Any, b: Any) -> bool:
+    """Whether oneDNN multiplies in a dtype (``mkldnn_bf16_device_check``, ``mkldnn_fp16_device_check``)."""
+    enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return bool(is_half(a.dtype) and enabled and multiplies(a.dtype) and a.dtype is b.dtype)
+
+
+def _is_turned(matrix: Any) -> bool:
+    """Whether BLAS reads a matrix, or the copy of one that it cannot read, by columns."""
+    rows, columns = matrix.shape
+    down, across = matrix.stride()
+    return bool(down == 1 and across >= max(1, rows) and not (across == 1 and down >= max(1, columns)))
+
+
+def _is_by_columns(batch: Any) -> bool:
+    """Whether the columns of each matrix of a batch lie one after another."""
+    _, rows, columns = batch.shape
+    return bool(batch.stride() == (rows * columns, 1, rows))
+
+
+def _scratchpad(dtype: torch.dtype, batch: int, m: int, n: int, k: int, turned: tuple[bool, bool]) -> int | AtMost:
+    """What the first kernel of oneDNN's list takes that this processor can run."""
+    turned = (turned[0] and m > 1, turned[1])
+    if dtype is torch.bfloat16 and has_tiles():
+        estimate = about_by_tiles(Product(batch, m, n, k, turned, 2), threads())
+        return at_most(m, n, k)._replace(phases=(Phase(ALL_RESULTS, estimate, band=1.0),))
+    if dtype is torch.bfloat16 and has_avx512():
+        product = Product(batch, m, n, k, turned, 2)
+        return by_blocks(product, threads(), False) if has_avx512_bf16() else by_gemm(product, threads())
+    if dtype is torch.float16 and has_avx512_fp16() and not has_fp16_tiles():
+        return by_blocks(Product(batch, m, n, k, turned, FLOAT), threads(), True)
+    return at_most(m, n, k)
+
+
+def at_most(m: int, n: int, k: int) -> AtMost:
+    """For each thread whole copies of the matrices, with the result in float32, in blocks of 64."""
+    m, n, k = m + 64, n + 64, k + 64
+    return AtMost(threads() * (FLOAT * (m * k + k * n + m * n) + BATCH_ELEMENT * k + 16 * 1024))
+
+
+@scratch("cpu", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, addmv_out", band=0.0)
+def _vector(out: Any, *args: Any, **scale: Any) -> int | AtMost:
+    """A matrix and a vector, which is taken for a matrix of one column."""
+    matrix, vector = args[-2:]
+    rows, columns = matrix.shape
+    if not _is_taken(matrix, vector) or elements(matrix) <= SMALL:
+        down, across = matrix.stride()
+        readable = (down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns))
+        return 0 if readable else nbytes(matrix)
+    by_columns = matrix.stride() == (1, rows) and not matrix.is_contiguous()
+    copies = copied(vector) + (0 if by_columns else copied(matrix))
+    return beside(copies, _scratchpad(matrix.dtype, 1, rows, 1, columns, (by_columns, False)))

@@ -1,0 +1,186 @@
+"""What linear algebra and distances take on the CPU: factors, pivots and LAPACK's work arrays.
+
+LAPACK is asked how large its work array should be; the sizes here are what Intel's MKL answers, and one number more.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ....live.versions import since
+from ..registry import ALL_RESULTS, Phase, reserve, scratch
+from .copies import INT64, NATIVE, is_turned, itemsize, nbytes, scalar, turned_block
+
+LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
+INT32 = 4
+
+
+def _matrices(x: Any) -> int:
+    """How many matrices a batch has."""
+    return int(prod(x.shape[:-2]))
+
+
+def _pivots(x: Any) -> int:
+    """How many pivots the factors of a batch of matrices have."""
+    return _matrices(x) * int(min(x.shape[-2:]))
+
+
+def _pivots_checked(x: Any) -> int:
+    """Each pivot compared with a number: a boolean for each, and the number as a tensor of two dtypes."""
+    return _pivots(x) + INT64 + INT32
+
+
+@scratch("cpu", "aten::linalg_inv_ex", source=LAPACK, band=0.0)
+def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """The factors of the matrices and their pivots; these are checked when the system is solved."""
+    return nbytes(x) + INT32 * _pivots(x) + _pivots_checked(x)
+
+
+@scratch("cpu", "aten::_linalg_solve_ex", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
+def _solve(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    return _pivots_checked(x)
+
+
+@scratch("cpu", "aten::_linalg_det", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
+def _determinant(out: Any, x: Any) -> int:
+    """LAPACK's answers and the product of the diagonal, beside the sign."""
+    return _matrices(x) * (INT32 + itemsize(x)) + _sign(x)
+
+
+@scratch("cpu", "aten::_linalg_slogdet", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
+def _log_determinant(out: Any, x: Any) -> int:
+    """The sign; then it is multiplied with those of the diagonal."""
+    diagonal = _matrices(x) * (INT64 + 2 * itemsize(x)) + _pivots(x) * itemsize(x)
+    return INT32 * _matrices(x) + max(_sign(x), diagonal)
+
+
+def _sign(x: Any) -> int:
+    """How often rows were exchanged: places beside pivots, where they differ, and the sum of those as integers."""
+    return INT32 * int(x.shape[-1]) + _pivots(x) * (1 + INT64) + INT64 * _matrices(x)
+
+
+@scratch("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
+def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """LAPACK's answers, and a copy of the matrices, which it destroys."""
+    return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
+
+
+@scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
+def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
+    """Both factors in one, and their pivots."""
+    return nbytes(x) + INT32 * _pivots(x) + INT32 * _matrices(x) + (0 if is_turned(x) else turned_block(x))
+
+
+@reserve("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
+def _singular_vectors(
+    out: Any, x: Any, full: bool = False, vectors: bool = True, **_: Any
+) -> tuple[int | None, int | None, int | None]:
+    return (None, None, None) if vectors else (0, None, 0)
+
+
+@scratch("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)
+def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
+    """LAPACK's answers and its work; without vectors also a copy of the matrices, which it destroys.
+
+    Since torch 2.8 the work has one element more (measured on 2.4, 2.6 and 2.8).
+    """
+    n, answers = int(x.shape[-1]), INT32 * _matrices(x)
+    if x.dtype.is_complex:
+        return None
+    spare = 0 if since("2.8") else 1
+    if vectors:
+        work, integers = (2 * n * n + 6 * n + 2, 5 * n + 3) if n > 1 else (2, 1)
+        return (Phase(ALL_RESULTS, answers + itemsize(x) * (work - spare) + INT32 * integers),)
+    work = (_block_of_eigenvalues(x) + 2) * n + 1 if n > 1 else 2
+    return (Phase(ALL_RESULTS, nbytes(x) + answers + itemsize(x) * (work - spare) + INT32),)
+
+
+@reserve("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)
+def _eigenvectors(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[int | None, int | None]:
+    return None, None if vectors else 0
+
+
+def _block_of_eigenvalues(x: Any) -> int:
+    """Rows that MKL turns into tridiagonal form at once: one where there are few."""
+    if x.shape[-1] <= 10:
+        return 1
+    return 24 if x.dtype is torch.float64 and x.shape[-1] > 11 else 20
+
+
+QR = f"{LAPACK}; MKL's block sizes, measured at 1 to 1,000 rows and columns"
+
+
+@scratch("cpu", "aten::linalg_qr", source=QR, band=0.5)
+def _orthogonal(out: Any, x: Any, mode: str = "reduced") -> int | None:
+    """The factors of the reflections; LAPACK's work to find them, then to multiply them out."""
+    if x.dtype.is_complex:
+        return None
+    rows, columns = map(int, x.shape[-2:])
+    found = (_block_of_reflections(rows, columns) + 1) * (columns + 1)
+    width = int(out[0].shape[-1])
+    made = 0 if mode == "r" else _block_of_products(rows, width, x) * width + 1
+    return itemsize(x) * (_matrices(x) * min(rows, columns) + max(found, made))
+
+
+def _block_of_reflections(rows: int, columns: int) -> int:
+    if columns <= 20 or max(rows, columns) <= 50:
+        return 0
+    if rows <= 10:
+        return 1
+    return _largest(min(rows, columns), (0, 16), (310, 24), (355, 48), (850, 64))
+
+
+def _block_of_products(rows: int, columns: int, x: Any) -> int:
+    least = 48 if x.dtype is torch.float64 else 32
+    return 1 if rows < least else _largest(min(rows, columns), (0, 16), (65, 32), (505, 64))
+
+
+def _largest(rank: int, *blocks: tuple[int, int]) -> int:
+    """Of pairs of a least rank and a size the last size that applies."""
+    return [size for least, size in blocks if rank >= least][-1]
+
+
+@scratch("cpu", "aten::_euclidean_dist", source=f"{NATIVE}Distance.cpp, _euclidean_dist", band=0.0)
+def _euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
+    """|a|**2 - 2 a b + |b|**2 as one product of matrices that are wider by two columns: norms and ones."""
+    all_a, all_b = nbytes(a), nbytes(b)
+    of_a, of_b = all_a // int(a.shape[-1]), all_b // int(b.shape[-1])
+    wider_a, wider_b = all_a + 2 * of_a, all_b + 2 * of_b
+    return (
+        Phase(0, all_a + of_a),
+        Phase(0, 2 * of_a + all_b + of_b),
+        Phase(0, 2 * of_a + 2 * of_b + all_a + scalar(a)),
+        Phase(0, 2 * of_a + 2 * of_b + all_a + wider_a),
+        Phase(0, 2 * of_b + wider_a + wider_b),
+        Phase(ALL_RESULTS, wider_a + wider_b),
+    )
+
+
+@scratch("cpu", "aten::_trilinear", source=f"{NATIVE}Linear.cpp, _trilinear", band=0.0)
+def _trilinear(
+    out: Any, a: Any, b: Any, c: Any, in_a: Any, in_b: Any, in_c: Any, summed: Any, unrolled: int = 1
+) -> int | None:
+    """For each slice a product of the first two, summed up, and that with the third, one after the other."""
+    expanded = [_with_axes(t, axes) for t, axes in ((a, in_a), (b, in_b), (c, in_c))]
+    rank = len(expanded[0])
+    full = [max(shape[axis] for shape in expanded) for axis in range(rank)]
+    full[unrolled] = 1
+    early = [axis for axis in summed if axis in in_c and axis != unrolled]
+    first = prod(size for axis, size in enumerate(full) if axis not in early and not _both(axis, in_a, in_b))
+    last = prod(size for axis, size in enumerate(full) if axis not in summed)
+    return int((first + last) * itemsize(a))
+
+
+def _both(axis: int, *sets: Any) -> bool:
+    return all(axis in axes for axes in sets)
+
+
+def _with_axes(tensor: Any, axes: Any) -> list[int]:
+    """The shape of a tensor with axes of size 1 put in."""
+    shape = list(tensor.shape)
+    for axis in sorted(axes):
+        shape.insert(axis, 1)
+    return shape

@@ -1,0 +1,1 @@
+"""oneDNN: which kernel it chooses, and the scratchpad of each."""

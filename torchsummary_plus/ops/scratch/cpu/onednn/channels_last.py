@@ -1,0 +1,139 @@
+"""The same choice for a convolution of tensors in channels-last layout, which oneDNN reads and writes as they stand.
+
+Its weights are copied still. How many of their columns a product of small matrices works on at once, and which kernel
+it takes for groups and dilations, oneDNN reckons from a model of the processor's caches: there a plan is a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from . import threads as shared
+from .convolution import (
+    batch_elements,
+    columns,
+    columns_at_once,
+    columns_guess,
+    direct_data,
+    direct_weights,
+    fits_depthwise,
+    fits_depthwise_weights,
+    group_block,
+    is_outside,
+    is_pointwise,
+    is_strided_product,
+    nested,
+    strided_product,
+    with_bias,
+)
+from .description import PAGE, Conv, Plan, booked, lanes, threads, up
+
+
+def forward(conv: Conv) -> Plan:
+    wide = lanes()[0]
+    if fits_depthwise(conv):
+        return _plan(conv.depthwise_in(wide))
+    if conv.is_depthwise or _has_narrow_groups(conv.ic, conv.groups, wide):
+        return _in_blocks(conv, wide)
+    plan = _plan(conv.weights_in(columns_at_once(conv.mirrored, wide), 1), batch_elements(conv))
+    return replace(plan, guess=columns_guess(conv.mirrored) + _lowered(conv, wide))
+
+
+def _lowered(conv: Conv, wide: int) -> int:
+    """What AVX-512 may take at most to lay the rows of a single channel out anew (``relo``)."""
+    if wide < 16 or conv.ic * conv.groups > 1 or prod(conv.kernel) == 1:
+        return 0
+    rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
+    copies = threads() * prod(conv.kernel) * rows + conv.oc * prod(conv.kernel)
+    return booked(copies * conv.itemsize, PAGE) + 16 * PAGE
+
+
+def gemm_columns_last(conv: Conv) -> int:
+    """The columns of a whole image and the image itself, as a kernel by one large product lays them out."""
+    return conv.itemsize * max(conv.ic, conv.oc) * (prod(conv.kernel) + 1) * max(prod(conv.inp), prod(conv.out))
+
+
+def any_kernel(conv: Conv, plan: Plan) -> Plan:
+    """The plan as a guess up to the greediest kernel where groups or dilations leave the choice open."""
+    if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
+        return plan
+    if conv.groups == 1 and not conv.is_dilated:
+        return plan
+    most = conv.weights_in(64, 64) + threads() * gemm_columns_last(conv) + conv.written + 16 * PAGE
+    return replace(plan, guess=max(plan.guess, most))
+
+
+def backward_data(conv: Conv) -> Plan:
+    wide = lanes()[0]
+    if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
+        return _plan(conv.depthwise_in(wide))
+    if is_strided_product(conv, wide):
+        plan = strided_product(conv, wide)
+        return replace(_plan(plan.weights, plan.scratch), guess=plan.guess)
+    if conv.is_strided or is_outside(conv):
+        return _without_products(conv)
+    if conv.is_depthwise or _has_narrow_groups(conv.oc, conv.groups, wide):
+        return _in_blocks(conv, wide)
+    return _products(conv, wide)
+
+
+def _without_products(conv: Conv) -> Plan:
+    """The gradient of the input where no kernel takes it as products of small matrices."""
+    for wide in lanes():
+        if direct_data(conv, wide, last=True):
+            return _in_blocks(conv, wide)
+    scratch = shared.gemm_for_data_last(conv)
+    return replace(_plan(conv.weights, scratch), guess=scratch if threads() > 1 else 0)
+
+
+def _in_blocks(conv: Conv, wide: int) -> Plan:
+    """The direct kernel, in blocks of all channels of a register, or of fewer where no group has more."""
+    block = group_block(conv, wide) if max(conv.ic, conv.oc) <= wide else wide
+    return _plan(conv.weights_in(block or wide, block or wide))
+
+
+def _products(conv: Conv, wide: int) -> Plan:
+    plan = nested(_plan(conv.weights_in(1, columns_at_once(conv, wide)), batch_elements(conv)))
+    return replace(plan, guess=columns_guess(conv))
+
+
+def backward_weights(conv: Conv) -> Plan:
+    for wide in lanes():
+        bias = booked(conv.itemsize * conv.groups * up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
+        if fits_depthwise_weights(conv):
+            return _plan(conv.depthwise_in(wide), shared.depthwise_rows_reduction(conv, wide))
+        if is_pointwise(conv):
+            copied = prod(conv.out) * conv.ic * conv.itemsize * threads() if conv.is_strided else 0
+            scratch = bias + booked(copied) + shared.pointwise_reduction(conv, wide)
+            return _plan(conv.weights_in(wide, wide), scratch)
+        if direct_weights(conv, wide, last=True):
+            few = conv.ic < 16 and conv.groups == 1 if wide == 16 else conv.ic == 3
+            scratch = bias + shared.direct_reduction(conv, wide, last=True)
+            return _plan(conv.weights_in(wide, 1 if few else wide), scratch)
+    return _plan(conv.weights, shared.gemm_for_weights_last(conv, columns(conv)))
+
+
+def transposed_forward(conv: Conv) -> Plan:
+    """The backward of the convolution that it mirrors; without strides a forward, which narrow registers do as well."""
+    mirrored, wide = conv.mirrored, lanes()[0]
+    if conv.is_strided or conv.is_depthwise or is_outside(mirrored):
+        return with_bias(conv, nested(backward_data(mirrored)))
+    return _products(mirrored, 8 if _has_narrow_groups(conv.ic, conv.groups, wide) else wide)
+
+
+def transposed_data(conv: Conv) -> Plan:
+    return nested(forward(conv.mirrored))
+
+
+def transposed_weights(conv: Conv) -> Plan:
+    return nested(backward_weights(conv.mirrored))
+
+
+def _plan(weights: int, scratch: int = 0) -> Plan:
+    return Plan(0, weights, 0, scratch, channels_last=True)
+
+
+def _has_narrow_groups(channels: int, groups: int, wide: int) -> bool:
+    """Groups of so few channels that AVX-512 takes its direct kernel for them."""
+    return wide == 16 and groups > 1 and channels <= wide

@@ -1,0 +1,361 @@
+"""Which kernel oneDNN takes for a float32 convolution in torch's default layout, in what layouts, with what scratch.
+
+It walks a list of kernels (``cpu_convolution_list.cpp``) from the widest instruction set to the narrowest and takes the
+first whose conditions hold; each function here says in the words of one kernel's ``init_conf`` when that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from . import threads as shared
+from .description import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
+
+BATCH_ELEMENT = 40
+"""Bytes of ``brgemm_batch_element_t``."""
+
+MOST_UNROLLED = 5824
+"""Multiply-adds along a row of the kernel that AVX-512's code for them may have; measured: 5,832 are too many.
+
+The code has to fit in 256 KiB (``jit_generator.hpp``).
+"""
+
+
+def forward(conv: Conv) -> Plan:
+    if len(conv.inp) == 3 and fits_depthwise(conv):
+        return _channels_last(conv, conv.depthwise_in(lanes()[0]))
+    for wide in lanes():
+        if _depthwise_forward(conv, wide):
+            weights, bias = conv.depthwise_in(wide), _padded_bias(conv, conv.groups, wide)
+            return Plan(conv.read_in(wide), weights, conv.written_in(wide), bias)
+        if is_pointwise(conv):
+            scratch = _padded_bias(conv, conv.oc, wide) + _unit_stride(conv, ceil_div(conv.ic, wide), wide)
+            return _blocked(conv, wide, wide, scratch)
+        block = _direct_forward(conv, wide)
+        if block:
+            few = _takes_few(conv, wide)
+            scratch = _padded_bias(conv, conv.oc, block)
+            return _blocked(conv, block, 1 if few else block, scratch)
+    return Plan(0, 0, conv.written, shared.gemm_for_forward(conv, columns(conv)))
+
+
+def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
+    """Activations in channels-last layout, which is the one that they have where there is one channel."""
+    read = conv.read if conv.groups * conv.ic > 1 else 0
+    return Plan(read, weights, conv.written, scratch, channels_last=conv.groups * conv.oc > 1)
+
+
+def backward_data(conv: Conv) -> Plan:
+    for wide in lanes():
+        if is_strided_product(conv, wide):
+            return strided_product(conv, wide)
+        if _depthwise_data(conv, wide):
+            return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide))
+        if is_pointwise(conv):
+            return _turned(_blocked(conv, wide, wide))
+        block = direct_data(conv, wide)
+        if block:
+            return _turned(_blocked(conv, block, block))
+    return Plan(0, 0, conv.read, shared.gemm_for_data(conv, columns(conv)))
+
+
+def backward_weights(conv: Conv) -> Plan:
+    for wide in lanes():
+        if fits_depthwise_weights(conv):
+            scratch = shared.depthwise_reduction(conv, wide)
+            return Plan(conv.written_in(wide), conv.depthwise_in(wide), conv.read_in(wide), scratch)
+        if is_pointwise(conv):
+            bias = _padded_bias(conv, conv.oc, wide)
+            blocks = shared.blocks_at_once(conv, wide)
+            scratch = bias + _unit_stride(conv, blocks, wide) + shared.pointwise_reduction(conv, wide)
+            return _turned(_blocked(conv, wide, wide, scratch))
+        block = direct_weights(conv, wide)
+        if block:
+            few = conv.groups == 1 and conv.ic in ((1, 2, 3) if wide == 16 else (3,))
+            scratch = _padded_bias(conv, conv.oc, wide) + shared.direct_reduction(conv, wide)
+            return _turned(_blocked(conv, block, 1 if few else block, scratch))
+    return Plan(0, conv.weights, 0, shared.gemm_for_weights(conv, columns(conv)))
+
+
+def _blocked(conv: Conv, block: int, in_block: int, scratch: int = 0) -> Plan:
+    """All in blocks of channels; ``in_block`` 1: an input of so few channels is read as it stands."""
+    read = conv.read_in(in_block) if in_block > 1 else 0
+    return Plan(read, conv.weights_in(block, in_block), conv.written_in(block), scratch)
+
+
+def _turned(plan: Plan) -> Plan:
+    """The same layouts in the backward, which reads what the forward writes."""
+    return Plan(plan.written, plan.weights, plan.read, plan.scratch)
+
+
+def _padded_bias(conv: Conv, channels: int, wide: int) -> int:
+    """A copy of the bias in whole blocks, where the channels are not."""
+    return booked(conv.itemsize * up(channels, wide)) if conv.bias and channels % wide else 0
+
+
+def columns(conv: Conv) -> int:
+    """The patches of one image and group, laid out for a matrix product; in 3-d those of one slice."""
+    is_pointwise = prod(conv.kernel) == 1 and conv.inp == conv.out and not conv.is_strided
+    return 0 if is_pointwise else conv.itemsize * conv.ic * prod(conv.kernel) * prod(conv.out[-2:])
+
+
+def is_outside(conv: Conv) -> bool:
+    """Whether some output sees padding alone."""
+    return any(r <= p or r <= e for r, p, e in zip(conv.reach, conv.padding, conv.ends))
+
+
+def is_pointwise(conv: Conv) -> bool:
+    """1x1; strides are first taken out by copying, in 2-d and where they divide the input."""
+    if conv.groups > 1 or prod(conv.kernel) > 1 or any(conv.padding):
+        return False
+    if conv.inp == conv.out:
+        return not conv.is_strided
+    return len(conv.inp) == 2 and all(o * s == i for o, s, i in zip(conv.out, conv.stride, conv.inp))
+
+
+def _unit_stride(conv: Conv, blocks: int, wide: int) -> int:
+    """The input of a 1x1 kernel without the elements that its stride skips (``rtus``), for each thread."""
+    if not conv.is_strided:
+        return 0
+    return booked(threads() * blocks * prod(conv.out) * wide * conv.itemsize)
+
+
+def _takes_few(conv: Conv, wide: int) -> bool:
+    """Whether the forward kernel reads an input of so few channels as it stands."""
+    return conv.ic < wide and (conv.groups == 1 or wide == 8)
+
+
+def group_block(conv: Conv, wide: int) -> int:
+    """The block that divides the channels of each group, 0 where there is none; one group is padded."""
+    sizes = (wide, 8, 4) if wide == 16 else (wide,)
+    if conv.groups == 1:
+        return wide
+    return next((size for size in sizes if conv.ic % size == 0 and conv.oc % size == 0), 0)
+
+
+def fits_depthwise(conv: Conv) -> bool:
+    """Whether the depthwise kernel of channels-last layout takes it."""
+    return conv.is_depthwise and (len(conv.inp) == 2 or not conv.is_dilated)
+
+
+def _depthwise_forward(conv: Conv, wide: int) -> bool:
+    if not conv.is_depthwise or len(conv.inp) != 2 or is_outside(conv):
+        return False
+    width = min(6 if wide == 16 else 4, conv.out[1])
+    tail = conv.out[1] % width
+    behind = conv.ends[1] - tail * conv.stride[1]
+    return conv.padding[1] <= width and behind <= width
+
+
+def _depthwise_data(conv: Conv, wide: int) -> bool:
+    return conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated
+
+
+def fits_depthwise_weights(conv: Conv) -> bool:
+    if not conv.is_depthwise or len(conv.inp) != 2 or conv.is_dilated:
+        return False
+    (height, width), (step, across) = conv.kernel, conv.stride
+    above, left = conv.padding
+    below, right = (max(0, end) for end in conv.ends)
+    fits = conv.out[0] == (conv.inp[0] + above + below - height) // step + 1
+    fits = fits and conv.out[1] == (conv.inp[1] + left + right - width) // across + 1
+    return (
+        fits
+        and width <= 3
+        and across <= width
+        and max(above, below) <= height // 2
+        and max(left, right) <= width // 2
+        and conv.inp[0] >= height + -above % step
+        and all(pad <= 1 or pad % step == 0 for pad in (above, below))
+    )
+
+
+def _direct_forward(conv: Conv, wide: int) -> int:
+    """The block of channels of the direct kernel, 0 where it cannot be used."""
+    if is_outside(conv):
+        return 0
+    if wide == 16:
+        unroll = min(conv.out[-1], 28)
+        behind = conv.ends[-1] - conv.out[-1] % unroll * conv.stride[-1]
+        if conv.padding[-1] > unroll or behind > unroll:
+            return 0
+        few = _takes_few(conv, wide)
+        if unroll * conv.kernel[-1] * (conv.ic if few else wide) > MOST_UNROLLED:
+            return 0
+        return wide if few else group_block(conv, wide)
+    few = conv.ic < 8
+    if conv.groups > 1 and (conv.oc % 8 or (conv.ic % 8 and not few) or few != (conv.groups * conv.ic < 8)):
+        return 0
+    across, left = conv.stride[-1], conv.padding[-1]
+    if conv.kernel[-1] > 7 and any(conv.padding[-2:]) and conv.stride[-2:] != (1, 1):
+        return 0
+    unroll = min(3, conv.out[-1])
+    if left > unroll:
+        return 0
+    tail = conv.out[-1] % unroll
+    behind = max(0, conv.ends[-1] - tail * across)
+    if behind > unroll * across and conv.out[-1] // unroll > 1:
+        unroll = min(behind // across + tail, conv.out[-1], 7)
+        behind = max(0, conv.ends[-1] - conv.out[-1] % unroll * across)
+        if unroll < max(left, behind):
+            return 0
+    return 8
+
+
+def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
+    """As :func:`direct_weights`."""
+    if is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
+        return 0
+    block = wide if last else group_block(conv, wide)
+    if wide == 8:
+        same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
+        wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
+        return block if same and not wasteful and _unrolls(conv, ceil_div(conv.ic, 8)) else 0
+    unroll = min(conv.inp[-1], 28)
+    across = conv.stride[-1]
+    if conv.inp[-1] > 28 and unroll % across:
+        return 0
+    before = max(0, (conv.reach[-1] - 1 - conv.padding[-1]) // across)
+    behind = max(0, (conv.reach[-1] - 1 - max(0, conv.ends[-1] + conv.inp[-1] % unroll)) // across)
+    return block if before * across <= unroll and behind * across <= unroll else 0
+
+
+def _unrolls(conv: Conv, blocks: int) -> bool:
+    """Whether the 15 free registers of AVX2 suffice for a step along the width that takes the padding in one go."""
+    across, width, reach = conv.stride[-1], conv.inp[-1], conv.reach[-1]
+    before = max(0, (reach - 1 - conv.padding[-1]) // across)
+    best, unroll = 0, 0
+    for together in range(1, 5):
+        for step in range(across, width + across, across):
+            if step * together + step // across > 15:
+                break
+            size = min(step, width)
+            work = ceil_div(size, across) * together
+            if blocks % together or (before * across > size and size != width):
+                continue
+            if work > best or (work == best and unroll < size):
+                best, unroll = work, size
+    if not best:
+        return False
+    tail = width % unroll
+    behind = max(0, (reach - 1 - conv.ends[-1] - tail) // across)
+    return not (behind * across > unroll or (width > unroll and (unroll % across or conv.ends[-1] + tail < 0)))
+
+
+def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
+    """The block of channels of the direct kernel; ``last``: in channels-last layout, where any number will do."""
+    reach, before, behind = conv.reach, conv.padding, tuple(max(0, end) for end in conv.ends)
+    if any(pad >= r for pads in (before, behind) for pad, r in zip(pads, reach)):
+        return 0
+    if wide == 8:
+        deep = any((*before[:-2], *behind[:-2]))
+        tall = conv.kernel[-2] > conv.inp[-2] or any(k > i for k, i in zip(conv.kernel[:-2], conv.inp[:-2]))
+        if deep or tall or conv.kernel[-1] >= 14 or conv.is_dilated:
+            return 0
+        return 8 if last or conv.groups == 1 or (conv.ic % 8 == 0 and conv.oc % 8 == 0) else 0
+    if any(d > 1 and s > 1 for d, s in zip(conv.dilation[:-1], conv.stride[:-1])) or any(
+        d > 1 for d in conv.dilation[:-2]
+    ):
+        return 0
+    if conv.dilation[-2] > 1 and reach[-2] > conv.inp[-2]:
+        return 0
+    if max(before[-2], behind[-2]) > reach[-2] // 2 or max(before[-1], behind[-1]) > 28 or conv.kernel[-1] > 14:
+        return 0
+    if any(pad and k >= i + pad for pad, k, i in zip(before[:-2], conv.kernel[:-2], conv.inp[:-2])):
+        return 0
+    if conv.ic < 16 and conv.groups == 1 and not last:
+        return 16 if conv.ic <= 3 else 0
+    return 16 if last or conv.groups == 1 or (conv.ic % 16 == 0 and conv.oc % 16 == 0) else 0
+
+
+def is_strided_product(conv: Conv, wide: int) -> bool:
+    """Whether the gradient of the input is taken as products of small matrices, in channels-last layout."""
+    return conv.is_strided and not conv.is_dilated and (conv.groups == 1 or conv.oc > wide)
+
+
+def strided_product(conv: Conv, wide: int) -> Plan:
+    """``brgemm_convolution_bwd_strided_t``: padded gradients of one image for each thread."""
+    before = [max(0, r - 1 - p) // s for r, p, s in zip(conv.reach, conv.padding, conv.stride)]
+    behind = [max(0, r - 1 - e) // s for r, e, s in zip(conv.reach, conv.ends, conv.stride)]
+    padded = prod(o + b + e for o, b, e in zip(conv.out, before, behind)) * conv.groups * conv.oc
+    workers = threads()
+    scratch = (
+        batch_elements(conv) + booked(workers * up(padded, PAGE) * conv.itemsize, PAGE) + booked(workers * PAGE, PAGE)
+    )
+    across = conv.stride[-1]
+    if conv.inp[-1] % across:
+        row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
+        scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
+    plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
+    guess = columns_guess(conv)
+    if conv.ic * conv.groups < 3:
+        blocks = _turned(_blocked(conv, wide, wide))
+        apart = blocks.read + blocks.weights + blocks.written - plan.read - plan.weights - plan.written
+        guess = max(guess, abs(apart) + scratch)
+    return replace(plan, guess=guess)
+
+
+def batch_elements(conv: Conv) -> int:
+    """What names the pairs of small matrices whose products are added up, in whole pages for each thread."""
+    elements = up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
+    return booked(threads() * up(elements, BATCH_ELEMENT), PAGE)
+
+
+def columns_at_once(conv: Conv, wide: int) -> int:
+    """The columns that the products work on: as many as fit in registers, as long as little is padded."""
+    padded = up(conv.ic, wide)
+    steps = prod(conv.stride)
+    for count in (4, 3, 2):
+        block = count * wide
+        if block > padded or 4 * conv.ic < 3 * up(conv.ic, block) + (count > 2):
+            continue
+        if prod(conv.kernel) == 1:
+            allowed = block < 48 or (
+                prod(conv.inp) >= 64 * steps if count == 4 else conv.ic >= 0.95 * up(conv.ic, block)
+            )
+        elif block == 64:
+            allowed = padded < 192
+        else:
+            allowed = block < 48 or (padded <= 384 and prod(conv.out) > 81 * steps)
+        if allowed and (block < 48 or padded % block == 0):
+            return block
+    return wide
+
+
+def columns_guess(conv: Conv) -> int:
+    """By how much the copy of the weights may be off, where some blocks of columns pad more than others."""
+    wide = lanes()[0]
+    if conv.ic <= wide:
+        return 0
+    copies = {conv.weights_in(1, count * wide) for count in range(1, min(4, ceil_div(conv.ic, wide)) + 1)}
+    return max(copies) - min(copies)
+
+
+def transposed_forward(conv: Conv) -> Plan:
+    """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
+    plan = nested(backward_data(replace(conv.mirrored, bias=False)))
+    if plan.channels_last:
+        return with_bias(conv, plan)
+    return replace(plan, scratch=plan.scratch + booked(plan.written)) if conv.bias else plan
+
+
+def with_bias(conv: Conv, plan: Plan) -> Plan:
+    """Small matrices' products take the bias with them, but for strides that do not divide the output."""
+    mirrored = conv.mirrored
+    is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
+    is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
+    return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
+
+
+def transposed_data(conv: Conv) -> Plan:
+    return nested(forward(replace(conv.mirrored, bias=False)))
+
+
+def transposed_weights(conv: Conv) -> Plan:
+    return nested(backward_weights(replace(conv.mirrored, bias=False)))
+
+
+def nested(plan: Plan) -> Plan:
+    """A primitive inside another one, which books the scratch of the first as one piece."""
+    return replace(plan, scratch=booked(plan.scratch))

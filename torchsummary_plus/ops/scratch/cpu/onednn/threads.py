@@ -1,0 +1,273 @@
+"""How oneDNN's threads share a convolution, and the scratch that each of them takes to do its part and to sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+from .description import PAGE, Conv, booked, ceil_div, lanes, threads, up
+from .gemm import patches_at_once, takes_blocks
+
+BARRIER = PAGE
+"""Bytes at which a group of threads waits for its last one, a page of its own (``simple_barrier::ctx_t``)."""
+
+Shares = tuple[int, int, int]
+"""Into how many parts images, blocks of output channels and blocks of input channels are divided."""
+
+SUMS_LIMIT = 1 << 21
+"""Numbers that the sums of all threads may have together (``jit_avx2_convolution.hpp``)."""
+
+
+def depthwise_reduction(conv: Conv, wide: int) -> int:
+    """Threads take blocks of channels; those that are left take images, and sum up (``jit_uni_dw_conv``)."""
+    at_once = min(ceil_div(conv.groups, wide), threads())
+    shares = min(max(1, threads() // at_once), conv.batch) - 1
+    size = up(conv.groups, wide) * conv.itemsize
+    return booked(size * prod(conv.kernel) * shares) + (booked(size * shares) if conv.bias else 0)
+
+
+def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
+    """In channels-last layout threads take blocks of channels, images and rows, whatever keeps most of them busy."""
+    blocks = ceil_div(ceil_div(conv.groups, wide), min(4, (31 if wide == 16 else 15) // (2 * conv.kernel[-1])))
+    busy = max(
+        by_blocks * by_images * min(conv.out[0], threads() // (by_blocks * by_images))
+        for by_blocks in range(1, min(blocks, threads()) + 1)
+        for by_images in range(1, min(conv.batch, threads() // by_blocks) + 1)
+    )
+    sums = booked(up(conv.groups, wide) * prod(conv.kernel) * conv.itemsize * (busy - 1))
+    return sums + (booked(conv.groups * conv.itemsize * (busy - 1)) if conv.bias else 0)
+
+
+def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
+    reads_few = conv.groups == 1 and (conv.ic < wide if wide == 16 else conv.ic == 3)
+    in_block = conv.ic if reads_few else wide
+    blocks = ceil_div(conv.ic, in_block), ceil_div(conv.oc, wide)
+    if wide == 8:
+        job = prod(conv.kernel) * in_block * wide
+        images = conv.batch * (conv.inp[0] and prod(conv.out[:-2]))
+        sums = _summed(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
+        return sums + _bias(conv, threads(), wide, SUMS_LIMIT)
+    shares = _direct_shares(conv, in_block, blocks, last)
+    size = conv.groups * up(conv.oc, wide) * (up(conv.ic, in_block) * prod(conv.kernel) + 1)
+    return _shared(conv, size, shares, 3 * 5 * 5 * 16 * 16)
+
+
+def pointwise_reduction(conv: Conv, wide: int) -> int:
+    blocks = ceil_div(conv.ic, wide), ceil_div(conv.oc, wide)
+    if wide == 8:
+        at_once = blocks_at_once(conv, wide), _halved(blocks[1], 32)
+        job = prod(at_once) * wide * wide
+        jobs = prod(ceil_div(all_, some) for all_, some in zip(blocks, at_once))
+        limit = threads() * job * 8
+        sums = _summed(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
+        return sums + _bias(conv, threads(), wide, limit)
+    shares = _pointwise_shares(conv, wide, blocks)
+    return _shared(conv, up(conv.oc, wide) * up(conv.ic, wide), shares, wide * wide)
+
+
+def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
+    """A copy of the gradient for each share of the images but one, on AVX-512; ``limit`` of the bias, per thread."""
+    others, workers = shares[0] - 1, prod(shares) * (conv.groups if conv.groups <= threads() else 1)
+    sums = booked(size * others * conv.itemsize) + booked(BARRIER, PAGE) if others else 0
+    return sums + _bias(conv, workers, 16, workers * limit)
+
+
+def _bias(conv: Conv, workers: int, wide: int, limit: int) -> int:
+    if not conv.bias:
+        return 0
+    return _summed(workers, wide, conv.groups * ceil_div(conv.oc, wide), conv.batch, limit, align=PAGE)
+
+
+def blocks_at_once(conv: Conv, wide: int) -> int:
+    """Blocks of input channels that a 1x1 kernel works on."""
+    blocks = ceil_div(conv.ic, wide)
+    return _halved(blocks, 9) if wide == 8 else best_divider(blocks, 5, blocks, largest=False)
+
+
+def _halved(blocks: int, limit: int) -> int:
+    while blocks > limit and (blocks % 2 == 0 or blocks % 3 == 0):
+        blocks //= 2 if blocks % 2 == 0 else 3
+    return blocks
+
+
+def best_divider(size: int, least: int, most: int, *, largest: bool) -> int:
+    """The block of ``least`` to ``most`` with the least to pad; the largest or the smallest of those that tie."""
+    most = max(1, min(most, size))
+    candidates = range(max(1, min(least, most)), most + 1)
+    loss = {block: 1 - size / up(size, block) for block in candidates}
+    return min(candidates, key=lambda block: (loss[block], -block if largest else block))
+
+
+def _summed(
+    workers: int, job: int, jobs: int, reduction: int, limit: int, *, first_apart: bool = False, align: int = 0
+) -> int:
+    """The sums of the threads of each group (``reduce_balancer_t::balance``).
+
+    The first thread of a group sums up in the result itself, or in a place of its own.
+    """
+    least, most = max(1, jobs // workers), max(1, limit // (workers * job))
+    groups = min(jobs // least, workers)
+    best = groups, min(workers // groups, reduction), ceil_div(jobs, groups)
+    cost = jobs * job * reduction
+    for each in range(least, jobs):
+        groups = min(jobs // each, workers)
+        members, each_at_most = min(workers // groups, reduction), ceil_div(jobs, groups)
+        if members > 1 and each_at_most > most:
+            continue
+        candidate = job * each_at_most * (ceil_div(reduction, members) + (members != 1))
+        if candidate < cost:
+            best, cost = (groups, members, each_at_most), candidate
+    groups, members, each_at_most = best
+    if members == 1:
+        return 0
+    numbers = groups * (members - (not first_apart)) * each_at_most * job
+    return booked(4 * numbers, align) + booked(groups * BARRIER, PAGE)
+
+
+def _divisions(workers: int, images: int, blocks: tuple[int, int]) -> Iterator[Shares]:
+    for share in range(1, min(workers, images) + 1):
+        rest = workers // share
+        for out_share in range(1, min(rest, blocks[1]) + 1):
+            yield share, out_share, min(rest // out_share, blocks[0])
+
+
+def _cheapest(divisions: list[Shares], cost: Callable[[Shares], int]) -> tuple[Shares, int]:
+    """The last of the cheapest divisions, and its cost."""
+    best, least = (1, 1, 1), cost((1, 1, 1))
+    for shares in divisions:
+        if cost(shares) <= least:
+            best, least = shares, cost(shares)
+    return best, least
+
+
+def _direct_shares(conv: Conv, in_block: int, blocks: tuple[int, int], last: bool) -> Shares:
+    """Shares of the images of AVX-512's direct kernel (``balance`` in ``jit_avx512_common_conv_kernel.cpp``)."""
+    if threads() < conv.groups:
+        return 1, 1, 1
+    workers = threads() // conv.groups
+    by_rows = not last and len(conv.inp) == 2 and conv.dilation[0] == 1 and conv.out[0] > 9
+    rows_in, rows_out = (conv.inp[-2], conv.out[-2]) if by_rows else (1, 1)
+    deep_in, deep_out = prod(conv.inp[:-2]), prod(conv.out[:-2])
+
+    def traffic(shares: Shares) -> int:
+        images, out_share, in_share = shares
+        ins, outs = ceil_div(blocks[0], in_share), ceil_div(blocks[1], out_share)
+        read = ceil_div(conv.batch * rows_in, images) * ins * in_block * (conv.inp[-2] // rows_in) * conv.inp[-1]
+        for step in conv.stride[:-2] or (1,):
+            read = read * deep_in // step
+        read = read // conv.stride[-2] // conv.stride[-1]
+        wrote = ceil_div(conv.batch * rows_out, images) * outs * 16 * (conv.out[-2] // rows_out) * conv.out[-1]
+        return read + wrote * deep_out + 8 * outs * ins * prod(conv.kernel) * in_block * 16
+
+    def work(shares: Shares) -> int:
+        images, out_share, in_share = shares
+        return ceil_div(conv.batch * rows_out, images) * ceil_div(blocks[1], out_share) * ceil_div(blocks[0], in_share)
+
+    most = conv.batch * deep_out * max(1, rows_out // 9)
+    divisions = list(_divisions(workers, most, blocks))
+    best, least_traffic = _cheapest(divisions, traffic)
+    least_work = work(best)
+    for shares in divisions:
+        cost = work(shares)
+        if (cost <= least_work and traffic(shares) < 1.1 * least_traffic) or 4 * cost <= 3 * least_work:
+            best, least_work = shares, cost
+    return _all_if_most(best, most)
+
+
+def _pointwise_shares(conv: Conv, wide: int, blocks: tuple[int, int]) -> Shares:
+    """Shares of the images and their rows of AVX-512's 1x1 kernel (``jit_avx512_common_1x1_conv_kernel.cpp``)."""
+    size = prod(conv.out)
+    block = best_divider(size, 7, 16, largest=True)
+    if size % block:
+        block = best_divider(conv.out[-1], 4, conv.out[-1], largest=False)
+    block = 1 if block > 256 else block
+    pieces = conv.batch * ceil_div(size, block)
+
+    def traffic(shares: Shares) -> int:
+        images, out_share, in_share = shares
+        ins, outs = ceil_div(blocks[0], in_share), ceil_div(blocks[1], out_share)
+        return ceil_div(pieces, images) * block * wide * (ins + outs) + 12 * outs * ins * wide * wide
+
+    best, _ = _cheapest(list(_divisions(threads(), pieces, blocks)), traffic)
+    return _all_if_most(best, conv.batch)
+
+
+def _all_if_most(shares: Shares, most: int) -> Shares:
+    """Where more than half of the threads share the images, all do."""
+    few = threads() // 2 < shares[0] < threads()
+    return (min(most, threads()), *shares[1:]) if few else shares
+
+
+GEMM_LIMIT = 1 << 30
+"""Scratch that a kernel by matrix products never exceeds ..."""
+GEMM_SHARE = 15
+"""... nor does it exceed so many times the bytes of its tensors, for each thread (``gemm_convolution_utils.cpp``)."""
+GEMM_SMALL = 64 * 1024
+"""Products of so few numbers for each thread are small."""
+
+
+def gemm_for_forward(conv: Conv, columns: int) -> int:
+    """The columns of the blocks that oneDNN rates best, for each thread; else of one image, where threads take images.
+
+    In 3-d an image is one slice.
+    """
+    size = prod(conv.out[-2:])
+    if columns and len(conv.inp) == 2 and takes_blocks(conv):
+        return booked(threads() * patches_at_once(conv) * conv.itemsize)
+    deep = prod(conv.out[:-2])
+    apart = size // threads() < 512 and (deep > 1 or conv.batch > 1 or conv.groups > 2)
+    images = conv.batch * conv.groups * deep
+    return booked(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
+
+
+def gemm_for_data(conv: Conv, columns: int) -> int:
+    """The same, or a tenth of what fits under the limit; one thread's where the images are few."""
+    apart = prod(conv.out[-2:]) // threads() < 512 or prod(conv.kernel) < 64
+    apart = apart and (conv.batch > 1 or conv.groups > 2)
+    apart = apart and _by_images(conv, conv.groups * conv.batch, prod(conv.inp[-2:]), conv.ic)
+    return _gemm_columns(conv, columns, threads() if apart else 1, 0, 0.1)
+
+
+def _by_images(conv: Conv, images: int, size: int, channels: int) -> bool:
+    """Whether threads are as busy with an image each as with parts of one, or one is small."""
+    wide = lanes()[0]
+    parts = ceil_div(size, wide) * ceil_div(channels, wide)
+    busy = [work / up(work, threads()) for work in (images, parts)]
+    return busy[0] >= busy[1] or size * conv.ic * conv.oc // threads() < GEMM_SMALL
+
+
+def gemm_for_weights(conv: Conv, columns: int) -> int:
+    """Columns, and sums for each thread: the kernel takes the bytes of the weights for their number.
+
+    All threads share in where an image is small and there are several, or several groups.
+    """
+    workers = threads()
+    if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
+        workers = 1
+    sums = booked(4 * conv.weights * workers)
+    return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
+
+
+def gemm_for_data_last(conv: Conv) -> int:
+    """In channels-last layout the columns of a whole image for each thread, and of groups the image of each."""
+    columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
+    image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
+    return sum(booked(size * threads()) for size in (columns, image))
+
+
+def gemm_for_weights_last(conv: Conv, columns: int) -> int:
+    """The same in channels-last layout, where an image is transposed first."""
+    workers = threads()
+    if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
+        workers = 1
+    image = prod(conv.inp) * conv.ic * conv.itemsize
+    return sum(booked(size * workers) for size in (columns, 4 * conv.weights, image))
+
+
+def _gemm_columns(conv: Conv, columns: int, workers: int, taken: int, share: float) -> int:
+    room = min(GEMM_LIMIT, GEMM_SHARE * threads() * (conv.read + conv.weights + conv.written)) - taken
+    if room >= columns * workers:
+        return booked(columns * workers)
+    column = columns // prod(conv.out[-2:])
+    at_once = max(lanes()[0], int(room // (workers * column) * share))
+    return booked(column * at_once * workers)

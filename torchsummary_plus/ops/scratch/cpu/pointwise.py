@@ -1,0 +1,135 @@
+"""What pointwise operators take on the CPU: operands in the dtype they are computed in, Python numbers as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..registry import scratch
+from .copies import NATIVE, elements, itemsize
+
+ITERATOR = (
+    "aten/src/ATen/TensorIterator.cpp, compute_types: an operand of another dtype is cast into a temporary tensor"
+)
+
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""The dtype of the tensor that a Python number becomes."""
+
+
+def _cast(operand: Any, common: Any) -> int:
+    """Bytes of an operand in the common dtype where its own is another one; of a number also as it is."""
+    if isinstance(operand, torch.Tensor):
+        return 0 if operand.dtype is common else elements(operand) * int(common.itemsize)
+    kind = _NUMBERS.get(type(operand))
+    if kind is None:
+        return 0
+    return int(kind.itemsize) + (0 if kind is common else int(common.itemsize))
+
+
+def _category(dtype: Any) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+
+
+def _common(a: Any, b: Any) -> Any:
+    """The dtype that two operands are computed in, as ``torch.result_type`` tells.
+
+    A number, and a tensor of no axes beside one with some, count only where their category is a higher one.
+    """
+    if not isinstance(a, torch.Tensor):
+        a, b = b, a
+    first: Any = a.dtype
+    if not isinstance(b, torch.Tensor):
+        kind: Any = _NUMBERS.get(type(b), first)
+        if _category(kind) <= _category(first):
+            return first
+        return torch.get_default_dtype() if kind.is_floating_point else kind
+    if first is b.dtype:
+        return first
+    if bool(a.dim()) == bool(b.dim()):
+        return torch.promote_types(first, b.dtype)
+    strong, weak = (first, b.dtype) if a.dim() else (b.dtype, first)
+    return strong if _category(weak) <= _category(strong) else torch.promote_types(strong, weak)
+
+
+_ARITHMETIC = (
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    *("maximum", "minimum", "atan2", "remainder.Scalar", "remainder.Tensor", "fmod.Scalar", "fmod.Tensor"),
+    *("add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "rsub.Tensor"),
+    *("floor_divide", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "div.Tensor_mode"),
+)
+
+
+@scratch("cpu", *(f"aten::{name}" for name in _ARITHMETIC), source=ITERATOR, band=0.0)
+def _arithmetic(out: Any, a: Any, b: Any, *_: Any, **scale: Any) -> int:
+    """Computed in the dtype of the result."""
+    return _cast(a, out.dtype) + _cast(b, out.dtype)
+
+
+_COMPARISONS = tuple(
+    f"aten::{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")
+)
+
+
+@scratch("cpu", *_COMPARISONS, source=ITERATOR, band=0.0)
+def _comparison(out: Any, a: Any, b: Any) -> int:
+    common = _common(a, b)
+    return _cast(a, common) + _cast(b, common)
+
+
+_IN_PLACE = tuple(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div") for kind in ("Tensor", "Scalar"))
+
+
+@scratch("cpu", *_IN_PLACE, source=ITERATOR, band=0.0)
+def _in_place(out: Any, a: Any, b: Any, **scale: Any) -> int:
+    """What is written to is computed in a temporary tensor where it has another dtype, and is cast like any operand."""
+    common = _common(a, b)
+    return 2 * _cast(a, common) + _cast(b, common)
+
+
+@scratch("cpu", "aten::where.self", "aten::addcmul", "aten::addcdiv", "aten::lerp.Tensor", "aten::lerp.Scalar",
+         source=ITERATOR, band=0.0)  # fmt: skip
+def _ternary(out: Any, *operands: Any, **scale: Any) -> int:
+    return sum(_cast(t, out.dtype) for t in operands if isinstance(t, torch.Tensor) and t.dtype is not torch.bool)
+
+
+_FLOATING = ("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal", "expm1")
+
+
+@scratch("cpu", *(f"aten::{name}" for name in _FLOATING), "aten::cumsum", "aten::cumprod", source=ITERATOR, band=0.0)
+def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
+    """Integers as floating numbers; sums of whatever is not of the result's dtype."""
+    return _cast(x, out.dtype)
+
+
+@scratch("cpu", "aten::abs", source=f"{NATIVE}UnaryOps.cpp, unary_op_impl_with_complex_to_float_out", band=0.0)
+def _absolute(out: Any, x: Any) -> int:
+    """Of complex numbers: as complex numbers first."""
+    return elements(x) * itemsize(x) if x.dtype.is_complex else 0
+
+
+@scratch("cpu", "aten::isinf", source=f"{NATIVE}TensorCompare.cpp, isinf", band=0.0)
+def _infinite(out: Any, x: Any) -> int:
+    """The absolute values, compared with a number; of complex ones those of each part, beside the other's answer."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        return 0
+    part = x.dtype.to_real()
+    return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
+
+
+_FOREACH = tuple(
+    f"aten::_foreach_{name}.{kind}"
+    for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
+    for kind in ("Scalar", "ScalarList")
+)
+
+
+@scratch("cpu", *_FOREACH, source=f"{NATIVE}ForeachOpsKernels.cpp: on the CPU one tensor after another", band=0.0)
+def _foreach(out: Any, tensors: Any, numbers: Any) -> int:
+    """The number beside the last tensor, when the other results are there."""
+    return _cast(numbers[-1] if isinstance(numbers, (list, tuple)) else numbers, tensors[-1].dtype)
+
+
+@scratch("cpu", "aten::_foreach_pow.ScalarAndTensor", source=f"{NATIVE}ForeachOpsKernels.cpp", band=0.0)
+def _foreach_power(out: Any, base: Any, exponents: Any) -> int:
+    return _cast(base, exponents[-1].dtype)

@@ -1,0 +1,67 @@
+"""What matrix products on the CPU take: copies of operands that BLAS cannot read, and oneDNN's scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..registry import AtMost, scratch
+from . import half
+from .copies import elements, nbytes
+
+BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
+
+SMALL = 400
+"""Multiply-adds of one product below which ``bmm`` has a loop of its own, which reads any strides."""
+
+
+def _is_readable(matrix: Any) -> bool:
+    """Whether BLAS reads a matrix: one axis in steps of 1, the other in steps of at least that axis."""
+    rows, columns = _pair(matrix.shape)
+    down, across = _pair(matrix.stride())
+    return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
+
+
+def _pair(values: Sequence[int]) -> tuple[int, int]:
+    """The values of the last two axes."""
+    return values[-2], values[-1]
+
+
+def _cloned(matrix: Any) -> int:
+    return 0 if _is_readable(matrix) else nbytes(matrix)
+
+
+@scratch("cpu", "aten::mm", source=BLAS, band=0.0)
+def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
+    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
+
+
+@scratch("cpu", "aten::addmm", source=BLAS, band=0.0)
+def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
+    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
+
+
+def _is_batch_readable(batch: Any) -> bool:
+    """As :func:`_is_readable`, where an axis of one row is read whatever its step."""
+    rows, columns = _pair(batch.shape)
+    down, across = _pair(batch.stride())
+    return (across == 1 and (rows == 1 or down >= columns)) or (down == 1 and (columns == 1 or across >= rows))
+
+
+def _one_by_one(a: Any, b: Any) -> int | AtMost:
+    """Nothing where BLAS takes the whole batch; else the copies for one product, as they are done one after another."""
+    if half.takes_batch(a, b):
+        return half.of_batch(a, b)
+    if elements(a) // len(a) * int(b.shape[2]) < SMALL or (_is_batch_readable(a) and _is_batch_readable(b)):
+        return 0
+    return (_cloned(a) + _cloned(b)) // len(a)
+
+
+@scratch("cpu", "aten::bmm", source=BLAS, band=0.0)
+def _bmm(out: Any, a: Any, b: Any) -> int | AtMost:
+    return _one_by_one(a, b)
+
+
+@scratch("cpu", "aten::baddbmm", source=BLAS, band=0.0)
+def _baddbmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
+    return _one_by_one(a, b)

@@ -1,0 +1,180 @@
+"""What oneDNN's LSTM takes on the CPU: the workspace that a forward keeps for its backward, and the scratchpads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ...processor import has_avx512
+from ..registry import AtMost, reserve, scratch
+from .copies import copied, itemsize
+from .half import within
+
+RNN = "oneDNN 3.12: src/cpu/rnn/rnn_utils.hpp and .cpp, rnn.cpp; aten/src/ATen/native/mkldnn/RNN.cpp"
+RNN_FROM = "2.11"
+"""The oldest release of torch on which these rules were measured: earlier ones have an earlier oneDNN."""
+
+PAGE = 4096
+FLOAT = 4
+GATES = 4
+HEADER = 4664
+"""The scratchpad's alignment to a page, and tables of addresses of weights and biases; measured."""
+BATCHES = (128, 80)
+"""Addresses for blocked products: for all, and for each thread and each kind of product; measured."""
+TILES = 1176
+"""The same for half precision, with AMX tiles; measured with one thread."""
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _paged(sizes: Iterable[int]) -> int:
+    """Bytes of spaces that begin at whole pages, with the end rounded up to where another one would begin."""
+    end = 0
+    for size in sizes:
+        end = _up(end, PAGE) + size
+    return _up(end, PAGE)
+
+
+def _leading(width: int, size: int) -> int:
+    """``get_good_ld``: rows begin at multiples of 64 bytes, but not of 256 elements."""
+    padded = _up(width, 64 // size)
+    return padded + 64 // size if padded % 256 == 0 else padded
+
+
+class _Layer:
+    """The sizes of one layer in one direction: ``steps`` of a batch from ``inputs`` to ``width`` features."""
+
+    def __init__(self, x: Any, w_hh: Any) -> None:
+        self.steps, self.batch, self.inputs = (int(size) for size in x.shape)
+        self.width = int(w_hh.shape[1])
+        self.size = itemsize(x)
+        self.states = (self.steps + 1) * self.batch * 2
+        self.widest = max(self.inputs, self.width)
+
+    def workspace(self) -> int:
+        """Gates, hidden states, states of layer and cell, and room for their gradients."""
+        cells = self.steps * self.batch
+        hidden = self.states * _leading(self.widest, self.size) * self.size
+        grads = self.states * _leading(self.widest, FLOAT) * FLOAT
+        return _paged(
+            (
+                cells * _leading(GATES * self.width, self.size) * self.size,
+                cells * _leading(self.width, self.size) * self.size,
+                hidden,
+                self.states * self.width * self.size,
+                *(grads, grads, self.states * self.width * FLOAT),
+            )
+        )
+
+    def gates(self, merged: bool) -> tuple[int, int]:
+        """Scratch for the gates of one step, or of all steps at once, and for a hidden state."""
+        rows = self.batch * (self.steps if merged else 1)
+        return (
+            rows * _leading(GATES * self.width, FLOAT) * FLOAT,
+            self.batch * _leading(self.width, self.size) * self.size,
+        )
+
+    def trained(self, merged: bool) -> int:
+        """The scratchpad of a forward for training, or of a backward."""
+        grads = self.batch * _leading(self.width, FLOAT) * FLOAT
+        return _paged((*self.gates(merged), grads)) + HEADER
+
+    def inferred(self) -> int:
+        """The scratchpad of a forward without gradients: the states lie in it too."""
+        hidden = self.states * _leading(self.widest, self.size) * self.size
+        merged = self.batch == 1
+        return _paged((hidden, self.states * self.width * self.size, *self.gates(merged), 0)) + HEADER + self.batches()
+
+    def batches(self) -> int:
+        """Tables for blocked products, of two kinds where input and hidden state are equally wide, step by step."""
+        common, each = BATCHES
+        alone = self.batch == 1 and self.steps > 1
+        kinds = 2 if self.inputs == self.width and not alone else 1
+        return common + each * torch.get_num_threads() * kinds + self.tiles()
+
+    def tiles(self) -> int:
+        return 0 if self.size == FLOAT else TILES
+
+    def blocked(self) -> int:
+        """Both weights in blocks of output features."""
+        lanes = 32 if self.size < FLOAT or has_avx512() or self.batch == 1 else 16
+        return (self.inputs + self.width) * GATES * _up(self.width, lanes) * self.size
+
+    def rows(self) -> int:
+        """Both weights, or their gradients, in float32 with gates as columns."""
+        return (self.inputs + self.width) * _leading(GATES * self.width, FLOAT) * FLOAT
+
+    def transposed(self) -> int:
+        """The weights that do not lie with good leading dimensions already, so."""
+        widths = [width for width in (self.inputs, self.width) if _leading(width, FLOAT) != width]
+        return sum(GATES * self.width * _leading(width, FLOAT) * FLOAT for width in widths)
+
+    def bias(self, size: int) -> int:
+        return GATES * self.width * size
+
+
+@reserve("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0, since=RNN_FROM)
+def _rnn_workspace(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> tuple[int | None, ...]:
+    return None, None, None, _Layer(x, w_hh).workspace() if torch.is_grad_enabled() else 0
+
+
+@scratch("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0, since=RNN_FROM)
+def _rnn(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> int | AtMost:
+    """The sum of the biases, the weights as the kernel reads them, and its scratchpad."""
+    layer = _Layer(x, w_hh)
+    bias = layer.bias(layer.size)
+    if not torch.is_grad_enabled():
+        return _in_half(x, bias + layer.blocked() + layer.inferred())
+    if layer.size < FLOAT:
+        return _in_half(x, bias + layer.blocked() + layer.trained(merged=False) + layer.batches())
+    return bias + layer.rows() + layer.trained(merged=layer.batch < MERGED)
+
+
+MERGED = 128
+"""Batches below this have the products of all steps with the input done at once."""
+
+
+@scratch("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.05, since=RNN_FROM)
+def _rnn_backward(
+    out: Any, x: Any, w1: Any, w2: Any, w3: Any, w4: Any, hx: Any, cx: Any, y: Any, hy: Any, cy: Any,
+    grad: Any = None, grad_hy: Any = None, grad_cy: Any = None, *_: Any,
+) -> int | AtMost:  # fmt: skip
+    """The biases' sum, gradients of states that there are none of, weights and their gradients as the kernel has them.
+
+    The bias's gradient is returned twice, and copied for that when all the rest is gone.
+    """
+    layer = _Layer(x, w2)
+    incoming = [copied(grad) if grad is not None else itemsize(y) * y.numel()]
+    incoming += [copied(g) if g is not None else layer.batch * layer.width * layer.size for g in (grad_hy, grad_cy)]
+    taken = layer.bias(layer.size) + sum(incoming) + layer.rows()
+    if layer.size == FLOAT:
+        return taken + layer.transposed() + layer.trained(merged=True)
+    half = (layer.steps + 2) * layer.batch * layer.width * FLOAT
+    return _in_half(x, taken + half + layer.blocked() + layer.trained(merged=False) + layer.batches())
+
+
+def _in_half(x: Any, nbytes: int) -> int | AtMost:
+    """In half precision an estimate: measured with tiles, and up to 2.5 times as much on other instruction sets."""
+    return within(x.dtype, nbytes, 4 * nbytes, 0.5)
+
+
+@reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0, since=RNN_FROM)
+def _rnn_gradients(out: Any, x: Any, w1: Any, w2: Any, *_: Any) -> tuple[int | None, ...]:
+    """Gradients of biases even where a layer has none: its weights are in their places then, and not as large."""
+    layer = _Layer(x, w2)
+    return None, None, None, layer.bias(layer.size), layer.bias(layer.size), None, None
+
+
+@scratch("cpu", "aten::_pack_padded_sequence", source="aten/src/ATen/native/PackedSequence.cpp", band=0.0)
+def _packed(out: Any, x: Any, lengths: Any, batch_first: bool) -> int:
+    """The steps that equally many sequences have, together, copied where they do not lie one after the other."""
+    alike = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    steps = alike.transpose(0, 1) if batch_first else alike
+    runs: dict[int, int] = {}
+    for size in out[1].tolist():
+        runs[size] = runs.get(size, 0) + 1
+    return sum(copied(steps[:length, :size]) for size, length in runs.items())

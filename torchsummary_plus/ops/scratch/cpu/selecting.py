@@ -1,0 +1,109 @@
+"""What selecting by masks takes, and on CUDA the gradient of a selection: places of what is selected, as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ..registry import ALL_RESULTS, Phase, scratch
+from .copies import copied, elements, nbytes
+
+INDEX_BYTES = 8
+GRAIN = 32768
+"""Elements from which a loop is shared out among threads: at::internal::GRAIN_SIZE."""
+
+EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
+
+
+def _masks(indices: Sequence[Any]) -> list[Any]:
+    return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+
+
+def _rank(masks: Sequence[Any]) -> int:
+    return sum(mask.dim() for mask in masks)
+
+
+@scratch("cuda", "aten::index.Tensor", source=EXPANDED, band=0.0)
+@scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
+def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
+    masks = _masks(indices)
+    if not masks:
+        return 0
+    taken = prod(mask.numel() for mask in masks)
+    rows = elements(out) * taken // max(1, elements(x))
+    return int(INDEX_BYTES * rows * _rank(masks))
+
+
+@scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
+def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
+    """As many rows as there are values; where one value goes everywhere nothing tells how many: all."""
+    masks = _masks(indices)
+    if not masks or (not accumulate and _fills(indices, masks, values)):
+        return 0
+    rows = values.shape[0] if values.dim() and values.shape[0] != 1 else masks[0].numel()
+    return int(INDEX_BYTES * rows * _rank(masks))
+
+
+@scratch(
+    *("cpu", "aten::masked_scatter", "aten::masked_scatter_"),
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
+    band=0.0,
+)
+def _masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> int:
+    return copied(source)
+
+
+@scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25)
+def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> tuple[Phase, ...]:
+    """The gradients that are selected, taken to be as many as the source has; fewer are filled up with zeros."""
+    count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
+    alone = _runs_alone(grad, mask, count)
+    return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
+
+
+def _fills(indices: Sequence[Any], masks: Sequence[Any], values: Any) -> bool:
+    """Whether one value from the CPU goes where one mask says: then the mask is filled as it is.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, ``canDispatchToMaskedFill``.
+    """
+    alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
+    return alone and elements(values) == 1 and values.device.type == "cpu"
+
+
+def _runs_alone(x: Any, mask: Any, count: int) -> bool:
+    """Whether a selection is made by one thread, in one go."""
+    in_line = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
+    return in_line and (torch.get_num_threads() == 1 or count < GRAIN)
+
+
+@scratch("cpu", "aten::masked_select", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.0)
+def _masked_select(out: Any, x: Any, mask: Any) -> int:
+    """An integer for each element to count them, freed when the result is made; to share the work out, two for each."""
+    count: int = prod(torch.broadcast_shapes(x.shape, mask.shape))
+    if _runs_alone(x, mask, count):
+        return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
+    return 2 * INDEX_BYTES * count
+
+
+@scratch("cuda", "aten::masked_select", source="aten/src/ATen/native/cuda/IndexKernel.cpp, by index()", band=0.0)
+def _masked_select_on_cuda(out: Any, x: Any, mask: Any) -> int:
+    return int(INDEX_BYTES * elements(out) * max(x.dim(), mask.dim()))
+
+
+@scratch(
+    *("cuda", "aten::index_put", "aten::index_put_"),
+    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB's radix sort of pairs",
+    band=0.3,
+)
+def _index_put_on_cuda(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
+    """The places of a mask; to add up, every index as one number with its order, before, after and while they sort."""
+    places: int = _index_put(out, x, indices, values)
+    if not accumulate:
+        return places
+    masks = _masks(indices)
+    plain = [index.shape for index in indices if index is not None and not _masks([index])]
+    count: int = places // (INDEX_BYTES * _rank(masks)) if masks else prod(torch.broadcast_shapes(*plain))
+    return places + 6 * INDEX_BYTES * count + copied(values)

@@ -1,0 +1,163 @@
+"""CUDA: what the fused attention kernels take beside their results, read off the sources that torch ships."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ..registry import Course, Given, Made, Taken, reserve, scratch
+
+FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
+FORWARD = "aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward"
+EFFICIENT = (
+    "aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward;"
+    " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
+)
+CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; taken to be that of flash attention"
+
+Capability = tuple[int, int]
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _nbytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _is_turned(tensor: Any) -> bool:
+    """Whether a tensor is contiguous with rows before heads, as the kernels read it."""
+    step = 1
+    for axis in (3, 1, 2, 0):
+        if tensor.shape[axis] != 1 and tensor.stride(axis) != step:
+            return False
+        step *= tensor.shape[axis]
+    return True
+
+
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=FLASH, band=0.0)
+def flash(out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> int:
+    """The state of the random numbers, a second time."""
+    return 16 if dropout else 0
+
+
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.01)
+def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
+    """A number a row, the gradient of the queries in fp32, and with grouped heads every head's share of key and value.
+
+    Rows are rounded up to 128, heads of up to 192 to 32, larger ones to 256. Before the results come copies of what is
+    not contiguous.
+    """
+    batch, heads, rows, width = query.shape
+    wide = _up(width, 32) if width <= 192 else 256
+    tall = _up(rows, 128)
+    copies = tuple(Taken(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
+    sums = Taken(batch * heads * tall * 4), Taken(batch * heads * tall * wide * 4)
+    shares: tuple[Taken, ...] = ()
+    if key.shape[1] != heads:
+        shares = (Taken(batch * key.shape[2] * heads * width * key.element_size()),) * 2
+    return (*copies, Made(0), Made(1), Made(2), *sums, *shares)
+
+
+STATE = 256
+"""Bytes of a graph's workspace that do not depend on the shapes."""
+
+
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
+def cudnn(out: Any, *_: Any, **__: Any) -> Course:
+    """Seed and offset come first."""
+    tensors = range(len(_given(out)))
+    return (*(Made(place) for place in tensors[2:]), *(Made(place) for place in tensors[:2]), Taken(STATE))
+
+
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
+def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
+    """The gradient of the queries in fp32 and a number a row; with grouped heads as for flash attention."""
+    batch, heads, rows, width = query.shape
+    held: int = batch * heads * rows * (4 * width + 4)
+    shared: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
+    return held + (0 if key.shape[1] == heads else shared) + STATE
+
+
+@reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
+def efficient_results(out: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+    """Seed and offset of the random numbers are on the CPU."""
+    return None, None, 0, 0
+
+
+WIDEST_IN_REGISTERS = 128
+"""Of a value's rows: wider ones are summed up in memory."""
+
+
+@scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
+def efficient(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """The output in fp32, where it has another dtype and rows that are too wide to stay in registers."""
+    is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
+    return 0 if is_kept else 4 * out[0].numel()
+
+
+@scratch(
+    "cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT, band=0.1, by_capability=True
+)
+def efficient_backward(
+    capability: Capability, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
+    logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
+) -> Course:  # fmt: skip
+    """A number a row, and tiles in which the gradients are summed up in fp32.
+
+    Kernels of numbers in fp32 do not compute the row sums themselves: before them their products are there in full.
+    """
+    batch, heads, rows, width = query.shape
+    widest = max(width, value.shape[-1])
+    tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
+    half = query.element_size() == 2
+    copies = () if _is_turned(grad) else (Taken(_nbytes(grad)),)
+    steps: list[Taken | Made | Given] = [*copies, *(Made(place) for place in range(len(_given(out))))]
+    in_registers = half and limit <= tile
+    if half and (in_registers or not (7, 0) <= capability < (7, 5)):
+        steps.append(Taken(4 * batch * heads * rows))
+    else:
+        steps += _row_sums(len(copies), grad, output, 4 * batch * heads * rows)
+    columns = key.shape[2]
+    splits = -(-columns // keys)
+    summed = half and not in_registers
+    if splits * batch * heads >= 256 and columns <= 2 * keys:
+        splits = 1
+    if summed:
+        splits = min(splits, 200 // (batch * heads))
+    splits = max(1, splits) if capability >= (7, 0) else 1
+    shares = splits * keys * (_up(width, tile) + _up(value.shape[-1], tile)) if summed else 0
+    queries = -(-rows // tile) * -(-width // keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
+    return (*steps, Taken(4 * batch * heads * _up(shares + queries, 4)))
+
+
+def _given(out: Any) -> list[Any]:
+    return [tensor for tensor in out if isinstance(tensor, torch.Tensor)]
+
+
+def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Taken | Given]:
+    """The products of gradient and output in fp32, and of half precision both in it before; sums, which are turned."""
+    whole = 4 * prod(grad.shape)
+    singles = [Taken(whole)] * (2 if grad.element_size() == 2 else 0)
+    product = first + len(singles)
+    freed = [Given(buffer) for buffer in range(product + 1, first - 1, -1)]
+    return [*singles, Taken(whole), Taken(nbytes), Taken(nbytes), *freed]
+
+
+SHARED_BYTES = {(7, 5): 64 << 10, (8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
+"""Shared memory of a block, where it is too little for the largest tiles."""
+
+
+def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
+    """Queries and keys of the first kernel's tile that can run it, and the widest head that the kernel is made for."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
+    if half and capability in ((8, 6), (8, 9)) and 64 < widest <= 96 and not dropout:
+        return 128, 64, 96
+    large = capability >= (8, 0) or (half and capability >= (7, 0))
+    if limit <= 64 or not large or capability in SHARED_BYTES:
+        return 64, 64, limit
+    return 128, 128 if half and capability >= (8, 0) and limit == 128 else 64, limit

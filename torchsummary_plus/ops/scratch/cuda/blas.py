@@ -1,0 +1,168 @@
+"""CUDA: the workspaces of cuBLAS and of cuDNN's recurrent layers, and what the gradient of an embedding sorts."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import torch
+
+from ....data.units import MIB
+from ..registry import Course, Given, Made, Taken, lasting, reserve, scratch
+
+Capability = tuple[int, int]
+
+HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
+PRODUCTS = (
+    *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("_addmm_activation", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+)
+"""Operators that ask for a cuBLAS handle, which comes with a workspace."""
+
+
+def workspace_bytes(capability: Capability) -> int:
+    """cuBLAS's workspace: what ``CUBLAS_WORKSPACE_CONFIG`` (":KiB:count...") says, else 32 MiB from Hopper on.
+
+    Before Hopper it is ``:4096:2:16:8``. Source: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp.
+
+    >>> workspace_bytes((8, 0)), workspace_bytes((9, 0))
+    (8519680, 33554432)
+    """
+    parts = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if parts:
+        return sum(1024 * int(size) * int(count) for size, count in parts)
+    return 32 * MIB if capability[0] >= 9 else 1024 * (2 * 4096 + 8 * 16)
+
+
+@lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
+def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+    """One for each thread that multiplies, since each has a handle of its own; cublasLt shares it."""
+    return (("cublas", workspace_bytes(capability)),)
+
+
+CUDNN_RNN = (
+    "cudnnGetRNNTempSpaceSizes, as printed in pytorch/pytorch#2895: 4 layers of 320 at 25,000 steps reserve"
+    " 736,000,000 bytes for LSTM and 864,000,000 for GRU"
+)
+KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
+"""Numbers that a hidden unit keeps of each step: an LSTM its gates and its cell, a GRU its gates and their parts."""
+
+
+@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
+def cudnn_rnn(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
+) -> tuple[int | None, ...]:  # fmt: skip
+    """What cuDNN keeps for the backward: of each layer its gates, and between two layers what one hands the next."""
+    kept = list(KEPT.values())[mode] * layers + layers - 1
+    steps = x.numel() // x.shape[-1]
+    directions = 2 if bidirectional else 1
+    reserve_bytes = steps * hidden * directions * kept * x.element_size() + RNN_STATE
+    return None, None, None, reserve_bytes if train else 0, 0
+
+
+RNN_STATE = 256
+"""Bytes of a reserve that do not depend on the shapes."""
+RNN_FIXED = 16 * MIB
+
+
+@scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
+def cudnn_rnn_scratch(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
+) -> Course:  # fmt: skip
+    """A copy of the input where it is not in one piece, and of weights that torch keeps in no flat buffer."""
+    copied = () if x.is_contiguous() else (Taken(x.numel() * x.element_size()),)
+    flat = (Taken(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
+    work = Taken(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
+    return (*copied, Made(0), Made(1), Made(2), *flat, work, Made(3))
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def rnn_workspace(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool) -> int:
+    """The workspace of cuDNN's recurrent kernels: gates of two layers, the weights in the order that they are read."""
+    states: int = x.numel() // x.shape[-1] * hidden * x.element_size() * (2 if bidirectional else 1)
+    gates = {2: 4, 3: 3}.get(mode, 1)
+    return states * (gates + 2) + _bytes(weights) + RNN_FIXED
+
+
+SORTED_FROM = 3072
+ROWS_PER_THREAD = 10
+
+
+@scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
+def power(out: Any, *_: Any) -> int:
+    return LENGTH_BYTES
+
+
+@scratch(
+    "cuda",
+    "aten::embedding_dense_backward",
+    source="aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu; CUB's radix sort of pairs",
+    band=0.05,
+)
+def embedding_backward(
+    out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_by_frequency: bool
+) -> Course:
+    """More than 3,072 indices are sorted, and rows of the same index are summed in fp32 by parts of 10."""
+    count: int = indices.numel()
+    width: int = grad.shape[-1]
+    copy = () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
+    if count <= SORTED_FROM and not scale_by_frequency:
+        return (*copy, Made(0))
+    each = Taken(count * indices.element_size())
+    segments = min(count, num_weights)
+    parts = count // ROWS_PER_THREAD + segments
+    sums = parts * width * max(4, grad.element_size())
+    few = Taken(segments * indices.element_size())
+    first = len(copy)
+    tiles = max(1, count // SORTED_AT_ONCE)
+    sort = Taken(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
+    found = Taken(LENGTH_BYTES)
+    scan = Taken(SCAN_BYTES)
+    return (
+        *(*copy, each, each, each, sort, Given(first + 3), Given(first + 2)),
+        *((each,) if scale_by_frequency else ()),
+        *(Made(0), each, found),
+        *_briefly(first + 6 + scale_by_frequency, each, scan),
+        *(few, few),
+        *_briefly(first + 10 + scale_by_frequency, scan),
+        *(found, Taken(parts * indices.element_size()), Taken(sums)),
+    )
+
+
+def _briefly(first: int, *buffers: Taken) -> Course:
+    """Buffers that are freed again at once; the first has this number."""
+    return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
+
+
+SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279
+"""What CUB's sorts and scans take beside the pairs, of up to some thousand of them."""
+
+
+LENGTH_BYTES = 8
+
+
+@scratch(
+    *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
+    band=0.01,
+)
+def ctc_backward(
+    out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
+    zero_infinity: bool = False,
+) -> int:  # fmt: skip
+    """The forward's table once more, lengths and offsets; of large problems also the sums over every other column."""
+    steps, batch, labels = scores.shape
+    number = scores.element_size()
+    held: int = table.numel() * number + 3 * batch * LENGTH_BYTES
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
+        return held
+    blanks: int = batch * steps * (table.shape[2] // 2 + 1) * number
+    highest: int = batch * steps * number
+    infinite: int = scores.numel() * number if zero_infinity else 0
+    return held + max(2 * blanks + 2 * highest, infinite)

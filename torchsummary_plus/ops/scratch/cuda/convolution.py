@@ -1,0 +1,179 @@
+"""CUDA: what convolutions take beside their results, in the order in which ATen asks the allocator for it.
+
+Copies first, of tensors that are not in the layout that the kernels read, then each kernel's own workspace: cuDNN's by
+:mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
+ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise ones; ConvolutionMM2d.cu,
+NaiveDilatedConvolution.cu and NaiveConvolutionTranspose2d.cu for what cuDNN does not take, image by image, each
+unfolded into the columns of a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ..cpu.strided import Strided, copied, laid_out, strided
+from ..registry import Phase, scratch
+from .cudnn.asker import Question
+from .cudnn.asking import Cudnn
+from .cudnn.backend import Kind
+from .cudnn.choice import allows_tf32
+from .cudnn.route import Convolution, Route, goes_last, route
+from .cudnn.table import guess
+
+SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
+
+Capability = tuple[int, int]
+Held = tuple[tuple[str, int], ...]
+
+
+@scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_cudnn=True)
+def convolution(
+    capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> tuple[Phase, ...]:  # fmt: skip
+    """The forward; a transposed convolution runs the kernel of the other's backward."""
+    if not x.numel():
+        return ()
+    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
+    given, kernel = strided(x), strided(weight)
+    line = given.contiguous() if x.dim() == 3 else given
+    taken = route(conv, line, kernel, capability)
+    before: Held = (("line", copied(given, line)),)
+    if taken is Route.COLUMNS:
+        return (Phase(1, columns(line, kernel, strided(out), groups), held=before),)
+    last = taken is Route.CUDNN and goes_last(conv, line, kernel)
+    read = line.contiguous(last)
+    before += (("x", copied(line, read)),)
+    then = (*before, ("weight", copied(kernel, kernel.contiguous(last))))
+    if taken is Route.DEPTHWISE:
+        return Phase(0, 0, held=before), Phase(1, 0, held=then)
+    kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
+    if transposed:
+        kind, first, second = Kind.BACKWARD_DATA, second, first
+    return Phase(0, 0, held=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
+
+
+@scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
+def convolution_backward(
+    capability: Capability, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
+    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
+) -> tuple[Phase, ...]:  # fmt: skip
+    """The gradient of the input, then that of the weights; that of the bias is a sum."""
+    if not x.numel():
+        return ()
+    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
+    given, kernel, slope = strided(x), strided(weight), strided(grad)
+    line = given.contiguous() if x.dim() == 3 else given
+    taken = route(conv, line, kernel, capability)
+    before: Held = (("line", copied(given, line)),)
+    if taken is Route.COLUMNS:
+        return (Phase(sum(wanted), columns(line, kernel, slope, groups), held=before),)
+    if taken is Route.DEPTHWISE:
+        return depthwise_backward(line, kernel, slope, before, wanted)
+    read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
+    before += (("x", copied(line, read)),)
+    ready = as_input(slope, read, transposed)
+    before += (("grad", copied(slope, ready)),)
+    phases: tuple[Phase, ...] = (Phase(0, 0, held=before),)
+    if wanted[0]:
+        phases += for_input(conv, cudnn, capability, read, kernel, ready, before)
+    if wanted[1]:
+        phases += for_weights(conv, cudnn, capability, read, kernel, ready, before, int(wanted[0]))
+    return phases
+
+
+def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
+    """The gradient in the layout that the input suggests: ``contiguous()`` for a transposed one, else ``to()``."""
+    if transposed:
+        return grad.contiguous(x.suggests_last)
+    return grad if grad.suggests_last == x.suggests_last else laid_out(grad, x.suggests_last)
+
+
+def for_input(
+    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held
+) -> tuple[Phase, ...]:
+    """``cudnn_convolution_backward_input``, of a transposed convolution ``..._transpose_backward_input``."""
+    last = goes_last(conv, grad, weight)
+    copies = ("weight", copied(weight, weight.contiguous(last))), ("slope", copied(grad, grad.contiguous(last)))
+    held = (*before, *copies)
+    if conv.transposed:
+        return run(conv, cudnn, capability, Kind.FORWARD, last, grad.shape, weight, x.shape, 1, held)
+    return run(conv, cudnn, capability, Kind.BACKWARD_DATA, last, x.shape, weight, grad.shape, 1, held)
+
+
+def for_weights(
+    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held,
+    results: int,
+) -> tuple[Phase, ...]:  # fmt: skip
+    """``cudnn_convolution_backward_weight``; for a transposed convolution the input and the gradient change places."""
+    last = goes_last(conv, x, grad)
+    read, given = (grad, x) if conv.transposed else (x, grad)
+    copies = ("given", copied(given, given.contiguous(last))), ("read", copied(read, read.contiguous(last)))
+    held = (*before, *copies)
+    kernel = run(
+        conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, held
+    )
+    return Phase(results, 0, held=held), *kernel
+
+
+def run(
+    conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
+    weight: Strided, y: tuple[int, ...], results: int, held: Held,
+) -> tuple[Phase, ...]:  # fmt: skip
+    """One of cuDNN's kernels, with as many results there.
+
+    With ``cudnn.benchmark`` torch tries all plans before, in one workspace, and then empties the allocator's cache
+    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is the quickest then is not known.
+    """
+    dtype = str(conv.dtype).removeprefix("torch.")
+    question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
+    plans = cudnn.plans(question)
+    if plans is None:
+        size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())
+        tried: tuple[int, ...] = (size, 0)
+        largest = high
+    else:
+        tried, largest = plans.tried, plans.largest
+        low, high = cudnn.doubted(question, tried[0])
+    trials: tuple[Phase, ...] = ()
+    if torch.backends.cudnn.benchmark:
+        low, high = 0, largest
+        if cudnn.is_new(question):
+            band = 0.0 if plans else 1.0
+            trials = (Phase(results, largest, band, (largest // 2, 0), held, empties=True),)
+    band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
+    return *trials, Phase(results, tried[0], band, tried[1:], held)
+
+
+def depthwise_backward(
+    x: Strided, weight: Strided, grad: Strided, before: Held, wanted: Sequence[bool]
+) -> tuple[Phase, ...]:
+    """torch's own kernels for depthwise convolutions, which read what is contiguous; weights come first."""
+    held = (*before, ("grad", copied(grad, grad.contiguous())))
+    made = int(wanted[0]) + int(wanted[1])
+    weights = Phase(0, 0, held=held, first=(1,)) if wanted[1] else Phase(0, 0, held=held)
+    return Phase(0, 0, held=held), weights, Phase(made, 0, held=held), Phase(sum(wanted), 0)
+
+
+def columns(read: Strided, weight: Strided, given: Strided, groups: int) -> int:
+    """Bytes of one image's columns, and of the copies of tensors that have their channels last."""
+    copies = sum(tensor.nbytes for tensor in (read, weight) if tensor.suggests_last)
+    return copies + read.shape[1] // groups * prod(weight.shape[2:]) * prod(given.shape[2:]) * read.itemsize
+
+
+def described(
+    x: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> Convolution:
+    """The convolution's arguments; one axis has become two (``view1d_as_2d``)."""
+
+    def axes(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
+        every = tuple(sizes) * (x.dim() - 2) if len(sizes) == 1 else tuple(sizes)
+        return (missing, *every) if len(every) == 1 else every
+
+    return Convolution(
+        x.dtype, axes(padding, 0), axes(stride, 1), axes(dilation, 1), transposed, axes(output_padding, 0), groups
+    )

@@ -1,0 +1,142 @@
+"""A convolution described to cuDNN as torch does, and the plans that its heuristics name for a card.
+
+Source: ``build_opgraph``, ``getTensorDescriptor``, ``getConvDescriptor`` in aten/src/ATen/native/cudnn/Conv_v8.cpp, and
+what NVIDIA's cudnn-frontend fills in (``cudnn_frontend_Operation.h``, ``..._EngineFallbackList.h``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+
+from ...cpu.strided import dense_strides
+from .backend import Descriptor, Kind, Type
+from .cards import Card
+from .library import CudnnError, cudnn_library
+
+INSTANT, MODE_B, FALLBACK = 0, 1, 2
+"""Modes of the heuristics (``cudnnBackendHeurMode_t``)."""
+
+TENSOR_CORE, DOWN_CONVERT, NONDETERMINISTIC, NOTES = 0, 1, 4, 10
+"""Numerical notes of an engine that torch looks at, and how many there are (``cudnnBackendNumericalNote_t``)."""
+
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+"""``cudnnDataType_t`` by torch's names."""
+
+CROSS_CORRELATION = 1
+ALIGNMENT = 32
+"""What torch says of tensors that lie at 512 bytes, as the allocator's do (``getAlignment``)."""
+
+COMPUTE_TYPE, MODE, DILATIONS, STRIDES, POST_PADDINGS, PRE_PADDINGS, SPATIAL_DIMS = range(100, 107)
+HEURISTICS_MODE, HEURISTICS_GRAPH, HEURISTICS_RESULTS, HEURISTICS_DEVICE = 200, 201, 202, 204
+CONFIG_ENGINE = 300
+PLAN_CONFIG, PLAN_WORKSPACE, PLAN_DEVICE = 401, 402, 407
+OPERATIONS = {Kind.FORWARD: 700, Kind.BACKWARD_DATA: 706, Kind.BACKWARD_FILTER: 712}
+"""Where an operation's attributes begin: alpha, beta, the convolution, then w, x and y or their gradients."""
+GRAPH_OPERATIONS = 801
+BYTE_ALIGNMENT, DATA_TYPE, DIMENSIONS, TENSOR_STRIDES, UNIQUE_ID = 900, 901, 902, 903, 906
+ENGINE_NOTES = 1303
+DEVICE_JSON = 2702
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A convolution as cuDNN is asked about it: the forward reads x and gives y, w are the weights.
+
+    All three are dense in one layout: channels ``last``, or first.
+    """
+
+    kind: Kind
+    dtype: str
+    last: bool
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+Accepts = Callable[[frozenset[int]], bool]
+"""Whether an engine of some numerical notes may be taken."""
+
+
+def workspaces(question: Question, card: Card, mode: int, accepts: Accepts) -> Iterator[int]:
+    """The workspaces of the plans that the heuristics name and that can be built, in bytes and in their order.
+
+    A plan is built when it is asked for. Raises :class:`CudnnError` where the heuristics have no answer.
+    """
+    with ExitStack() as stack:
+        device = card_descriptor(card)
+        heuristics = _made(stack, Kind.HEURISTICS)
+        heuristics.set_descriptors(HEURISTICS_GRAPH, _graph(stack, question))
+        heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
+        heuristics.set_descriptors(HEURISTICS_DEVICE, device).finalize()
+        configs = heuristics.descriptors(HEURISTICS_RESULTS, Kind.ENGINE_CONFIG)
+        for config in configs:
+            stack.callback(config.close)
+        for config in configs:
+            if accepts(_notes(config)):
+                size = _plan_bytes(config, device)
+                if size is not None:
+                    yield size
+
+
+def _notes(config: Descriptor) -> frozenset[int]:
+    """The numerical notes of an engine; none where cuDNN has no engine to show, as for torch."""
+    (engine,) = config.descriptors(CONFIG_ENGINE, Kind.ENGINE, 1)
+    with engine:
+        return engine.notes(ENGINE_NOTES, NOTES)
+
+
+def _plan_bytes(config: Descriptor, device: Descriptor) -> int | None:
+    """The workspace of a plan, None where it cannot be built: torch goes on to the next then."""
+    with Descriptor(Kind.PLAN) as plan:
+        try:
+            plan.set_descriptors(PLAN_CONFIG, config).set_descriptors(PLAN_DEVICE, device).finalize()
+            return plan.number(PLAN_WORKSPACE)
+        except CudnnError:
+            return None
+
+
+def _graph(stack: ExitStack, question: Question) -> Descriptor:
+    convolution = _made(stack, Kind.CONVOLUTION)
+    compute = question.dtype if question.dtype == "float64" else "float32"
+    convolution.set_numbers(COMPUTE_TYPE, Type.DATA_TYPE, DATA_TYPES[compute])
+    convolution.set_numbers(MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
+    convolution.set_numbers(SPATIAL_DIMS, Type.INT64, len(question.stride))
+    for attribute in (PRE_PADDINGS, POST_PADDINGS):
+        convolution.set_numbers(attribute, Type.INT64, *question.padding)
+    convolution.set_numbers(DILATIONS, Type.INT64, *question.dilation)
+    convolution.set_numbers(STRIDES, Type.INT64, *question.stride).finalize()
+    operation, first = _made(stack, question.kind), OPERATIONS[question.kind]
+    scale = Type.DOUBLE if compute == "float64" else Type.FLOAT
+    operation.set_numbers(first, scale, 1.0).set_numbers(first + 1, scale, 0.0)
+    operation.set_descriptors(first + 2, convolution)
+    for attribute, name, sizes in zip(range(first + 3, first + 6), "wxy", (question.w, question.x, question.y)):
+        operation.set_descriptors(attribute, _tensor(stack, name, sizes, question))
+    graph = _made(stack, Kind.GRAPH)
+    return graph.set_descriptors(GRAPH_OPERATIONS, operation.finalize()).finalize()
+
+
+def _tensor(stack: ExitStack, name: str, sizes: tuple[int, ...], question: Question) -> Descriptor:
+    tensor = _made(stack, Kind.TENSOR)
+    tensor.set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
+    tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
+    tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *dense_strides(sizes, question.last))
+    tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name))
+    return tensor.set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
+
+
+def _made(stack: ExitStack, kind: Kind) -> Descriptor:
+    return stack.enter_context(Descriptor(kind))
+
+
+@cache
+def card_descriptor(card: Card) -> Descriptor:
+    """What stands for a card in the place of a handle; it is kept. Raises :class:`CudnnError`."""
+    made = Descriptor(Kind.DEVICE)
+    made.set_text(DEVICE_JSON, card.properties(cudnn_library().cudnnGetCudartVersion()))
+    return made.finalize()

@@ -1,0 +1,166 @@
+"""NVIDIA's cards as cuDNN's heuristics see them: the figures of ``cudaGetDeviceProperties`` that they read.
+
+A card with a file in ``card_files`` has its own, each with its source. Any other takes those of the nearest with a file
+(the same compute capability, or of the same major one that is older), with its own multiprocessors and memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .....data.units import MIB
+from .....live.cuda_guard import capability_of
+
+CARD_FILES = Path(__file__).parent / "card_files"
+
+Capability = tuple[int, int]
+"""A GPU's compute capability: (9, 0) for an H200."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card, or the one whose figures stand for it: ``like`` is then that one's name, else "".
+
+    The names of the figures are those of the card files.
+    """
+
+    name: str
+    capability: Capability
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_per_block: int
+    l2_bytes: int
+    clock_khz: int
+    memory_clock_khz: int
+    memory_mib: int
+    like: str = ""
+
+    def properties(self, driver: int) -> str:
+        """The text that makes cuDNN's descriptor of a device (``CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION``).
+
+        Its keys are those that libcudnn_graph reads; ``driver`` is the version of CUDA that cuDNN was built with.
+        """
+        major, minor = self.capability
+        return json.dumps(
+            {
+                "cudaDeviceId": 0,
+                "smCountOrigin": 0,
+                "warpSize": 32,
+                "pciDeviceId": 0,
+                "isTccDriver": 0,
+                "supportCoopLaunch": 1,
+                "maxGridSize": [2**31 - 1, 65535, 65535],
+                "maxBlockSize": [1024, 1024, 64],
+                "maxThreadsPerBlock": 1024,
+                "regsPerBlock": 65536,
+                "maxRegistersPerSM": 65536,
+                "maxSharedMemoryPerBlock": 49152,
+                "oversizedSharedMemoryPerBlock": 0,
+                "deviceVer": 100 * major + 10 * minor,
+                "driverVer": driver,
+                "totalGlobalMem": self.memory_mib * MIB,
+                "multiProcessorCount": self.multiprocessors,
+                "maxSharedMemoryPerBlockOptin": self.shared_per_block,
+                "reservedSharedMemoryPerBlock": 1024 if major >= 8 else 0,
+                "maxCtasPerSM": self.blocks_per_multiprocessor,
+                "maxThreadsPerSM": self.threads_per_multiprocessor,
+                "smClockRateKHz": self.clock_khz,
+                "memClockRateKHz": self.memory_clock_khz,
+                "l2CacheSize": self.l2_bytes,
+                "deviceName": self.name,
+            }
+        )
+
+
+FIGURES = tuple(name for name in Card.__slots__ if name not in ("name", "capability", "like"))
+
+
+@cache
+def known_cards() -> dict[str, Card]:
+    """The cards that have a file, by its name."""
+    return {path.stem: _read(json.loads(path.read_text())) for path in sorted(CARD_FILES.glob("*.json"))}
+
+
+def _read(figures: dict[str, Any]) -> Card:
+    capability = (figures["major"], figures["minor"])
+    return Card(figures["name"], capability, **{name: figures[name] for name in FIGURES})
+
+
+DRIVER = {
+    "multiprocessors": 16,
+    "threads_per_multiprocessor": 39,
+    "blocks_per_multiprocessor": 106,
+    "shared_per_block": 97,
+    "l2_bytes": 38,
+    "clock_khz": 13,
+    "memory_clock_khz": 36,
+}
+"""The driver's attributes of a device (``CUdevice_attribute``)."""
+
+
+@cache
+def local_card(index: int = 0) -> Card | None:
+    """The card that is here, by its own figures; the driver is asked, as by :func:`capability_of`. None without one."""
+    capability = capability_of(index)
+    if capability is None:
+        return None
+    driver, device, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t()
+    failed = driver.cuDeviceGet(ctypes.byref(device), index)
+    failed = failed or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    figures: dict[str, Any] = {"memory_mib": total.value // MIB}
+    for figure, attribute in DRIVER.items():
+        value = ctypes.c_int()
+        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        figures[figure] = value.value
+    return None if failed else Card("GPU", capability, **figures)
+
+
+MULTIPROCESSORS: dict[int, tuple[str, ...]] = {
+    24: ("RTX 4060",),
+    28: ("GTX 1080 Ti", "RTX 3060 12GB"),
+    30: ("RTX 2060",),
+    34: ("RTX 4060 Ti 8GB", "RTX 4060 Ti 16GB"),
+    36: ("RTX 2070", "RTX 5060 Ti 8GB", "RTX 5060 Ti 16GB"),
+    46: ("RTX 3070", "RTX 4070"),
+    48: ("RTX A4000", "RTX 5070"),
+    56: ("P100", "A30"),
+    60: ("RTX 4070 Ti",),
+    64: ("RTX A5000",),
+    66: ("RTX 4070 Ti SUPER",),
+    68: ("RTX 2080 Ti", "RTX 3080 10GB"),
+    70: ("RTX 3080 12GB", "RTX 5070 Ti"),
+    72: ("TITAN RTX", "Quadro RTX 8000", "A10"),
+    76: ("RTX 4080",),
+    80: ("V100 16GB", "V100 32GB", "TITAN V", "A10G", "RTX 3080 Ti", "RTX 4080 SUPER"),
+    84: ("A40", "RTX A6000", "RTX 3090 Ti", "RTX 5080"),
+    108: ("A100 40GB",),
+    114: ("H100 PCIe",),
+    132: ("H100 NVL", "H200", "GH200 96GB"),
+    142: ("L40", "L40S", "RTX 6000 Ada"),
+    148: ("B200",),
+    170: ("RTX 5090",),
+    188: ("RTX PRO 6000",),
+}
+"""How many multiprocessors cards without a file have, by NVIDIA's datasheets (CUDA cores by those of each)."""
+
+
+def nearest_card(name: str, capability: Capability, memory_mib: int) -> Card | None:
+    """A card by the figures of one with a file, of the same capability or the nearest older one of the same major.
+
+    >>> nearest_card("RTX 3080 10GB", (8, 6), 10_002).like
+    'NVIDIA GeForce RTX 3090'
+    """
+    older = [card for card in known_cards().values() if card.capability[0] == capability[0]]
+    older = [card for card in older if card.capability <= capability]
+    if not older:
+        return None
+    count = next((count for count, names in MULTIPROCESSORS.items() if name in names), 0)
+    near = min(older, key=lambda card: (capability[1] - card.capability[1], abs(card.multiprocessors - count)))
+    own = count or near.multiprocessors
+    return replace(near, name=name, capability=capability, multiprocessors=own, memory_mib=memory_mib, like=near.name)

@@ -1,0 +1,91 @@
+"""Which kernels torch takes for a convolution on CUDA: cuDNN's, its own for depthwise ones, or columns and products.
+
+Source: ``_select_conv_backend``, ``ConvParams::use_cudnn`` and ``use_cudnn_depthwise`` in
+aten/src/ATen/native/Convolution.cpp, of builds with cuDNN 9.3 or later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import prod
+
+import torch
+
+from ...cpu.strided import Strided
+
+MANY = 2**31
+"""Elements from which a 32-bit index does not do."""
+
+
+class Route(Enum):
+    """Whose kernels run."""
+
+    CUDNN = auto()
+    DEPTHWISE = auto()
+    COLUMNS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution's arguments beside its tensors; one axis has become two."""
+
+    dtype: torch.dtype
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def is_dilated(self) -> bool:
+        return any(step != 1 for step in self.dilation)
+
+
+def route(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> Route:
+    """The kernels for an input and weights."""
+    cudnn = _takes_cudnn(conv, capability)
+    if not _is_depthwise(conv, x, weight):
+        return Route.CUDNN if cudnn else Route.COLUMNS
+    if goes_last(conv, x, weight) and cudnn:
+        return Route.CUDNN
+    if max(prod(x.shape), prod(weight.shape)) >= MANY:
+        return Route.CUDNN
+    return Route.CUDNN if cudnn and _cudnn_is_faster(conv, x, weight, capability) else Route.DEPTHWISE
+
+
+def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
+    """Whether cuDNN is given channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
+    return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
+
+
+def _takes_cudnn(conv: Convolution, capability: tuple[int, int]) -> bool:
+    if not torch.backends.cudnn.enabled or (conv.dtype is torch.bfloat16 and capability < (8, 0)):
+        return False
+    return all(more < step for more, step in zip(conv.output_padding, conv.stride))
+
+
+def _is_depthwise(conv: Convolution, x: Strided, weight: Strided) -> bool:
+    channels = x.shape[1]
+    return not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
+
+
+def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> bool:
+    """``check_cudnn_depthwise_workload_with_filter``, for images in half precision."""
+    if conv.dtype is not torch.float16 or len(x.shape) != 4 or conv.is_dilated or capability < (7, 0):
+        return False
+    batch, channels, height, width = x.shape
+    step = conv.stride[1]
+    if channels < 32 or (conv.stride[0] != step and height != 1):
+        return False
+    if height == 1 and step == 1:
+        return True
+    size = weight.shape[3]
+    if weight.shape[2] != size or size not in (1, 3, 5) or width < 7 or step not in (1, 2):
+        return False
+    if step == 1:
+        return True
+    if size == 1:
+        return width <= 28 if batch == 1 else batch <= 16 and channels >= 128 and width <= 7
+    return batch == 1 or channels >= 512 or (channels >= 256 and width >= 28)

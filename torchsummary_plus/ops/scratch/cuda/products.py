@@ -1,0 +1,66 @@
+"""CUDA: copies of matrices that cuBLAS cannot read where they lie.
+
+Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp beside it,
+``prepare_batch_matrix_for_cublas``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..registry import Course, Taken, scratch
+
+SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
+
+
+@scratch("cuda", "aten::mm", source=SOURCE, band=0.0)
+def product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+    return _copies(one, other, is_readable=_is_readable)
+
+
+@scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE, band=0.0)
+def added_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+    return _copies(one, other, is_readable=_is_readable)
+
+
+@scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
+def batch_product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+    return _copies(one, other, is_readable=_is_readable_batch)
+
+
+@scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
+def added_batch_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+    return _copies(one, other, is_readable=_is_readable_batch)
+
+
+def _copies(*tensors: Any, is_readable: Any) -> Course:
+    return tuple(Taken(t.numel() * t.element_size()) for t in tensors if t.numel() and not is_readable(t))
+
+
+def _is_readable(matrix: Any) -> bool:
+    """Whether a matrix is dense, or has rows or columns of neighbours."""
+    rows, columns = matrix.shape
+    down, along = matrix.stride()
+    if _is_dense(matrix):
+        return True
+    return bool((down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)))
+
+
+def _is_dense(matrix: Any) -> bool:
+    """Whether a matrix fills its memory without gaps or overlaps; axes of one entry do not count."""
+    step = 1
+    for stride, size in sorted(zip(matrix.stride(), matrix.shape)):
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def _is_readable_batch(matrices: Any) -> bool:
+    """The same for a batch, whose matrices may lie anywhere; contiguous ones count where no stride is 0."""
+    _, rows, columns = matrices.shape
+    _, down, along = matrices.stride()
+    if (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)):
+        return True
+    return bool(matrices.is_contiguous()) and down != 0 and along != 0

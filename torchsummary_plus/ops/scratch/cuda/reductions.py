@@ -1,0 +1,180 @@
+"""CUDA: what reductions stage in memory when several blocks of threads share an output.
+
+Source: aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` and ``gpu_reduce_kernel``; the types that each
+reduction accumulates in and how many inputs it loads at once: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,ArgMax,
+ArgMin,Logic}Kernel.cu beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..registry import Course, Given, Taken, scratch
+from .chips import Chip, chip_of
+from .iterator import Reduction, reduction
+
+SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
+HALVES = (torch.float16, torch.bfloat16)
+WARP = 32
+FEWEST, MOST = 16, 256
+"""Values for a thread to reduce, where outputs are shared among blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kernel reduces: bytes of its accumulator, inputs loaded at once, the inputs' dtype."""
+
+    accumulated: int
+    vector: int
+    dtype: torch.dtype
+
+
+def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
+    """The bytes of the buffer and of its semaphores for one launch; None where no output is shared among blocks.
+
+    >>> import torch
+    >>> staged(chip_of((8, 0)), reduction(torch.empty(6304, 768), [0], 4), Kind(4, 4, torch.float32))
+    (38928384, 24)
+    """
+    outputs = what.num_outputs
+    inputs = what.numel // outputs
+    along = what.num_reduced == len(what.shape) or what.input[0] < what.input[what.num_reduced]
+    fastest = what.input[0 if along else what.num_reduced]
+    wide, high, vector = (inputs, outputs, 1) if along else (outputs, inputs, 1)
+    if fastest == kind.dtype.itemsize:
+        if along and wide >= 128 and what.num_reduced == 1:
+            wide //= kind.vector
+        elif not along:
+            vector = _output_vector(what, kind.dtype.itemsize)
+            wide //= vector
+    width, height = _block(wide, high, (256 if kind.dtype is torch.complex128 else 512) // vector)
+    step_in, step_out = (width, 1) if along else (1, width)
+    shares_warps = _up(inputs, step_in) >= min(height * 16, MOST)
+    if shares_warps:
+        step_in *= height
+    else:
+        step_out *= height
+    values = _up(inputs, step_in)
+    target = chip.multiprocessors * (chip.threads // (width * height))
+    grid = _up(outputs // vector, step_out)
+    if not shares_warps or values < MOST or grid > target:
+        return None
+    blocks = max(min(_up(target, grid), _up(values, FEWEST)), _up(values, MOST))
+    if blocks <= 1:
+        return None
+    return kind.accumulated * outputs * blocks * (1 if along else width * vector), 4 * grid
+
+
+def _block(wide: int, high: int, most: int) -> tuple[int, int]:
+    """Width and height of a block of threads."""
+    wide, high = (most if size >= most else _power(size) for size in (wide, high))
+    width = min(wide, WARP)
+    height = min(high, most // width)
+    return min(wide, most // height), height
+
+
+def _power(number: int) -> int:
+    """The largest power of 2 that is not above a number, and 1 for 0."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step)
+
+
+def _output_vector(what: Reduction, itemsize: int) -> int:
+    """How many outputs a thread has at once: 4 where the input is aligned to them."""
+    first = what.num_reduced
+    others = [stride // itemsize for axis, stride in enumerate(what.input) if axis != first]
+    vector = 4
+    for number in (what.offset, what.shape[first], *others):
+        while number % vector:
+            vector //= 2
+    return vector
+
+
+def course(
+    chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind, first: int = 0
+) -> Course:
+    """What a reduction allocates beside its result: a copy in its own dtype, a buffer for the sum of parts, stages.
+
+    ``first`` is the number of buffers that the operator has taken before.
+    """
+    steps: list[Taken | Given] = []
+    if not tensor.numel():
+        return ()
+    copied = None
+    if tensor.dtype is not kind.dtype:
+        copied = kind.dtype.itemsize
+        steps.append(Taken(tensor.numel() * copied))
+    whole = reduction(tensor, axes, out_dtype.itemsize, copied)
+    accumulates = kind.dtype in HALVES and out_dtype is kind.dtype
+    if accumulates and not whole.has_short_offsets and kind.accumulated > out_dtype.itemsize:
+        steps.append(Taken(whole.num_outputs * kind.accumulated))
+    for part in whole.parts():
+        sizes = staged(chip, part, kind)
+        if sizes is not None:
+            number = first + sum(isinstance(step, Taken) for step in steps)
+            steps += [Taken(sizes[0]), Taken(sizes[1]), Given(number + 1), Given(number)]
+    return tuple(steps)
+
+
+def _accumulator(dtype: torch.dtype) -> int:
+    """Bytes of the type that sums of a dtype accumulate in."""
+    return 4 if dtype in HALVES else dtype.itemsize
+
+
+def _axes(dim: Any) -> list[int]:
+    return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, (tuple, list)) else out
+
+
+Sized = Callable[[torch.dtype], tuple[int, int]]
+
+
+def _sum_like(dtype: torch.dtype) -> tuple[int, int]:
+    return _accumulator(dtype), 8 if dtype.itemsize == 2 else 4
+
+
+def _welford(dtype: torch.dtype) -> tuple[int, int]:
+    """Mean and deviation, the count as an integer and as a float."""
+    return (24 if dtype is torch.float64 else 16), 2
+
+
+def _extreme(dtype: torch.dtype) -> tuple[int, int]:
+    return dtype.itemsize, 4
+
+
+def _indexed(dtype: torch.dtype) -> tuple[int, int]:
+    """The value and its index, aligned to 8 bytes."""
+    return 16, 4
+
+
+def _register(operators: Collection[str], sized: Sized, dim_at: int | None, casts: bool = False) -> None:
+    """Register reductions that take their axes at a place among the arguments, after the tensor."""
+
+    @scratch("cuda", *(f"aten::{name}" for name in operators), source=SOURCE, band=0.0, by_capability=True)
+    def formula(capability: Any, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Course:
+        dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
+        result = _first(out).dtype
+        lowered = tensor.dtype in HALVES and result is torch.float32
+        dtype = tensor.dtype if lowered or not casts else result
+        return course(chip_of(capability), tensor, _axes(dim), result, Kind(*sized(dtype), dtype))
+
+
+_register(("sum", "mean", "prod", "nansum"), _sum_like, None, casts=True)
+_register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), _sum_like, 0, casts=True)
+_register(("linalg_vector_norm", "norm.ScalarOpt_dim"), _sum_like, 1)
+_register(("norm.Scalar",), _sum_like, None)
+_register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), _welford, 0)
+_register(("amax", "amin"), _extreme, 0)
+_register(("max", "min", "any", "all"), _extreme, None)
+_register(("any.dim", "all.dim", "any.dims", "all.dims"), _extreme, 0)
+_register(("argmax", "argmin"), _indexed, 0)

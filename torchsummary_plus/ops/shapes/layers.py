@@ -1,0 +1,369 @@
+"""Rules for the operators of layers: products, convolutions, normalisation, gates, attention, recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...live.versions import since
+from ..conv_backend import keeps_last
+from .registry import (
+    FLOATS,
+    INDICES,
+    Out,
+    Outs,
+    Sizes,
+    axis_of,
+    channels_last,
+    contiguous,
+    densely,
+    each,
+    fresh,
+    in_format_of,
+    is_channels_last,
+    is_contiguous,
+    is_dense,
+    numel,
+    preserved,
+    rule,
+    sure,
+)
+
+
+def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
+    """The one floating dtype of all the tensors that are there."""
+    dtype = first.dtype
+    sure(dtype in FLOATS and all(other is None or other.dtype is dtype for other in others))
+    return dtype
+
+
+# Products
+
+
+@rule("mm")
+def mm(x: Tensor, y: Tensor) -> Out:
+    sure(x.dim() == y.dim() == 2 and x.shape[1] == y.shape[0])
+    return fresh((x.shape[0], y.shape[1]), _floats(x, y))
+
+
+@rule("bmm")
+def bmm(x: Tensor, y: Tensor) -> Out:
+    sure(x.dim() == y.dim() == 3 and x.shape[0] == y.shape[0] and x.shape[2] == y.shape[1])
+    return fresh((x.shape[0], x.shape[1], y.shape[2]), _floats(x, y))
+
+
+@rule("_grouped_mm")
+def grouped_mm(
+    x: Tensor, y: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Out:
+    """One product for each group of rows, of columns or of what is summed over; or of a batch, without groups.
+
+    The kernels make rows of multiples of 16 bytes (aten/src/ATen/native/GroupedMMUtils.h). Torch's meta kernel knows
+    bfloat16 alone.
+    """
+    sure(bias is None and x.dtype is y.dtype and x.dim() in (2, 3) and y.dim() in (2, 3))
+    sure(x.shape[-1] == y.shape[-2] and out_dtype in (None, x.dtype))
+    rows, columns = x.shape[-2], y.shape[-1]
+    step = -(-columns * x.dtype.itemsize // 16) * 16 // x.dtype.itemsize
+    if x.dim() != y.dim():
+        sure(offs is not None)
+        return (rows, columns), (step, 1), x.dtype
+    groups = x.shape[0] if offs is None else offs.shape[0]
+    sure((x.dim() == 3) == (offs is None) and (x.dim() == 2 or y.shape[0] == groups))
+    return (groups, rows, columns), (rows * step, step, 1), x.dtype
+
+
+@rule("addmm")
+def addmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
+    return _plus(bias, mm(x, y))
+
+
+@rule("baddbmm")
+def baddbmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
+    return _plus(bias, bmm(x, y))
+
+
+def _plus(bias: Tensor, product: Out) -> Out:
+    shape, _, dtype = product
+    sure(bias.dtype is dtype and bias.dim() <= len(shape))
+    sure(all(a in (1, b) for a, b in zip(reversed(bias.shape), reversed(shape))))
+    return product
+
+
+@rule("linear")
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Out:
+    sure(x.dim() >= 2 and weight.dim() == 2 and x.shape[-1] == weight.shape[1])
+    sure(bias is None or bias.shape == weight.shape[:1])
+    return fresh((*x.shape[:-1], weight.shape[0]), _floats(x, weight, bias))
+
+
+@rule("embedding")
+def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
+    sure(weight.dim() == 2 and indices.dtype in INDICES)
+    return fresh((*indices.shape, weight.shape[1]), weight.dtype)
+
+
+# Convolutions
+
+
+@rule("convolution", "_convolution")
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    *_: bool,
+) -> Out:
+    axes = x.dim() - 2
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    entering, channels = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        entering, channels = channels, entering
+    sure(x.shape[1] == entering and groups > 0 and weight.shape[0] % groups == 0)
+    sure(bias is None or bias.shape == (channels,))
+    settings = [each(values, axes) for values in (stride, padding, dilation, output_padding)]
+    sizes = []
+    for size, kernel, step, pad, gap, extra in zip(x.shape[2:], weight.shape[2:], *settings):
+        sure(step > 0 and gap > 0 and pad >= 0)
+        reach = gap * (kernel - 1) + 1
+        if transposed:
+            sure(0 <= extra < max(step, gap))
+            sizes.append((size - 1) * step - 2 * pad + reach + extra)
+        else:
+            sizes.append((size + 2 * pad - reach) // step + 1)
+    sure(min(sizes) > 0)
+    shape, dtype = (x.shape[0], channels, *sizes), _floats(x, weight, bias)
+    if axes == 1:
+        sure(weight.stride() == contiguous(weight.shape))
+        return fresh(shape, dtype)
+    if not (is_channels_last(x) or is_channels_last(weight)):
+        return fresh(shape, dtype)
+    stays = _stays_last(x, weight, settings, transposed, groups)
+    return (shape, channels_last(shape), dtype) if stays else fresh(shape, dtype)
+
+
+def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bool, groups: int) -> bool:
+    """An image's channels come out innermost if those of the input or of the weight are, from oneDNN as from cuDNN.
+
+    Here alone the rule follows the kernels, not the meta kernel, which in late versions of torch leaves the layout out.
+    """
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        stride, _, dilation, output_padding = settings
+        return keeps_last(x, weight, stride, dilation, transposed, output_padding, groups)
+    sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
+    return True
+
+
+# Normalisation
+
+
+def statistics_of(x: Tensor) -> torch.dtype:
+    """The dtype in which statistics are accumulated."""
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+
+
+def _normalised(x: Tensor, *parameters: Tensor | None) -> Out:
+    """The output of a normalisation by channels, which keeps its input's layout."""
+    sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS and is_dense(x))
+    channels, dtypes = x.shape[1:2], (x.dtype, torch.float32)
+    sure(all(p is None or (p.shape == channels and p.dtype in dtypes) for p in parameters))
+    out = in_format_of(x, x.shape, x.dtype)
+    sure(all(size == 1 or a == b for size, a, b in zip(x.shape, x.stride(), out[1])))
+    return out
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit")
+def batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    *_: float,
+) -> Outs:
+    sure(_has_variance(x) if training else mean is not None and var is not None)
+    return _batch_normed(x, weight, bias, mean, var)
+
+
+@rule("_native_batch_norm_legit.no_stats")
+def batch_norm_without_statistics(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
+) -> Outs:
+    sure(training and _has_variance(x))
+    return _batch_normed(x, weight, bias)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm_at_inference(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
+) -> Outs:
+    return _batch_normed(x, weight, bias, mean, var)
+
+
+@rule("_batch_norm_with_update")
+def batch_norm_with_update(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
+) -> Outs:
+    sure(weight is not None and bias is not None and _has_variance(x))
+    return [*_batch_normed(x, weight, bias, mean, var), fresh((0,), torch.uint8)]
+
+
+@rule("cudnn_batch_norm")
+def cudnn_batch_norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    *_: float,
+) -> Outs:
+    sure(mean is not None and var is not None and (_has_variance(x) or not training))
+    out = _normalised(x, weight, bias, mean, var)
+    statistics = fresh(weight.shape, statistics_of(x)) if training else fresh((0,), weight.dtype)
+    return [out, statistics, statistics, fresh((0,), torch.uint8)]
+
+
+def _has_variance(x: Tensor) -> bool:
+    """Whether each channel has two elements at least."""
+    return numel(x.shape) > x.shape[1]
+
+
+def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
+    statistics = fresh(x.shape[1:2], statistics_of(x))
+    return [_normalised(x, *parameters), statistics, statistics]
+
+
+@rule("native_group_norm")
+def group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
+) -> Outs:
+    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
+    sure(groups > 0 and channels % groups == 0)
+    statistics = fresh((batch, groups), x.dtype)
+    return [_normalised(x, weight, bias), statistics, statistics]
+
+
+@rule("native_layer_norm")
+def layer_norm(x: Tensor, size: Sizes, weight: Tensor | None, bias: Tensor | None, _: float) -> Outs:
+    out, statistics = _over_last(x, size, weight, bias)
+    return [out, statistics, statistics]
+
+
+@rule("_fused_rms_norm")
+def rms_norm(x: Tensor, size: Sizes, weight: Tensor | None, _: float | None) -> Outs:
+    sure(not is_channels_last(x) and (weight is None or weight.dtype is x.dtype))
+    return [*_over_last(x, size, weight)]
+
+
+def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out, Out]:
+    """The output of a normalisation over the last axes, and one of its statistics."""
+    shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
+    sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
+    sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
+    return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
+
+
+@rule("_softmax", "_log_softmax")
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
+    sure(x.dtype in FLOATS and not half_to_float)
+    axis_of(dim, x.dim())
+    return fresh(x.shape, x.dtype)
+
+
+@rule("_safe_softmax")
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
+    sure(dtype in (None, x.dtype))
+    return softmax(x, dim, False)
+
+
+# Gates and dropout
+
+
+@rule("glu")
+def glu(x: Tensor, dim: int = -1) -> Out:
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
+    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
+    if is_contiguous(x):
+        return fresh(shape, x.dtype)
+    sure(numel(shape))
+    return shape, densely(shape, [x.stride()]), x.dtype
+
+
+@rule("native_dropout")
+def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
+    sure(x.dtype in FLOATS and train and 0 < p < 1)
+    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.bool)]
+
+
+# Attention and recurrent layers
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Outs:
+    sure(query.dim() == key.dim() == 4 and _floats(query, key, value) and key.shape == value.shape)
+    batch, heads, length, size = query.shape
+    sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
+    sure(key.shape[0] == batch and key.shape[3] == size)
+    sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
+    sure(since("2.6"))  # The output lay token by token before, as the meta kernel says.
+    return [(query.shape, preserved(query), query.dtype), sums]
+
+
+@rule("_transformer_encoder_layer_fwd")
+def encoder_layer(source: Tensor, *_: object) -> Out:
+    sure(source.dim() == 3 and numel(source.shape) and source.dtype in FLOATS)
+    return source.shape, preserved(source), source.dtype
+
+
+@rule("mkldnn_rnn_layer")
+def mkldnn_rnn_layer(
+    x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, hx: Tensor, cx: Tensor, *settings: Any
+) -> Outs:
+    size = settings[3]
+    sure(x.dim() == 3 and x.dtype in FLOATS)
+    out = fresh((*x.shape[:2], size), x.dtype)
+    return [out, fresh(hx.shape, hx.dtype), fresh(cx.shape, cx.dtype), fresh((0,), torch.uint8)]
+
+
+@rule("mkldnn_rnn_layer_backward")
+def mkldnn_rnn_layer_backward(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, *_: Any
+) -> Outs:
+    """Each bias has a gradient of its own; the meta kernel gives one tensor for both.
+
+    Half precision is left to the meta kernel: torch 2.13 gives gradients in float32, 2.11 in the dtype of each tensor.
+    """
+    given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
+    sure(numel(x.shape) and all(t.dtype is torch.float32 for t in given))
+    return [fresh(t.shape, torch.float32) for t in given]
+
+
+GRU_GATES = 5
+"""What the cell keeps for each unit: ``GRU_WORKSPACE_MULTIPLIER`` in aten/src/ATen/native/cuda/RNN.cu."""
+
+
+@rule("_thnn_fused_gru_cell")
+def fused_gru_cell(given: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
+    """A GRU cell in one kernel, as CUDA has it; torch has no meta kernel for it."""
+    sure(hx.dim() == 2 and given.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
+    return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
+
+
+@rule("_thnn_fused_gru_cell_backward")
+def fused_gru_cell_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> Outs:
+    """The gradients of both kinds of gates, of the state, and of the biases where there are any."""
+    sure(grad.dim() == 2)
+    gates = 3 * grad.shape[1]
+    of_gates = fresh((grad.shape[0], gates), grad.dtype)
+    of_bias = fresh((gates,), grad.dtype) if has_bias else None
+    return [of_gates, of_gates, fresh(grad.shape, grad.dtype), of_bias, of_bias]

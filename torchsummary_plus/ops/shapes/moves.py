@@ -1,0 +1,186 @@
+"""Rules for the operators that join, pick, move, copy and make elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .pointwise import broadcast, dtype_of_number, promoted
+from .registry import (
+    FLOATS,
+    INDICES,
+    Out,
+    Sizes,
+    axis_of,
+    channels_last,
+    contiguous,
+    densely,
+    formatted,
+    fresh,
+    is_channels_last,
+    is_contiguous,
+    numel,
+    preserved,
+    rule,
+    sure,
+)
+
+# Joining and picking
+
+
+@rule("cat")
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Out:
+    """An empty vector among tensors of higher rank is left out, as torch's legacy rule has it: no rule here."""
+    sure(tensors)
+    first = tensors[0]
+    axis = axis_of(dim, first.dim())
+    rest = (*first.shape[:axis], *first.shape[axis + 1 :])
+    sure(first.dim() and all(t.dim() == first.dim() for t in tensors))
+    sure(all((*t.shape[:axis], *t.shape[axis + 1 :]) == rest for t in tensors) and all(numel(t.shape) for t in tensors))
+    shape = (*first.shape[:axis], sum(t.shape[axis] for t in tensors), *first.shape[axis + 1 :])
+    innermost = [is_channels_last(tensor) for tensor in tensors]
+    dtype = promoted(tensors)
+    return (shape, channels_last(shape), dtype) if all(innermost) else fresh(shape, dtype)
+
+
+@rule("stack")
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
+    sure(tensors and all(t.shape == tensors[0].shape for t in tensors))
+    shape = tensors[0].shape
+    axis = axis_of(dim, len(shape) + 1)
+    sure(len(shape) not in (3, 4) or all(map(is_contiguous, tensors)))
+    return fresh((*shape[:axis], len(tensors), *shape[axis:]), promoted(tensors))
+
+
+@rule("index_select")
+def index_select(x: Tensor, dim: int, index: Tensor) -> Out:
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and index.dim() == 1 and index.dtype in INDICES)
+    return fresh((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
+
+
+@rule("gather")
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Out:
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and index.dim() == x.dim() and index.dtype is torch.int64)
+    sure(all(a <= b or place == axis for place, (a, b) in enumerate(zip(index.shape, x.shape))))
+    return fresh(index.shape, x.dtype)
+
+
+@rule("index.Tensor")
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
+    """Integer indices: what they pick takes their place, or comes first where axes lie between them."""
+    given = [index for index in indices if index is not None]
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    others = [axis for axis in range(x.dim()) if axis not in axes]
+    sure(given and len(indices) <= x.dim() and numel(x.shape))
+    sure(all(index.dtype in INDICES and index.stride() == contiguous(index.shape) for index in given))
+    picked = broadcast([index.shape for index in given])
+    sure(picked)
+    first = axes[0] if axes[-1] - axes[0] < len(axes) else 0
+    shape, strides = [x.shape[axis] for axis in others], [x.stride()[axis] for axis in others]
+    shape[first:first], strides[first:first] = picked, [0] * len(picked)
+    sure(numel(shape))
+    return tuple(shape), densely(shape, [strides]), x.dtype
+
+
+# Moving
+
+
+@rule("roll")
+def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
+    sure(x.dim() and numel(x.shape) and len(shifts) == (len(dims) or 1))
+    for dim in dims:
+        axis_of(dim, x.dim())
+    return fresh(x.shape, x.dtype)
+
+
+@rule("flip")
+def flip(x: Tensor, dims: Sizes) -> Out:
+    sure(len({axis_of(dim, x.dim()) for dim in dims}) == len(dims))
+    return x.shape, preserved(x), x.dtype
+
+
+@rule("repeat")
+def repeat(x: Tensor, repeats: Sizes) -> Out:
+    missing = len(repeats) - x.dim()
+    sure(missing >= 0 and all(times >= 0 for times in repeats))
+    return fresh(tuple(times * size for times, size in zip(repeats, (*(1,) * missing, *x.shape))), x.dtype)
+
+
+@rule("tril", "triu")
+def triangle(x: Tensor, diagonal: int = 0) -> Out:
+    sure(x.dim() >= 2)
+    return fresh(x.shape, x.dtype)
+
+
+# Copies and factories
+
+
+@rule("clone")
+def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Out:
+    return x.shape, formatted(x, memory_format), x.dtype
+
+
+@rule("_to_copy", "empty_like", "zeros_like", "ones_like")
+def like(
+    x: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: object,
+) -> Out:
+    sure(layout in (None, torch.strided))
+    return x.shape, formatted(x, memory_format), dtype or x.dtype
+
+
+@rule("rand_like", "randn_like")
+def random_like(x: Tensor, **options: Any) -> Out:
+    out = like(x, **options)
+    sure(out[2] in FLOATS)
+    return out
+
+
+@rule("full_like")
+def full_like(x: Tensor, value: float, **options: Any) -> Out:
+    return like(x, **options)
+
+
+@rule("new_empty", "new_zeros", "new_ones")
+def new(x: Tensor, size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+    sure(options.get("layout") in (None, torch.strided) and all(length >= 0 for length in size))
+    return fresh(size, dtype or x.dtype)
+
+
+@rule("new_full")
+def new_full(x: Tensor, size: Sizes, value: float, **options: Any) -> Out:
+    return new(x, size, **options)
+
+
+@rule("zeros", "ones", "empty.memory_format", "rand", "randn")
+def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+    sure(options.get("layout") in (None, torch.strided) and options.get("memory_format") is None)
+    sure(all(length >= 0 for length in size))
+    return fresh(size, dtype or torch.get_default_dtype())
+
+
+@rule("full")
+def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
+    return made(size, dtype=dtype or dtype_of_number(value), **options)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(value: float, **options: Any) -> Out:
+    return made((), **options)
+
+
+@rule("arange", "arange.start", "arange.start_step")
+def arange(*numbers: int, dtype: torch.dtype | None = None, **options: Any) -> Out:
+    sure(all(type(number) is int for number in numbers))
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    sure(step and (end - start) * step >= 0)
+    return made([-((start - end) // step)], dtype=dtype or torch.int64, **options)

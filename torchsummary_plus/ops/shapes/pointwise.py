@@ -1,0 +1,285 @@
+"""Rules for the operators that go element by element: broadcasting, type promotion and strides, as TensorIterator does.
+
+Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/TypeProperties.cpp`` (``result_type``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .registry import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Out,
+    Shape,
+    channels_last,
+    contiguous,
+    densely,
+    fresh,
+    is_contiguous,
+    is_dense,
+    numel,
+    rule,
+    sure,
+)
+
+Operand: TypeAlias = "Tensor | float | int | bool"
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """The common shape."""
+    rank = max(map(len, shapes))
+    common = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                sure(common[axis] in (1, size))
+                common[axis] = size
+    return tuple(common)
+
+
+def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape:
+    """The strides of an element-wise result; not ``alike`` where an operand beside the tensors is a number."""
+    if alike and all(tensor.shape == shape for tensor in tensors):
+        if all(map(is_contiguous, tensors)):
+            return contiguous(shape)
+        if all(map(_lies_channels_last, tensors)):
+            return channels_last(shape)
+        if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
+            return tensors[0].stride()
+    sure(numel(shape))
+    return densely(shape, [_stretched(tensor, shape) for tensor in tensors])
+
+
+def _lies_channels_last(x: Tensor) -> bool:
+    shape = x.shape
+    if len(shape) != 4 or not numel(shape):
+        return False
+    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
+
+
+def _stretched(x: Tensor, shape: Shape) -> list[int]:
+    """The strides of a tensor in the common shape: 0 where it is broadcast."""
+    missing = len(shape) - x.dim()
+    strides = [0 if a == 1 != b else step for a, b, step in zip(x.shape, shape[missing:], x.stride())]
+    return [0] * missing + strides
+
+
+def promoted(operands: Sequence[Operand]) -> torch.dtype:
+    """The common dtype: tensors come before 0-d tensors, and those before numbers, unless theirs is a higher kind.
+
+    The cast to it makes a tensor that is not dense lie in another way, which no rule follows.
+    """
+    kinds: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            level, dtype = 0 if operand.dim() else 1, operand.dtype
+        else:
+            level, dtype = 2, dtype_of_number(operand)
+        sure(dtype in NUMBERS)
+        known = kinds[level]
+        kinds[level] = dtype if known is None else torch.promote_types(known, dtype)
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
+    return _higher(kinds[0], _higher(kinds[1], kinds[2]))  # type: ignore[return-value]
+
+
+def dtype_of_number(number: float | int | bool) -> torch.dtype:
+    """The dtype that torch gives a Python number."""
+    if isinstance(number, float):
+        return torch.get_default_dtype()
+    sure(isinstance(number, int))
+    return torch.bool if isinstance(number, bool) else torch.int64
+
+
+def _higher(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtype | None:
+    """The dtype of two levels: the first's, unless the second's is of a higher kind (bool, integer, float)."""
+    if first is None or second is None:
+        return first or second
+    if first in FLOATS or (first in INTEGERS and second not in FLOATS):
+        return first
+    return torch.promote_types(first, second)
+
+
+def result(operands: Sequence[Operand], dtype: torch.dtype) -> Out:
+    """The fresh tensor that an element-wise operator gives."""
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    shape = broadcast([tensor.shape for tensor in tensors])
+    return shape, layout(shape, tensors, len(tensors) == len(operands) or not shape), dtype
+
+
+def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
+    """The answer of an operator that writes its result of a dtype into its first argument."""
+    shapes = [other.shape for other in others if isinstance(other, Tensor)]
+    sure(broadcast([into.shape, *shapes]) == into.shape and torch.can_cast(dtype, into.dtype))
+    sure(all(size < 2 or step for size, step in zip(into.shape, into.stride())))
+    return 0
+
+
+def _kept(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype is not torch.bool)
+    return dtype
+
+
+def _kept_float(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype in FLOATS)
+    return dtype
+
+
+def _same_float(operands: Sequence[Operand]) -> torch.dtype:
+    sure(len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
+    return _kept_float(operands)
+
+
+def _kept_bits(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    sure(dtype not in FLOATS)
+    return dtype
+
+
+def _to_float(operands: Sequence[Operand]) -> torch.dtype:
+    dtype = promoted(operands)
+    return dtype if dtype in FLOATS else torch.get_default_dtype()
+
+
+def _to_bool(operands: Sequence[Operand]) -> torch.dtype:
+    promoted(operands)
+    return torch.bool
+
+
+def _elementwise(
+    names: str, overloads: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype], in_place: bool = True
+) -> None:
+    """Rules for operators of ``count`` operands, which only numbers and options follow, and their in-place forms."""
+
+    def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
+        common = dtype_of(args[:count])
+        sure(common in FLOATS or not any(isinstance(value, (float, str)) for value in (*args[count:], *options)))
+        return common
+
+    def apart(*args: Any, **options: Any) -> Out:
+        return result(args[:count], dtype(args, options.values()))
+
+    def in_first(*args: Any, **options: Any) -> int:
+        return written(args[0], args[1:count], dtype(args, options.values()))
+
+    for name in names.split():
+        into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
+        for overload in overloads.split():
+            rule(name + overload.removeprefix("default"))(apart)
+            if in_place:
+                rule(into + overload.removeprefix("default"))(in_first)
+
+
+_elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _kept)
+_elementwise("bitwise_not", "default", 1, _kept_bits)
+_elementwise("celu elu frac gelu hardsigmoid hardswish hardtanh", "default", 1, _kept_float)
+_elementwise("leaky_relu mish selu silu threshold", "default", 1, _kept_float)
+_elementwise("hardshrink softplus softshrink", "default", 1, _kept_float, in_place=False)
+_elementwise("acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv", "default", 1, _to_float)
+_elementwise("exp exp2 expm1 i0 lgamma log log10 log1p log2 logit reciprocal", "default", 1, _to_float)
+_elementwise("rsqrt sigmoid sin sinc sinh sqrt tan tanh", "default", 1, _to_float)
+_elementwise("logical_not", "default", 1, _to_bool)
+_elementwise("isinf isnan isneginf isposinf signbit", "default", 1, _to_bool, in_place=False)
+_elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _kept)
+_elementwise("rsub", ".Scalar", 2, _kept, in_place=False)
+_elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _kept, in_place=False)
+_elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _kept_bits)
+_elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
+_elementwise("atan2", "default", 2, _to_float)
+_elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
+_elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
+_elementwise("_prelu_kernel", "default", 2, _kept_float, in_place=False)
+_elementwise("lerp", ".Scalar", 2, _same_float)
+_elementwise("lerp", ".Tensor", 3, _same_float)
+_elementwise("addcmul addcdiv", "default", 3, _same_float)
+
+
+@rule("rsub.Tensor")
+def subtracted_from(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
+    dtype = _kept((other, x))
+    sure(dtype in FLOATS or isinstance(alpha, int))
+    return result((other, x), dtype)
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def divided(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
+    return result((x, other), (_to_float if rounding_mode is None else _kept)((x, other)))
+
+
+@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(base: Operand, exponent: Operand) -> Out:
+    dtype = _kept((base, exponent))
+    if isinstance(exponent, Tensor):
+        return result((base, exponent), dtype)
+    sure(dtype in FLOATS or exponent >= 0)
+    return result((base,), dtype)
+
+
+@rule("where.self")
+def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
+    sure(condition.dtype is torch.bool)
+    return result((condition, x, other), promoted((x, other)))
+
+
+@rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
+def clamped(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
+    given = _limits(limits, named)
+    return result([x, *(limit for limit in given if isinstance(limit, Tensor))], _kept((x, *given)))
+
+
+@rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
+def clamped_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
+    given = _limits(limits, named)
+    return written(x, given, _kept((x, *given)))
+
+
+def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
+    """The limits that are given; there must be one."""
+    given = [limit for limit in (*limits, *named.values()) if limit is not None]
+    sure(given)
+    return given
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
+    """Only of a row-major tensor and a mask no larger: elsewhere kernel and meta kernel differ in layout."""
+    _fits(x, mask, value)
+    out = result((mask, x), x.dtype)
+    sure(is_contiguous(x) and out == fresh(x.shape, x.dtype))
+    return out
+
+
+@rule("masked_fill_.Scalar", "masked_fill_.Tensor")
+def masked_fill_in_place(x: Tensor, mask: Tensor, value: Operand) -> int:
+    _fits(x, mask, value)
+    return written(x, (mask,), x.dtype)
+
+
+def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
+    sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
+    sure(not (isinstance(value, Tensor) and value.dim()))
+
+
+@rule("copy_")
+def copied_into(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
+    return written(x, (source,), x.dtype)
+
+
+@rule("fill_.Tensor")
+def filled_from(x: Tensor, value: Tensor) -> int:
+    sure(value.dim() == 0)
+    return written(x, (), x.dtype)
+
+
+@rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
+def filled(x: Tensor, *numbers: Operand, generator: object = None) -> int:
+    sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
+    return written(x, (), x.dtype)

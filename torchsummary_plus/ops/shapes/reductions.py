@@ -1,0 +1,124 @@
+"""Rules for reductions, cumulated sums, and sorting."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .registry import FLOATS, NUMBERS, Out, Outs, Shape, Sizes, axis_of, fresh, numel, preserved, rule, sure
+
+
+def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
+    """The shape that is left; no axes at all means all of them."""
+    dims = [dims] if isinstance(dims, int) else dims
+    axes = [axis_of(dim, x.dim()) for dim in dims] if dims else list(range(x.dim()))
+    sure(len(set(axes)) == len(axes))
+    if keepdim:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    return tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+
+
+@rule("sum", "sum.dim_IntList", "prod", "prod.dim_int")
+def total(
+    x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Out:
+    sure(x.dtype in NUMBERS)
+    return fresh(_reduced(x, dims, keepdim), dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
+
+
+@rule("mean", "mean.dim")
+def mean(x: Tensor, dims: Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Out:
+    dtype = dtype or x.dtype
+    sure(x.dtype in NUMBERS and dtype in FLOATS)
+    return fresh(_reduced(x, dims, keepdim), dtype)
+
+
+@rule("var.correction", "std.correction")
+def variance(x: Tensor, dims: Sizes | None = None, *, correction: float | None = None, keepdim: bool = False) -> Out:
+    sure(x.dtype in FLOATS)
+    return fresh(_reduced(x, dims, keepdim), x.dtype)
+
+
+@rule("var_mean.correction", "std_mean.correction")
+def variance_and_mean(
+    x: Tensor, dims: Sizes | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Outs:
+    out = variance(x, dims, keepdim=keepdim)
+    return [out, out]
+
+
+@rule("amax", "amin")
+def extreme(x: Tensor, dims: Sizes = (), keepdim: bool = False) -> Out:
+    sure(x.dtype in FLOATS and numel(x.shape))
+    return fresh(_reduced(x, dims, keepdim), x.dtype)
+
+
+@rule("logsumexp")
+def logsumexp(x: Tensor, dims: Sizes, keepdim: bool = False) -> Out:
+    sure(dims)
+    return extreme(x, dims, keepdim)
+
+
+@rule("max", "min")
+def overall(x: Tensor) -> Out:
+    sure(x.dtype in NUMBERS and numel(x.shape))
+    return fresh((), x.dtype)
+
+
+@rule("max.dim", "min.dim")
+def best_and_where(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
+    sure(x.dtype in NUMBERS and numel(x.shape))
+    shape = _reduced(x, dim, keepdim)
+    return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
+
+
+@rule("argmax", "argmin")
+def where_best(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
+    sure(x.dtype in NUMBERS and x.dtype is not torch.bool and numel(x.shape))
+    return fresh(_reduced(x, dim, keepdim), torch.int64)
+
+
+@rule("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
+def whether(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False) -> Out:
+    sure(x.dtype in NUMBERS and x.dtype is not torch.uint8 and dims != [])
+    return fresh(_reduced(x, dims, keepdim), torch.bool)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    x: Tensor,
+    ord: float = 2,
+    dims: Sizes | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Out:
+    sure(x.dtype in FLOATS and dtype is None and numel(x.shape))
+    return fresh(_reduced(x, dims, keepdim), x.dtype)
+
+
+@rule("norm.ScalarOpt_dim")
+def norm(x: Tensor, p: float | None, dims: Sizes, keepdim: bool = False) -> Out:
+    return vector_norm(x, 2, dims, keepdim)
+
+
+@rule("cumsum", "cumprod")
+def cumulated(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
+    sure(x.dtype in NUMBERS)
+    axis_of(dim, x.dim())
+    return fresh(x.shape, dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
+
+
+@rule("topk")
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Outs:
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and x.dtype in NUMBERS and 0 <= k <= x.shape[axis])
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
+
+
+@rule("sort", "sort.stable")
+def ordered(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+    sure(x.dtype in NUMBERS)
+    axis_of(dim, x.dim())
+    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.int64)]

@@ -1,0 +1,1 @@
+"""Rows, totals and comparisons as data. No torch, no text."""

@@ -1,0 +1,302 @@
+"""Trace -> rows and totals, the data of a summary. No torch, no text."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..data.memory_records import RowMemory
+from ..data.records import Call, LayerSpec, ModuleSpec, ParameterSpec, Run, Structure, TensorSpec, Trace, tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A call of a module or function, a container around calls, or a module that is never called.
+
+    ``num_params`` counts the elements of its own parameters that no other row counts, so the rows of a summary add up
+    to its total; ``total_params`` includes all rows below. Likewise ``mult_adds`` includes the rows below and
+    ``own_mult_adds`` does not. For a module never called, ``user`` is the row whose own operators read its parameters.
+    """
+
+    index: int
+    parent: int | None
+    depth: int
+    path: str
+    var_name: str
+    class_name: str
+    kind: str
+    called: bool
+    finished: int | None
+    inputs: Structure
+    outputs: Structure
+    num_params: int
+    trainable_params: int
+    total_params: int
+    repeated: bool
+    own_mult_adds: int
+    mult_adds: int
+    own_unknown_ops: tuple[tuple[str, int], ...]
+    unknown_ops: tuple[tuple[str, int], ...]
+    output_bytes: int
+    kernel_size: tuple[int, ...] | None = None
+    groups: int | None = None
+    dtype: str | None = None
+    user: int | None = None
+    is_container: bool = False
+    layer: LayerSpec | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All numbers of a summary, as plain data; sizes are in bytes."""
+
+    rows: tuple[Row, ...]
+    inputs: Structure
+    total_params: int
+    trainable_params: int
+    total_mult_adds: int
+    unknown_ops: tuple[tuple[str, int], ...]
+    input_bytes: int
+    forward_backward_bytes: int
+    param_bytes: int
+    buffer_bytes: int
+    run: Run
+    row_memory: tuple[RowMemory, ...] = ()
+    """Each row's memory, if it was asked for."""
+
+    @property
+    def non_trainable_params(self) -> int:
+        """Frozen parameters: those that do not require gradients."""
+        return self.total_params - self.trainable_params
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of input, forward/backward pass and parameters, as in torchsummary; buffers are not included."""
+        return self.input_bytes + self.forward_backward_bytes + self.param_bytes
+
+
+def build_report(trace: Trace) -> Report:
+    """Build the rows and totals of a trace."""
+    nodes = _grow(trace)
+    _count_parameters(trace, nodes)
+    _find_users(trace, nodes)
+    rows = _rows(nodes)
+    counted = [p for node in nodes for p in node.counted]
+    root = rows[0]
+    return Report(
+        rows=rows,
+        inputs=trace.inputs,
+        total_params=sum(p.numel for p in counted),
+        trainable_params=sum(p.numel for p in counted if p.trainable),
+        total_mult_adds=root.mult_adds,
+        unknown_ops=root.unknown_ops,
+        input_bytes=sum(spec.nbytes for spec in tensors(trace.inputs)),
+        forward_backward_bytes=2 * sum(row.output_bytes for row in flat_rows(rows) if row.called),
+        param_bytes=_storage_bytes(counted),
+        buffer_bytes=_storage_bytes([b for node in nodes if node.first for b in node.module_buffers()], counted),
+        run=trace.run,
+    )
+
+
+def row_memory(
+    trace: Trace, rows: tuple[Row, ...], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
+) -> tuple[RowMemory, ...]:
+    """Return each row's memory, from a step's ``calls`` and what each module ``held``, both by path.
+
+    The n-th call of a module in the step is its n-th call in the trace. What a module holds goes to its first row.
+    """
+    waiting: dict[str | None, deque[RowMemory]] = defaultdict(deque)
+    for path, memory in calls:
+        waiting[path].append(memory)
+    called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
+    met: set[str | None] = set()
+    found = []
+    for row in rows:
+        own_path = next(called) if row.called else row.path
+        upcoming = waiting[own_path] if row.called else None
+        memory = upcoming.popleft() if upcoming else RowMemory()
+        if own_path is not None and own_path not in met:
+            memory += held.get(own_path, RowMemory())
+        met.add(own_path)
+        found.append(memory)
+    return tuple(found)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A row under construction."""
+
+    kind: str
+    module: ModuleSpec | None
+    call: Call | None
+    parent: _Node | None
+    path: str
+    children: list[_Node] = field(default_factory=list)
+    counted: list[ParameterSpec] = field(default_factory=list)
+    first: bool = True
+    user: _Node | None = None
+    index: int = -1
+    depth: int = 0
+
+    def module_buffers(self) -> tuple[ParameterSpec, ...]:
+        return self.module.buffers if self.module is not None else ()
+
+
+def _grow(trace: Trace) -> list[_Node]:
+    """Return the tree of rows in pre-order: calls, the uncalled containers around them, and modules never called."""
+    known: dict[int, _Node] = {}
+    by_path = {module.path: module for module in trace.modules if module.registered}
+    calls: list[_Node] = []
+    for call in trace.calls:
+        module = None if call.module is None else trace.modules[call.module]
+        above = None if call.parent is None else calls[call.parent]
+        if above is not None and module is not None:
+            above = _through_containers(call.path, above, by_path, known)
+        node = _Node("function" if module is None else "module", module, call, above, call.path)
+        calls.append(node)
+        _attach(node, known)
+    for module in trace.modules:
+        if module.index not in known and (module.registered or module.parent is None):
+            above = None if module.parent is None else known[module.parent]
+            _attach(_Node("module", module, None, above, module.path), known)
+    return _preorder(known[0])
+
+
+def _attach(node: _Node, known: dict[int, _Node]) -> None:
+    if node.parent is not None:
+        node.parent.children.append(node)
+    if node.module is not None:
+        node.first = node.module.index not in known
+        known.setdefault(node.module.index, node)
+
+
+def _through_containers(path: str, above: _Node, by_path: dict[str, ModuleSpec], known: dict[int, _Node]) -> _Node:
+    """Return the innermost container between a caller and its callee, adding a row unless it is still the last one."""
+    prefix = above.path + "." if above.path else ""
+    if not path.startswith(prefix):
+        return above
+    here = above
+    steps = path[len(prefix) :].split(".")[:-1]
+    for count in range(1, len(steps) + 1):
+        module = by_path.get(prefix + ".".join(steps[:count]))
+        if module is None:
+            continue
+        last = here.children[-1] if here.children else None
+        if last is not None and last.kind == "container" and last.module is module:
+            here = last
+        else:
+            here = _Node("container", module, None, here, module.path)
+            _attach(here, known)
+    return here
+
+
+def _preorder(root: _Node) -> list[_Node]:
+    nodes: list[_Node] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        node.index = len(nodes)
+        node.depth = 0 if node.parent is None else node.parent.depth + 1
+        nodes.append(node)
+        stack.extend(reversed(node.children))
+    return nodes
+
+
+def _count_parameters(trace: Trace, nodes: list[_Node]) -> None:
+    """Assign each distinct parameter to the first call of a module that owns it, else to the first row of one."""
+    taken: set[int] = set()
+    called = sorted((node for node in nodes if node.call is not None), key=lambda node: node.call.index)  # type: ignore[union-attr]
+    for node in (*called, *(node for node in nodes if node.call is None)):
+        for parameter in node.module.parameters if node.module is not None else ():
+            if parameter.key not in taken:
+                taken.add(parameter.key)
+                node.counted.append(parameter)
+
+
+def _find_users(trace: Trace, nodes: list[_Node]) -> None:
+    """Set the ``user`` of each module never called: the call that read its parameters directly, if any."""
+    readers: dict[int, _Node] = {}
+    for node in nodes:
+        for key in node.call.used if node.call is not None else ():
+            readers.setdefault(key, node)
+    for node in nodes:
+        if node.call is None and node.counted:
+            found = [readers[p.key] for p in node.counted if p.key in readers]
+            node.user = found[0] if found else None
+
+
+def _rows(nodes: list[_Node]) -> tuple[Row, ...]:
+    params = [sum(p.numel for p in node.counted) for node in nodes]
+    macs = [0 if node.call is None else node.call.macs for node in nodes]
+    unknown = {n.index: Counter(dict(n.call.unknown_ops)) for n in nodes if n.call and n.call.unknown_ops}
+    for node in reversed(nodes):
+        if node.parent is not None:
+            params[node.parent.index] += params[node.index]
+            macs[node.parent.index] += macs[node.index]
+            if node.index in unknown:
+                unknown.setdefault(node.parent.index, Counter()).update(unknown[node.index])
+    sums = zip(nodes, params, macs)
+    return tuple(_row(node, p, m, tuple(sorted(unknown.get(node.index, {}).items()))) for node, p, m in sums)
+
+
+def _row(node: _Node, params: int, macs: int, unknown: tuple[tuple[str, int], ...]) -> Row:
+    module, call = node.module, node.call
+    own = sum(p.numel for p in node.counted)
+    held = sum(p.numel for p in module.parameters) if module is not None else 0
+    outputs = call.outputs if call is not None else None
+    given: list[TensorSpec] = list(tensors(outputs))
+    return Row(
+        index=node.index,
+        parent=None if node.parent is None else node.parent.index,
+        depth=node.depth,
+        path=node.path,
+        var_name=_last(node.path) if module is not None else "",
+        class_name=module.class_name if module is not None else (call.name if call is not None else ""),
+        kind=node.kind,
+        called=call is not None,
+        finished=None if call is None else call.finished,
+        inputs=None if call is None else call.inputs,
+        outputs=outputs,
+        num_params=own,
+        trainable_params=sum(p.numel for p in node.counted if p.trainable),
+        total_params=params,
+        repeated=held > 0 and own == 0,
+        own_mult_adds=0 if call is None else call.macs,
+        mult_adds=macs,
+        own_unknown_ops=() if call is None else call.unknown_ops,
+        unknown_ops=unknown,
+        output_bytes=sum(spec.nbytes for spec in given),
+        kernel_size=module.kernel_size if module is not None else None,
+        groups=module.groups if module is not None else None,
+        dtype=given[0].dtype if given else None,
+        user=None if node.user is None else node.user.index,
+        is_container=module is not None and module.is_container,
+        layer=module.layer if module is not None else None,
+    )
+
+
+def _last(path: str) -> str:
+    return path.rsplit(".", 1)[-1]
+
+
+def flat_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows of torchsummary's table in the order the calls finish; modules never called come last.
+
+    Containers and the root are left out unless they count parameters or there are no other rows.
+    """
+    lent = {row.user for row in rows if row.user is not None}
+
+    def has_row(row: Row) -> bool:
+        if not row.called:
+            return row.num_params > 0 and row.user is None
+        return not (row.is_container or row.index == 0) or row.num_params > 0 or row.index in lent
+
+    chosen = [row for row in rows if has_row(row)] or [rows[0]]
+    return tuple(sorted(chosen, key=lambda row: (not row.called, row.finished if row.called else row.index)))
+
+
+def _storage_bytes(counted: list[ParameterSpec], without: list[ParameterSpec] | None = None) -> int:
+    """Return the bytes of the distinct storages of some parameters, except those shared with ``without``."""
+    excluded = {number for p in without or () for number, _ in p.storages}
+    return sum({number: n for p in counted for number, n in p.storages if number not in excluded}.values())

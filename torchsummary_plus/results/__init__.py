@@ -1,0 +1,1 @@
+"""What the calls return: frozen data with its views."""

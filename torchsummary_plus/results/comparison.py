@@ -1,0 +1,95 @@
+"""Comparison: models side by side, with their views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from ..render.columns import check_layout
+from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
+from ..report.comparison import Compared
+from .figures import Figures
+from .model_summary import View
+from .views import Columns, Depth, Views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from ..render.figure import Place
+    from ..render.html_report import Section
+    from ..render.table import Table
+    from .views import ShownLook
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Compared, Views, Figures):
+    """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
+
+    The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
+    table) has the layers, aligned by type and shapes.
+    """
+
+    view: View = field(default_factory=View)
+
+    _html_style: ClassVar[str | None] = None
+    """Rows that only one model has stand between those of others, which a tree would fold into them."""
+
+    def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
+        """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
+        asked, deepest, _ = self.view.with_look(..., depth, style)
+        found = self._aligned(asked, deepest)
+        return tuple(
+            tuple([None if place is None else own[place].row.index for own, place in zip(found.lines, row)])
+            for row in found.places
+        )
+
+    @cached_property
+    def _alignments(self) -> dict[tuple[str, int | None], AlignedLines]:
+        return {}
+
+    def _aligned(self, style: str, depth: int | None) -> AlignedLines:
+        """The aligned lines, worked out once for each style and depth. Raises :class:`InputError`."""
+        check_layout(style, depth)
+        if (style, depth) not in self._alignments:
+            self._alignments[style, depth] = aligned_lines(self, style, depth)
+        return self._alignments[style, depth]
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as plain text; sizes are in MiB by default."""
+        from ..render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
+
+    def plot(self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None) -> Axes:
+        """Plot the models as bars, one panel per figure, with the best value in bold.
+
+        ``figures`` are row names of the main table; None means parameters, multiply-adds and memory (a step's peak if
+        ``compare`` was asked for one, else the total size). Without ``ax`` a new figure, one column wide, is made.
+        Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax), figures=figures)
+
+    def _draw(self, place: Place, figures: Sequence[str] | str | None = None) -> Axes:
+        from ..render.comparison_bars import draw_comparison
+
+        return draw_comparison(self, figures, place)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        asked, deepest, names = self.view.with_look(columns, depth, style)
+        return figures_table(self), layers_table(self, self._aligned(asked, deepest), names, asked == "tree")
+
+    def _sections(self) -> tuple[Section, ...]:
+        from ..render.html_report import tables_section
+
+        figures, layers = self.tables(units="auto")
+        return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__

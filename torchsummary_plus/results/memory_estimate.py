@@ -1,0 +1,107 @@
+"""MemoryEstimate: the memory of a step, and how it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+from ..memory.estimate import Estimate
+from ..render.memory_tables import memory_table
+from ..render.memory_text import estimate_text
+from ..render.table import Table
+from ..render.text import table_text
+from .figures import Figures
+from .views import Columns, Depth, Views, check_units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ..render.figure import Place
+    from ..render.html_report import Section
+
+REPORT_COLUMNS = (
+    "peak_own_bytes",
+    "peak_inclusive_bytes",
+    "saved_bytes",
+    "param_bytes",
+    "grad_bytes",
+    "optimizer_bytes",
+)
+"""What a report shows of each module."""
+
+
+@dataclass(frozen=True, repr=False)
+class MemoryEstimate(Estimate, Views, Figures):
+    """The result of :func:`estimate_memory`: frozen data in bytes, shown by ``str()`` and by the views.
+
+    Its table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module where ``columns`` are
+    of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any other
+    kind; over the whole step ``output_bytes``, ``saved_bytes``, ``param_bytes``, ``grad_bytes``, ``optimizer_bytes``.
+    With a ``depth`` the modules below it are added to the one above them.
+    """
+
+    def render(self, width: int = 64, units: str | None = None) -> str:
+        """The estimate as text, ruled with so many dashes. Without ``units`` its MB are 1024 x 1024 bytes."""
+        return estimate_text(self, width, units)
+
+    def to_text(
+        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+    ) -> str:
+        """What :meth:`render` gives, or a table of some ``columns``, whose bytes are in MiB unless told otherwise."""
+        if not isinstance(columns, EllipsisType):
+            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
+        if units is not None:
+            check_units(units)
+        return self.render(units=units)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        asked = None if isinstance(columns, EllipsisType) else columns
+        deepest = None if isinstance(depth, EllipsisType) else depth
+        return (memory_table(self, asked, deepest, style or "torchsummary"),)
+
+    def _sections(self) -> tuple[Section, ...]:
+        from ..render.html_report import memory_section
+
+        (by_kind,) = self.tables(units="auto")
+        (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
+        return (memory_section(self, by_kind, by_module),)
+
+    def plot_timeline(
+        self, *, steps: int | Collection[int] | None = None, memory: int | str | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Memory over the step, stacked by kind, with its phases, its peak, and the layer that it is in.
+
+        ``steps`` counts from 1; None is the last one that reaches the peak. ``memory`` (bytes, "24GiB", a GPU's name)
+        draws a line at what the allocator gets of it. Axes that are not given are those of a new pyplot figure, as
+        wide as a column of a paper. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax), steps=steps, memory=memory)
+
+    def _draw(self, place: Place, steps: int | Collection[int] | None = None, memory: int | str | None = None) -> Axes:
+        from ..render.timeline import draw_timeline
+
+        return draw_timeline(self, steps, memory, place)
+
+    def plot(self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None) -> Axes:
+        """Bars of the modules that own most of the peak, by kind; what is deeper than ``depth`` folds upwards.
+
+        Axes and errors are those of :meth:`plot_timeline`.
+        """
+        from ..render.bars import draw_holders
+        from ..render.figure import placed
+
+        return draw_holders(self, top, depth, placed(ax))
+
+    def __str__(self) -> str:
+        return self.render()
+
+    __repr__ = __str__
+
+
+def as_memory_estimate(estimate: Estimate) -> MemoryEstimate:
+    """An estimate with a way to show it."""
+    return MemoryEstimate(**{one.name: getattr(estimate, one.name) for one in fields(Estimate)})

@@ -1,0 +1,59 @@
+"""StepComparison: memory estimates and measurements side by side, with their views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..render.step_tables import steps_table
+from .figures import Figures
+from .memory_estimate import MemoryEstimate
+from .views import Columns, Depth, Views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from ..render.figure import Place
+    from ..render.table import Table
+    from .views import ShownLook
+
+
+@dataclass(frozen=True, repr=False)
+class StepComparison(Views, Figures):
+    """The result of :func:`compare` for steps: immutable data, printed by ``str()`` and the other views.
+
+    The table has a row per figure in bytes (the peak by kind and by phase; allocated, reserved and device memory), a
+    column per step, and the difference of each further step from the first.
+    """
+
+    names: tuple[str, ...]
+    estimates: tuple[MemoryEstimate, ...]
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the table as plain text; sizes are in MiB by default."""
+        from ..render.text import table_text
+
+        return table_text(self.tables(**look)[0])
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Plot the peaks as bars, by kind. Without ``ax`` a new figure, one column wide, is made.
+
+        Raises :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax))
+
+    def _draw(self, place: Place) -> Axes:
+        from ..render.bars import draw_steps
+
+        return draw_steps(self.names, self.estimates, place)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        return (steps_table(self.names, self.estimates),)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__

@@ -1,0 +1,59 @@
+"""TrackReport: a tracker's points and watched modules, with their views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+from ..data.tracking_records import Tracking
+from ..render.tracking_tables import tracking_tables
+from .figures import Figures
+from .views import Columns, Depth, Views
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from ..render.figure import Place
+    from ..render.table import Table
+    from .views import ShownLook
+
+
+@dataclass(frozen=True, repr=False)
+class TrackReport(Tracking, Views, Figures):
+    """The result of :meth:`MemTracker.report`: immutable data, printed by ``str()`` and the other views.
+
+    The main table has a row per point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
+    ``appeared_bytes``, ``gone_bytes``, ``allocated_bytes``, ``reserved_bytes``, ``peak_bytes``, ``used_bytes`` and
+    ``process_bytes``; the second has the watched modules.
+    """
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as plain text; sizes are in MiB by default."""
+        from ..render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Plot the bytes of tensors over the points, with the allocator's and the device's figures where known.
+
+        Without ``ax`` a new figure, one column wide, is made. Raises :class:`InputError` without points,
+        :class:`MissingExtraError` without matplotlib.
+        """
+        from ..render.figure import placed
+
+        return self._draw(placed(ax))
+
+    def _draw(self, place: Place) -> Axes:
+        from ..render.tracking_plot import draw_tracking
+
+        return draw_tracking(self, place)
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        return tracking_tables(self, None if isinstance(columns, EllipsisType) else columns)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__

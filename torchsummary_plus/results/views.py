@@ -1,0 +1,258 @@
+"""Views: every format of a result, rendered from its tables. No view runs a model."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Union
+
+from ..data.errors import InputError, choice_error
+from ..data.units import UNITS
+from ..render.table import Table, with_units
+from .echo import ipython, takes_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from typing_extensions import Self, Unpack
+
+    from ..render.html_report import Section
+
+
+Columns = Union[Iterable[str], EllipsisType, None]
+"""Column names in order; None for the default columns, ``...`` for the result's own."""
+
+Depth = Union[int, EllipsisType, None]
+"""The deepest level with lines of its own; None for every level, ``...`` for the result's own."""
+
+
+class Look(TypedDict, total=False):
+    """What a table shows; options left out keep the result's own."""
+
+    columns: Columns
+    depth: Depth
+    style: str | None
+    """ "torchsummary" (flat) or "tree" (nested)."""
+
+
+class ShownLook(Look, total=False):
+    """What a table for people shows."""
+
+    units: str
+    """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A file suffix, and the method of a result that returns the content as text or bytes."""
+
+    suffix: str
+    method: str
+
+
+FORMATS: dict[str, FileFormat] = {}
+"""The formats that :meth:`Views.save` can write, by suffix."""
+
+
+def register_format(suffix: str, method: str) -> None:
+    """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
+    if suffix in FORMATS:
+        raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
+    FORMATS[suffix] = FileFormat(suffix, method)
+
+
+for _suffix, _method in (
+    (".txt", "to_text"),
+    (".md", "to_markdown"),
+    (".tex", "to_latex"),
+    (".csv", "to_csv"),
+    (".json", "to_json"),
+    (".html", "_html_page"),
+    (".mmd", "to_mermaid"),
+):
+    register_format(_suffix, _method)
+
+
+class Views(ABC):
+    """Every format of a result.
+
+    Views take ``columns``, ``depth`` and ``style``; formats for people also take ``units``. See :class:`Look` and
+    :class:`ShownLook`. Options left out keep the result's own.
+    """
+
+    __slots__ = ()
+
+    _derived: ClassVar[tuple[str, ...]] = ()
+    """What :meth:`to_json` writes beside the fields: properties that are plain data."""
+
+    _html_style: ClassVar[str | None] = "tree"
+    """The style of HTML unless it is given; None: as the result was made."""
+
+    @abstractmethod
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
+
+    @abstractmethod
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the result as plain text; without ``units`` an MB is 1024 x 1024 bytes, as in torchsummary."""
+
+    def tables(
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str = "MiB",
+    ) -> tuple[Table, ...]:
+        """Return the tables that every format is rendered from, the main one first.
+
+        Raises :class:`InputError` for an unknown style, column, depth or unit.
+        """
+        check_units(units)
+        return tuple(with_units(table, units) for table in self._tables(columns, depth, style))
+
+    def to_markdown(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as GitHub Markdown, numbers right-aligned, with totals and notes as lists."""
+        from ..render.markdown import markdown_text
+
+        return markdown_text(self.tables(**look))
+
+    def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as LaTeX (booktabs; longtable for long ones), with a plain-text caption and a label."""
+        from ..render.latex import latex_text
+
+        return latex_text(self.tables(**look), caption, label)
+
+    def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
+        """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
+
+        ``table`` is its index in :meth:`tables`; 0 is the main one.
+        """
+        from ..render.data import csv_text
+
+        return csv_text(self._plain(table, **look))
+
+    def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
+        """Return one table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for text.
+
+        ``table`` is its index in :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without pandas.
+        """
+        from ..render.data import data_frame
+
+        return data_frame(self._plain(table, **look))
+
+    def _plain(self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None) -> Table:
+        """A table that no unit was chosen for."""
+        found = self._tables(columns, depth, style)
+        if table not in range(len(found)):
+            raise choice_error("table", table, range(len(found)))
+        return found[table]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole result as plain data, the same as :meth:`to_json` writes."""
+        from ..render.json_data import as_plain
+
+        return as_plain(self, self._named_types(), self._derived)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the whole result as JSON; :meth:`from_json` restores it, and :meth:`json_schema` describes it."""
+        return json.dumps(self.to_dict(), indent=indent, separators=None if indent else (",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the result that the JSON holds. Raises :class:`InputError` for another type or version."""
+        from ..render.json_data import from_text
+
+        return from_text(cls, text, cls._named_types())
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""
+        from ..render.json_data import schema_of
+
+        return schema_of(cls, cls._named_types())
+
+    @classmethod
+    def _named_types(cls) -> dict[str, type]:
+        """The types of fields that the class's own module does not import."""
+        return {}
+
+    def to_html(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as an HTML fragment for any page; layers are nested unless ``style`` says otherwise.
+
+        With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
+        """
+        from ..render.html import fragment
+
+        look.setdefault("style", self._html_style)
+        return fragment(self.tables(**look))
+
+    def _html_page(self, **look: Unpack[ShownLook]) -> str:
+        """A page with what :meth:`to_html` gives."""
+        from ..render.html import page
+
+        look.setdefault("style", self._html_style)
+        tables = self.tables(**look)
+        return page(tables[0].title, tables)
+
+    def to_html_report(
+        self, path: str | Path, overwrite: bool = False, *, compare: Views | Iterable[Views] = ()
+    ) -> Path:
+        """Write everything to one self-contained HTML page and return its path.
+
+        It has a tab for the layers, one for memory if an estimate was asked for (over the step, and at the peak by
+        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. Raises
+        ``FileExistsError`` if the file exists, unless ``overwrite`` is given.
+        """
+        from ..render.html_report import report_page
+
+        others = (compare,) if isinstance(compare, Views) else tuple(compare)
+        parts = [(one._headline()[0], one._sections()) for one in (self, *others)]
+        return _write(Path(path), report_page(*self._headline(), parts), overwrite)
+
+    def _headline(self) -> tuple[str, str]:
+        """Return the report's heading and subtitle."""
+        return self.tables()[0].title, ""
+
+    def _sections(self) -> tuple[Section, ...]:
+        """Return the report's tabs."""
+        from ..render.html_report import tables_section
+
+        tables = self.tables(style=self._html_style)
+        return (tables_section(tables[0].title, tables),)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Return what a notebook shows: HTML with a text fallback; a terminal gets only text."""
+        bundle = {"text/plain": repr(self)}
+        if ipython() is None or takes_html():
+            bundle["text/html"] = self.to_html()
+        return bundle
+
+    def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
+        """Write a file in the format of its suffix, passing on that format's options, and return its path.
+
+        Raises :class:`InputError` for an unknown suffix, and ``FileExistsError`` if the file exists, unless
+        ``overwrite`` is given.
+        """
+        place = Path(path)
+        known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
+        if place.suffix.lower() not in known:
+            raise choice_error("the suffix of the file", place.suffix, known)
+        content = getattr(self, FORMATS[place.suffix.lower()].method)(**options)
+        return _write(place, content, overwrite)
+
+
+def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
+    """Write a file; an existing one only with ``overwrite``."""
+    with place.open("wb" if overwrite else "xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return place
+
+
+def check_units(units: str) -> None:
+    """Raise :class:`InputError` for an unknown unit."""
+    if units not in UNITS:
+        raise choice_error("units", units, UNITS)

@@ -1,0 +1,1 @@
+"""The autograd engine's own behaviour, which a dispatch mode would change."""

@@ -1,0 +1,180 @@
+"""The kernels that a GPU takes where a build without CUDA would take others: attention and recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
+from ...ops.scratch.cuda.blas import KEPT, rnn_workspace
+from ..workspace import Capability
+from .encoder import encoder_function
+
+aten: Any = torch.ops.aten
+
+ATTENTION: Any = torch.nn.functional.scaled_dot_product_attention
+"""torch's own, whatever may stand for it while a step runs."""
+
+
+def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -> Callable[..., Any] | None:
+    """How a GPU runs a function that another build would run otherwise; None where there is no difference.
+
+    ``math`` runs attention by operators where no kernel does all of it.
+    """
+    if func is ATTENTION:
+        return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
+    layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
+    if layer is not None:
+        return layer
+    mode = _RECURRENT.get(func)
+    if mode is None or not torch.backends.cudnn.enabled:
+        return None
+    return lambda *args: recurrent(mode, *args)
+
+
+def attention(
+    capability: Capability,
+    math: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``scaled_dot_product_attention`` by the first kernel of torch's order that can run it."""
+    query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
+    call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    kernel = attention_kernel(capability, call)
+    if attn_mask is not None and attn_mask.dtype is torch.bool and kernel != "math":
+        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+    keeps = call.trains or call.trains_mask
+    width = query.shape[-1]
+    if kernel == "cudnn":
+        fused: Tensor = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
+        )[0]
+        return fused
+    if kernel == "math":
+        result: Tensor = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        return result
+    scale = width**-0.5 if scale is None else scale
+    if kernel == "flash":
+        if width % 8:
+            query, key, value = (torch.nn.functional.pad(t, (0, -width % 8)) for t in (query, key, value))
+        padded: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
+            0
+        ]
+        return padded if padded.shape[-1] == width else padded[..., :width]
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    if attn_mask is not None:
+        attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.shape[-2])
+    efficient: Tensor = aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
+    )[0]
+    return efficient
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """A mask whose rows begin at multiples of 8 numbers, as the memory-efficient kernel needs them."""
+    columns = mask.shape[-1]
+    if columns % 8 == 0 or mask.stride(-2) % 8 == 0:
+        return mask
+    return torch.nn.functional.pad(mask, (0, -columns % 8))[..., :columns]
+
+
+def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> Any:
+    """Tensors in the dtype of autocast on CUDA, or in another one to which it casts.
+
+    The last is cast first: so compilers evaluate the arguments of a call (aten/src/ATen/autocast_mode.h).
+    """
+    if not torch.is_autocast_enabled("cuda"):
+        return tensors
+    dtype = dtype or torch.get_autocast_dtype("cuda")
+    cast = [t.to(dtype) if t is not None and t.dtype is torch.float32 else t for t in reversed(tensors)]
+    return tuple(reversed(cast))
+
+
+_RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
+"""torch's functions for recurrent layers, with cuDNN's number for each."""
+
+
+def recurrent(mode: int, *args: Any) -> Any:
+    """A recurrent layer by cuDNN, which runs time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``."""
+    packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
+    if packed:
+        x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
+        sizes, batch_first = lengths.tolist(), False
+    else:
+        x, hidden, weights, _, layers, dropout, train, bidirectional, batch_first = args
+        sizes = []
+    hx, cx = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
+    weights = _flat(weights)
+    x, hx, cx = _autocast((x, hx, cx), torch.float16)
+    settings = (mode, hx.shape[-1], 0, layers, False, dropout, train, bidirectional, sizes)
+    apply: Any = CudnnRNN.apply
+    output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
+    output = output.transpose(0, 1) if batch_first else output
+    return (output, hy) if cx is None else (output, hy, cy)
+
+
+class CudnnRNN(torch.autograd.Function):
+    """``aten::_cudnn_rnn``, whose backward has no meta kernel. The weights' gradients lie in one buffer, as they do."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: Any, x: Tensor, hx: Tensor, cx: Tensor | None, *weights: Tensor) -> Any:
+        stride = len(weights) // (settings[3] * (2 if settings[7] else 1))
+        output, hy, cy, reserve, _ = aten._cudnn_rnn(x, weights, stride, x.new_empty(0), hx, cx, *settings, None)
+        ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
+        ctx.set_materialize_grads(False)
+        ctx.sizes = settings[0], settings[1], settings[3], settings[7]
+        return output, hy, cy
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, dhy: Tensor | None, dcy: Tensor | None) -> Any:
+        x, hx, cx, output, _, *weights = ctx.saved_tensors
+        nbytes = rnn_workspace(x, weights, *ctx.sizes)
+        ends = [torch.zeros_like(t) if given is None else given for given, t in ((dhy, hx), (dcy, cx)) if t is not None]
+        given = x.contiguous(), (torch.zeros_like(output) if grad is None else grad).contiguous()
+        dx, dhx, dcx = torch.empty_like(given[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
+        work = x.new_empty(nbytes, dtype=torch.uint8)
+        del work, given
+        read = x.contiguous()
+        flat = x.new_zeros(sum(weight.numel() for weight in weights))
+        work = x.new_empty(nbytes, dtype=torch.uint8)
+        del work, read, ends
+        return None, dx, dhx, dcx, *_views(flat, weights)
+
+
+def _flat(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Weights as autocast casts them: to float16, into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+    if not torch.is_autocast_enabled("cuda") or weights[0].dtype is not torch.float32:
+        return weights
+    apply: Any = CastWeights.apply
+    cast: Sequence[Tensor] = apply(torch.float16, *weights)
+    return cast
+
+
+class CastWeights(torch.autograd.Function):
+    """Weights in another dtype, one after another in one buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
+        ctx.dtype = weights[0].dtype
+        return tuple(_views(weights[0].new_zeros(sum(weight.numel() for weight in weights), dtype=dtype), weights))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return None, *(grad.to(ctx.dtype) for grad in grads)
+
+
+def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """A flat buffer as tensors of the weights' shapes, one after another."""
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view(weight.shape) for part, weight in zip(parts, weights)]

@@ -1,0 +1,207 @@
+"""What a dispatch mode distorts, undone: operators run as they would without one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from ...live import compat
+from ...live.fakes import META, Fake
+from ...live.stored import is_transformed
+from ...live.versions import since
+from ...trace.at_one import note_at_one
+from ...trace.kernels import tensors_of
+from ...trace.on_zeros import on_zeros
+from ...trace.passes import Pass
+from ...trace.questions import OUTSIDE, ZEROS, Answers, module_of
+from ...trace.values import ValuedKernels
+from .functions import StepFunctions, note_node
+from .inline import is_on
+
+aten = torch.ops.aten
+
+
+class StepKernels(ValuedKernels):
+    """Fake kernels that know of the autograd engine.
+
+    Under a mode the engine adds gradients up out of place; without one it writes into a buffer that nobody else holds
+    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients, and attention the mask.
+    """
+
+    watch: Pass
+    """The pass that these are the kernels of, which is made of them."""
+
+    def __init__(self, device: torch.device, answers: Answers) -> None:
+        super().__init__(device, answers)
+        self.made: dict[int, tuple[int, Any]] = {}
+        """By storage: the autograd node in which it was last written to, and the operator that did."""
+
+    def module(self) -> int:
+        return module_of(self.watch.frame)
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        watch = self.watch
+        if watch.in_attention and func is aten.add.Tensor:
+            func, args = aten.alias.default, args[:1]
+        if watch.in_recurrence and func is aten.add.Tensor and _adds_bias(*args):
+            func, args = aten.alias.default, args[:1]
+        if not watch.in_engine:
+            return self._known_or_on_zeros(func, args, kwargs)
+        node = compat.current_node()
+        number = -1 if node is None else node._sequence_nr()
+        func, kwargs = self._without_mode(func, args, kwargs, number, node)
+        fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
+        if kwargs.get("device") == META and fakes:  # The engine has been told that fakes are there.
+            kwargs = {**kwargs, "device": fakes[0].fake_device}
+        watch.in_engine = False
+        try:
+            out = self._known_or_on_zeros(func, args, kwargs)
+        except Exception as error:
+            note_node(error)
+            raise
+        finally:
+            watch.in_engine = True
+        if isinstance(out, torch.Tensor) and out.layout is torch.strided:
+            self.made[self.twins.of(out.untyped_storage())._cdata] = number, func
+        return out
+
+    def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an operator gives; one without a fake kernel on zeros, outside forwards: there no real pass tells."""
+        try:
+            out = super().__call__(func, args, kwargs)
+            note_at_one(func, args, out)
+            return out
+        except NotImplementedError:
+            fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]
+            is_outside = self.module() == OUTSIDE and isinstance(func, OpOverload) and fakes
+            out = on_zeros(func, args, kwargs, fakes[0].fake_device) if is_outside else None
+            if out is None:
+                raise
+            self.answers.assume(OUTSIDE, func.name(), ZEROS)
+            return out
+
+    def _without_mode(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """The operator that the engine, or the formula of a node, runs without a mode for this one with it."""
+        if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, node):
+            return aten.add_.Tensor, kwargs
+        in_place = _IN_PLACE.get(func)
+        if in_place is not None:
+            made_in, maker = self.made.get(self.twins.of(args[0].untyped_storage())._cdata, (None, None))
+            if made_in == number and in_place.applies("" if node is None else node.name(), maker):
+                return in_place.func, kwargs
+        if func is aten._to_copy.default and _stays(args[0], **kwargs):
+            return aten.alias.default, {}
+        return func, kwargs
+
+    def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
+        """Whether this addition is the engine's own, and nobody but the engine holds the first summand."""
+        held, added = args[0], args[1]
+        if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
+            return False
+        storage = held.untyped_storage()
+        counts = held._use_count(), compat.storage_use_count(storage._cdata)
+        made_in, _ = self.made.get(self.twins.of(storage)._cdata, (None, None))
+        return (
+            counts == (4, 2)
+            and (made_in != number or _gives_twice(node))
+            and (held.shape, held.dtype) == (added.shape, added.dtype)
+            and compat.is_dense(held)
+        )
+
+
+def _adds_bias(product: torch.Tensor, added: Any) -> bool:
+    """Whether an addition inside a recurrence is that of a bias, which ``linear`` adds in place where no mode is on.
+
+    Source: aten/src/ATen/native/Linear.cpp, ``linear``, of an input that is not flat.
+    """
+    return product.dim() >= 3 and isinstance(added, torch.Tensor) and added.dim() == 1
+
+
+def _gives_twice(node: Any) -> bool:
+    """Whether a node has several gradients for one input of another: the engine adds them up once they are made."""
+    return node is not None and len(set(node.next_functions)) < len(node.next_functions)
+
+
+class InPlace(NamedTuple):
+    """An operator in place of another one, on a tensor that one of ``makers`` has made; only in ``nodes`` if told."""
+
+    func: Any
+    makers: Collection[Any]
+    nodes: Collection[str] = ()
+
+    def applies(self, node: str, maker: Any) -> bool:
+        """Whether it does in a node, to what ``maker`` has made in it."""
+        return maker in self.makers and (not self.nodes or node in self.nodes)
+
+
+_LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
+_ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
+_COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
+_EXTREMES = ("Maximum", "Minimum", "Fmax", "Fmin", "Clamp", "ClampMin", "ClampMax")
+
+_IN_PLACE = {
+    aten.scatter.src: InPlace(aten.scatter_.src, _ZEROS),
+    aten.scatter_add.default: InPlace(aten.scatter_add_.default, _ZEROS),
+    aten.index_add.default: InPlace(aten.index_add_.default, _ZEROS),
+    aten.index_put.default: InPlace(aten.index_put_.default, _ZEROS),
+    aten.index_fill.int_Tensor: InPlace(aten.index_fill_.int_Tensor, _ZEROS),
+    aten.index_fill.int_Scalar: InPlace(aten.index_fill_.int_Scalar, _ZEROS),
+    aten.put.default: InPlace(aten.put_.default, _ZEROS),
+    aten.masked_scatter.default: InPlace(aten.masked_scatter_.default, _ZEROS),
+    aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
+    aten.mul.Tensor: InPlace(
+        aten.mul_.Tensor,
+        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default},
+        {_LOGITS, "BinaryCrossEntropyBackward0"},
+    ),
+}
+"""What formulas of gradients do in place to a tensor that they have just made, but for tensor subclasses and modes.
+
+Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
+"""
+
+if since("2.14"):  # Equals share the gradient, and what is left of it is masked; before, clamp combined its masks so.
+    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
+        aten.masked_fill_.Scalar, {aten.where.self}, {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
+    )
+else:
+    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED)
+    _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED)
+
+
+def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:
+    """Whether the engine's own ``to`` is for nothing: it sees meta as a fake's device, and so a move in every one."""
+    return (
+        dtype in (None, tensor.dtype)
+        and (device is None or torch.device(device) in (tensor.fake_device, META))
+        and memory_format in (None, torch.preserve_format)
+    )
+
+
+@contextmanager
+def engine_watched(functions: StepFunctions) -> Iterator[None]:
+    """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
+    run = getattr(*compat.RUN_BACKWARD)
+    watch = functions.watch
+
+    def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        outer, watch.in_engine = (watch.in_engine, watch.transformed), True
+        watch.transformed = any(map(is_transformed, roots))
+        try:
+            with (
+                torch.autograd.set_multithreading_enabled(False),
+                functions.engine.started(roots) as begun,
+                nullcontext() if is_on(StepFunctions) else functions.again(),
+            ):
+                return run(begun, *args, **kwargs)
+        finally:
+            watch.in_engine, watch.transformed = outer
+
+    with compat.replaced({compat.RUN_BACKWARD: watched}):
+        yield

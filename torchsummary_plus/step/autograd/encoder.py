@@ -1,0 +1,105 @@
+"""The fast path of encoder layers on a GPU, operator by operator, as its composite kernels run it.
+
+Source: aten/src/ATen/native/transformers/transformer.cpp, ``transformer_encoder_layer_forward``; attention.cpp and
+cuda/attention.cu beside it, ``native_multi_head_attention_cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Attention of query, key and value by the kernel that the card takes."""
+
+_linear = torch._C._nn.linear
+
+
+def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:
+    """How a GPU runs a function of the fast path; None for any other."""
+    if func is torch._transformer_encoder_layer_fwd:
+        return lambda *args, **kwargs: encoder_layer(capability, mix, *args, **kwargs)
+    if func is torch._native_multi_head_attention:
+        return lambda *args, **kwargs: self_attention(capability, mix, *args, **kwargs)
+    return None
+
+
+def encoder_layer(
+    capability: Capability, mix: Mix, src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor,
+    qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float,
+    norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    """``torch._transformer_encoder_layer_fwd``."""
+    norms = (norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)
+
+    def norm(x: Tensor, which: int) -> Tensor:
+        return layer_norm(x, [embed_dim], *norms[which], eps)
+
+    x = norm(src, 0) if norm_first else src
+    projections = qkv_weight, qkv_bias, proj_weight, proj_bias
+    x = self_attention(
+        capability, mix, x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type
+    )[0]  # fmt: skip
+    x.add_(src)
+    if not norm_first:
+        x = norm(x, 0)
+    kept = x
+    if norm_first:
+        x = norm(x, 1)
+    flat = x.view(-1, embed_dim)
+    hidden = torch._addmm_activation(ffn_bias_1, flat, ffn_weight_1.t(), use_gelu=use_gelu)
+    x = torch.addmm(ffn_bias_2, hidden, ffn_weight_2.t()).view(src.shape)
+    del hidden, flat
+    x.add_(kept)
+    return x if norm_first else norm(x, 1)
+
+
+def self_attention(
+    capability: Capability, mix: Mix, query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int,
+    qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
+    need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """``torch._native_multi_head_attention``."""
+    batch, length, width = len(query), query.shape[1], embed_dim // num_head
+    heads = (batch, -1, num_head, width)
+    if query is key is value and width % 8 == 0 and not need_weights and mask is None:
+        parts = query.view(heads).transpose(1, 2)
+        if attention_kernel(capability, Attention(parts, parts, parts)) != "math":
+            del parts
+            chunks = _linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+            mixed = mix(*(chunk.view(heads).transpose(1, 2) for chunk in chunks))
+            past = mixed.transpose(1, 2).reshape(batch, -1, embed_dim)
+            del mixed
+            return _linear(past, proj_weight, proj_bias), None
+        del parts
+    packed = _packed(query, key, value, qkv_weight)
+    q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
+    del packed
+    scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, length, length)
+    weights = scores.softmax(-1) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
+    del scores
+    torch.bmm(weights.view(-1, length, length), v, out=q)
+    kept = weights if need_weights else None
+    del weights
+    turned = q.view(batch, num_head, length, width).permute(0, 2, 1, 3).contiguous().view(-1, embed_dim)
+    projected = torch.addmm(proj_bias, turned, proj_weight.t()).view(batch, length, embed_dim)
+    if kept is not None and average_attn_weights:
+        kept = kept.sum(1)
+        kept /= num_head
+    return projected, kept
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
+    """The three projections side by side."""
+    if query is key is value:
+        return torch.matmul(query, weight.t())
+    parts = [torch.matmul(x, part.t()) for x, part in zip((query, key, value), weight.chunk(3))]
+    return torch.cat(parts, dim=2)

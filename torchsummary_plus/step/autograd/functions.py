@@ -1,0 +1,263 @@
+"""What a function mode distorts, undone: composite functions run as they would without one, on the device asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ...live import compat
+from ...live.fakes import Fake
+from ...live.inputs import MASK
+from ...trace.cuda_engine import CudaEngine
+from ...trace.passes import Pass
+from ...trace.questions import module_of
+from ..workspace import AMPERE, Capability
+from .cuda import ATTENTION, cuda_function
+from .extremes import extreme_function
+from .inline import run_inline
+from .products import product_function
+from .views import RenewedViews
+
+_NODE = "_torchsummary_plus_node"
+
+
+def note_node(error: BaseException) -> None:
+    """Remember with an exception from which autograd node it came."""
+    node = compat.current_node()
+    if node is not None:
+        error.__dict__.setdefault(_NODE, node._sequence_nr())
+
+
+def failed_node(error: BaseException) -> int | None:
+    """The sequence number of the autograd node that an exception came from."""
+    return error.__dict__.get(_NODE)
+
+
+class StepFunctions(TorchFunctionMode):
+    """Composite functions as they run without a mode. Python that runs inside the engine sees the true device."""
+
+    def __init__(self, watch: Pass, engine: CudaEngine, device: torch.device, capability: Capability = AMPERE) -> None:
+        super().__init__()
+        self.watch = watch
+        self.engine = engine
+        self.device = device
+        self.on_cuda = device.type == "cuda"
+        self.capability = capability
+        self.renewed = RenewedViews(watch)
+
+    def again(self) -> StepFunctions:
+        """The same once more: a mode holds within itself only as another one."""
+        same = StepFunctions(self.watch, self.engine, self.device, self.capability)
+        same.renewed = self.renewed
+        return same
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _HOOKS_SETTER and isinstance(args[0], Fake):
+            self.renewed.renewing(args[0])
+            return func(*args)
+        outer, self.watch.in_engine = self.watch.in_engine, False
+        try:
+            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
+            if func in _LEAF_MAKERS:
+                self.engine.add_leaf(args[0])
+            return out
+        except Exception as error:
+            note_node(error)
+            raise
+        finally:
+            self.watch.in_engine = outer
+
+    def stand_in(self, func: Any) -> Callable[..., Any]:
+        """How a function runs without a mode, on the device."""
+        if func in _STAND_INS:
+            return _STAND_INS[func]
+        if func is _linear_kernel:
+            return self.linear
+        if func in _FINITE:
+            return partial(_finite, func)
+        product = product_function(func, self._assume)
+        if product is not None:
+            return product
+        if self.on_cuda:
+            return cuda_function(func, self.capability, self._attention_by_operators) or func
+        if func is ATTENTION:
+            return self._attention
+        if func in _RECURRENCES:
+            return partial(self._recurrence, func)
+        return self._max_pool1d if func in _POOLS else extreme_function(func) or func
+
+    def _assume(self, operator: str, how: str) -> None:
+        kernels: Any = self.watch.kernel
+        kernels.answers.assume(module_of(self.watch.frame), operator, how)
+
+    def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
+        """As :meth:`_attention`, where that is known to be so."""
+        return self._attention(*args, kernel=torch.ops.aten._scaled_dot_product_attention_math, **kwargs)
+
+    def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
+        """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.
+
+        Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
+        """
+        self.watch.in_attention = True
+        try:
+            return kernel(*args, **kwargs)
+        finally:
+            self.watch.in_attention = False
+
+    def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``linear`` adds the bias in place where its input is not flat; under a mode it takes the other branch."""
+        flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
+        if bias is None or flat:
+            return _linear_kernel(input, weight, bias)
+        return cast("torch.Tensor", self._recurrence(_linear_kernel, input, weight, bias))
+
+    def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """A recurrent layer is one function, in which no mode sees the products that are made for all steps at once."""
+        self.watch.in_recurrence = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.watch.in_recurrence = False
+
+    def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        """Where no gradient is needed the CPU kernel makes no indices; under a mode, torch takes the one that does.
+
+        Source: aten/src/ATen/native/MaxPooling.cpp, ``max_pool1d``.
+        """
+        if return_indices or (torch.is_grad_enabled() and input.requires_grad):
+            return _pool(input, *args, return_indices=return_indices, **kwargs)
+        with self.watch.unheard():
+            shape = _pool(input, *args, **kwargs).shape
+        return input.new_empty(shape)
+
+
+_LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
+
+_HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
+"""What torch sets to None while it gives a tensor another node, under the lock of its views.
+
+Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
+"""
+
+_linear_kernel = functional.linear
+_one_hot_kernel: Any = functional.one_hot
+_svdvals_kernel: Callable[..., torch.Tensor] = torch.linalg.svdvals
+_eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
+_pool: Any = functional.max_pool1d
+_RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+_POOLS = {functional.max_pool1d, torch.max_pool1d}
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
+    """Ones scattered into zeros; under a mode the classes are compared with their numbers."""
+    if num_classes <= 0:
+        return _one_hot_kernel(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.long, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+_getitem: Any = torch.Tensor.__getitem__
+_setitem: Any = torch.Tensor.__setitem__
+
+
+def _get_item(tensor: torch.Tensor, index: Any) -> Any:
+    """Indexing by sequences of fake numbers: torch makes a tensor of them where no mode sees it ask for each."""
+    return _getitem(tensor, _as_numbers(index, inside=isinstance(index, list)))
+
+
+def _set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    _setitem(tensor, _as_numbers(index, inside=isinstance(index, list)), value)
+
+
+def _as_numbers(index: Any, inside: bool) -> Any:
+    """An index with the fake numbers inside its sequences as Python's; a tuple of axes is no such sequence itself."""
+    if isinstance(index, (list, tuple)):
+        items = [_as_numbers(item, inside or isinstance(item, (list, tuple))) for item in index]
+        return items if isinstance(index, list) else tuple(items)
+    return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
+
+
+def _singular_values(matrix: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Without the vectors, which only a gradient needs; under a mode they are made in any case."""
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return _svdvals_kernel(matrix, **options)
+    values: torch.Tensor = torch.ops.aten._linalg_svd(matrix, False, False, **options)[1]
+    return values
+
+
+def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
+    """As :func:`_singular_values`."""
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return _eigvalsh_kernel(matrix, UPLO)
+    values: torch.Tensor = torch.ops.aten._linalg_eigh(matrix, UPLO, False)[0]
+    return values
+
+
+_STAND_INS: dict[Any, Callable[..., Any]] = {
+    _one_hot_kernel: _one_hot,
+    _getitem: _get_item,
+    _setitem: _set_item,
+    _svdvals_kernel: _singular_values,
+    _eigvalsh_kernel: _eigenvalues,
+}
+
+_FINITE = {
+    function: value
+    for name, value in (("isfinite", True), ("isnan", False), ("isinf", False))
+    for function in (getattr(torch, name), getattr(torch.Tensor, name))
+}
+
+
+def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
+    """Values that nobody knows are finite: a step that goes wrong is not what its memory is asked about."""
+    out: torch.Tensor = func(input)
+    if out.numel() > MASK:
+        return out
+    shape, device = out.shape, out.device
+    del out
+    return torch.full(shape, _FINITE[func], dtype=torch.bool, device=device)
+
+
+@contextmanager
+def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.Tensor, str], None]) -> Iterator[None]:
+    """While it holds, torch's own functions do as they do under no mode.
+
+    Those in Python run inline. On the CPU attention and encoder layers keep their fast path, but for the one that makes
+    nested tensors, which have no fakes. What functions of a user's class of tensors call the mode does not see, nor the
+    state of the random generator, which checkpointing keeps and no operator makes: ``notice`` is told.
+    """
+    overrides: Any = torch.overrides
+    random: Any = torch.random
+    layers: Any = functional
+    asked, get_rng_state = overrides.has_torch_function, torch.get_rng_state
+
+    def noticed_rng_state() -> torch.Tensor:
+        state = get_rng_state()
+        notice(state, "torch::get_rng_state")
+        return state
+
+    with run_inline(StepFunctions):
+        inline = overrides.has_torch_function
+
+        def has_torch_function(tensors: Any) -> bool:
+            """Leave the fast path only for the one that makes nested tensors, which have no fakes."""
+            is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
+            return bool(asked(tensors)) if is_encoder else inline(tensors)
+
+        overrides.has_torch_function = has_torch_function
+        layers.linear, layers.scaled_dot_product_attention = functions.linear, functions.stand_in(ATTENTION)
+        torch.get_rng_state = random.get_rng_state = noticed_rng_state
+        try:
+            yield
+        finally:
+            layers.linear, layers.scaled_dot_product_attention = _linear_kernel, ATTENTION
+            torch.get_rng_state = random.get_rng_state = get_rng_state

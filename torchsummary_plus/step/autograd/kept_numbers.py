@@ -1,0 +1,88 @@
+"""The Python numbers that autograd nodes keep as tensors: the other factor of a product, for the gradient of its first.
+
+Source: tools/autograd/derivatives.yaml, ``mul.Tensor`` and ``div.Tensor``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...live import compat
+
+NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}
+"""The bytes of the tensor that torch makes of a number."""
+
+aten = torch.ops.aten
+_KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
+"""Products that write to their first factor and keep the other one."""
+
+_NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
+"""The nodes of products. That of a write to a view runs inside another one, ``CopySlices``."""
+
+
+class KeptNumbers:
+    """Hands the storages of kept numbers to ``book``, for the module that ran the product.
+
+    A node is there only once its operator is over, so that :meth:`settle` looks for it at the next event.
+    It may then run while torch makes the node of a view anew, which holds the view's lock: asking that view for its
+    ``grad_fn`` would wait for ever. The node of a view is therefore read from its base, which has no lock
+    (torch/csrc/autograd/variable.cpp, ``VariableHooks::grad_fn``).
+    """
+
+    def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
+        self._book = book
+        self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
+        self._nodes_of_views: set[int] = set()
+
+    def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
+        """Remember an operator that was given a number as its second argument."""
+        if len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
+            number = compat.sequence_number()
+            self._given = weakref.ref(out), args[1] if func in _KEEPING else None, number
+
+    def settle(self) -> None:
+        """Book the number that the last operator's node keeps, if it does."""
+        if self._given is None:
+            return
+        (made, written_with, number), self._given = self._given, None
+        out = made()
+        if out is None:
+            return
+        if out._is_view():
+            if written_with is not None:
+                self._book_until_node_ran(out._base, written_with, number)
+            return
+        kept = getattr(out.grad_fn, "_saved_other", None)
+        if isinstance(kept, torch.Tensor):
+            self._book(kept.untyped_storage())
+
+    def saved_bytes(self, args: tuple[Any, ...]) -> int:
+        """Return the bytes of the number in a gradient's operator that is no new tensor, as the node has kept it."""
+        size = NUMBERS.get(type(args[1]), 0) if len(args) > 1 else 0
+        node = compat.current_node() if size else None
+        if node is None:
+            return 0
+        return size if node.name() in _NODES or node._sequence_nr() in self._nodes_of_views else 0
+
+    def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
+        """Book what the node of a write to a view keeps; Python cannot reach into it, so a hook tells when it ran."""
+        node = base.grad_fn
+        if node is not None and node._sequence_nr() >= number:
+            kept = torch.UntypedStorage(NUMBERS[type(written_with)])
+            self._book(kept)
+            self._nodes_of_views.add(node._sequence_nr())
+            node.register_hook(_Until(kept))
+
+
+class _Until:
+    """A node's hook that holds a storage until the node has run, or is gone."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self.storage: torch.UntypedStorage | None = storage
+
+    def __call__(self, *_: Any) -> None:
+        self.storage = None

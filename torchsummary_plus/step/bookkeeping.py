@@ -1,0 +1,121 @@
+"""The books of the steps of one model on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.errors import SummaryError
+from ..data.memory_records import MemoryLog
+from ..live.exchange import Exchange
+from ..live.inputs import Example, realise
+from ..live.remaking import remade
+from ..trace.cuda_engine import CudaEngine
+from ..trace.embeddings import Embeddings
+from ..trace.hints import forward_error, step_error
+from ..trace.passes import failed_frame
+from ..trace.questions import OUTSIDE
+from .autograd.dispatch import StepKernels, engine_watched
+from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
+from .convergence import not_converging
+from .ledger import Ledger
+from .runner import Held, Step, Steps
+
+
+def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
+    """Let a ledger know which storages stand for real ones, and book those that were there before the steps.
+
+    It also learns whether a formula of the engine runs, or Python code.
+    """
+
+    def told(storage: torch.UntypedStorage, twin: torch.UntypedStorage, device: torch.device) -> None:
+        is_here = device.type == ledger.backend
+        ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
+
+    ledger.standing_for, kernels.twins.told = kernels.twins.of, told
+    ledger.in_engine = lambda: kernels.watch.in_engine
+
+
+@contextmanager
+def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
+    """While it holds, a storage that is resized is booked anew: no operator does it that a mode would see."""
+    kind: Any = torch.UntypedStorage
+    resize = kind.resize_
+
+    def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
+        for one in {id(one): one for one in (storage, kernels.twins.of(storage))}.values():
+            resize(one, nbytes)
+        ledger.resized(storage)
+        return storage
+
+    kind.resize_ = watched
+    try:
+        yield
+    finally:
+        del kind.resize_
+
+
+class Books(Steps):
+    """The steps of one model, run under a ledger. Call it when fakes stand for the model's tensors."""
+
+    def __init__(
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Held]
+    ) -> None:
+        super().__init__(kernels.watch, kernels.device, ledger, step, outside)
+        self.exchange = exchange
+        self.kernels = kernels
+        self.ledger = ledger
+        self.capability = ledger.workspaces.capability
+
+    def keep(self, example: Example, embeddings: Embeddings) -> MemoryLog:
+        """Run the steps; the books end between two of them, with all that a loop holds then."""
+        kernels = self.kernels
+        args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
+        embeddings.watch(made)
+        self._give_targets(example, kernels.input_of, self._input)
+        kernels.settle()
+        self._hold_what_is_there(args, kwargs)
+        with ExitStack() as stack:
+            stack.enter_context(self._gradients_named())
+            stack.enter_context(self._optimizers_named())
+            stack.enter_context(resizing_watched(kernels, self.ledger))
+            self.exchange.give_hooks()
+            engine = CudaEngine(self.watch)
+            functions = StepFunctions(self.watch, engine, self.device, self.capability)
+            stack.enter_context(engine_watched(functions))
+            stack.enter_context(self._backwards_named())
+            stack.enter_context(self.watch)
+            for parameter, _ in self.held.values():
+                engine.add_leaf(parameter, lasting=True)
+            stack.enter_context(functions)
+            stack.enter_context(functions_as_without_mode(functions, self._notice))
+            output = self._all(args, kwargs)
+            log = self.ledger.log(tuple(self.tree.paths), self._assumed(kernels.answers.assumptions(self.tree.paths)))
+            del output
+        return log
+
+    def _input(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
+
+    def blame(self, error: Exception, values: str) -> SummaryError:
+        """The error as the user should read it: which part of the step failed, where, and why.
+
+        ``values`` tells why there was no real forward to ask for values, if there was none.
+        """
+        if self.doing == "forward" or failed_frame(error) is not None:
+            return forward_error(error, self.watch, (), values)
+        told = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
+        phase = self.ledger.phase if told else self.doing
+        node = failed_node(error)
+        owner = OUTSIDE if node is None else self.ledger.made_in(node)
+        return step_error(error, phase, self.tree, owner, values)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        return not_converging(optimizer, self.ledger, self.kernels.answers)
+
+    def _notice(self, tensor: Tensor, name: str) -> None:
+        self.ledger.notice(self.watch.frame, tensor, name)

@@ -1,0 +1,63 @@
+"""An optimizer that iterates until it has converged: on fakes it never does, and goes on to its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import torch
+from torch.optim import lbfgs
+
+from ..trace.questions import OUTSIDE, Answers
+from .ledger import Ledger
+
+TOLERANCES = ("tolerance_grad", "tolerance_change")
+
+SEARCHED = 3.0
+"""Further gradients that a line search may keep of a bracket for the one that it has gathered.
+
+Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracket_g``.
+"""
+
+
+@contextmanager
+def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
+    """While it holds, LBFGS meets none of its tolerances, and its line searches accept the first point they try.
+
+    Only values tell when it stops, and how many pairs of steps and changes of the gradient it keeps by then. What it
+    allocates beside its closure is therefore assumed.
+    """
+    if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
+        yield
+        return
+    module: Any = lbfgs
+    group = optimizer.param_groups[0]
+    told = {name: group[name] for name in TOLERANCES}
+    group.update(dict.fromkeys(TOLERANCES, -inf))
+    by_search = group["line_search_fn"] is not None
+    answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
+    ledger.assuming = SEARCHED if by_search else 0.0
+    outer, answers.is_search = answers.is_search, lambda: ledger.phase == "optimizer"
+    module.min = _shorter
+    try:
+        yield
+    finally:
+        del module.min
+        ledger.assuming, answers.is_search = None, outer
+        group.update(told)
+
+
+def _shorter(*given: Any) -> Any:
+    """The less of two step sizes: that by the gradient, which is a tensor and kept, where it is set beside a number.
+
+    Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
+    """
+    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    return tensors[0] if len(given) == 2 and len(tensors) == 1 else min(*given)
+
+
+def _limits(iterations: int, evaluations: int, by_search: bool) -> str:
+    limits = f"iterates until a limit (max_iter {iterations}, max_eval {evaluations}), whatever its tolerances"
+    return f"{limits}; each line search accepts its first point" if by_search else limits

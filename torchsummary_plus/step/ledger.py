@@ -1,0 +1,392 @@
+"""A listener that keeps the books of a step: every storage's birth and death, by operator, module and phase."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, islice, repeat
+from typing import Any, cast
+
+import torch
+
+from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..live import compat
+from ..live.fakes import Fake
+from ..live.stored import all_stored
+from ..live.structures import all_tensors
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
+from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
+from ..trace.passes import Frame, Listener
+from ..trace.questions import OUTSIDE
+from .autograd.kept_numbers import KeptNumbers
+from .workspace import AMPERE, Capability, Workspaces
+
+GATHERED = "aten::cat"
+"""How an optimizer that searches along a line gathers all gradients in one."""
+SHAPES_ONLY = "prims::"
+"""Operators by which torch itself works out shapes on meta, as where it adds a tangent of zeros (BinaryOps.cpp)."""
+
+
+class Ledger(Listener):
+    """Notes what is allocated and freed while a step runs, and for whom.
+
+    A storage is known by a weak reference, so that it is freed in the books when torch frees it. Its owner is the
+    innermost module when it is born: in the forward by the call under way, in the backward by the autograd node,
+    whose sequence number tells in which call it was made.
+    """
+
+    def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
+        self.backend = backend
+        self.workspaces = Workspaces(backend, capability, cudnn)
+        self.phase = "setup"
+        self.step = 0
+        self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
+        self.events: list[tuple[int, int, int]] = []
+        self.nbytes: list[int] = []
+        self.kinds: list[str | None] = []
+        self.owners: list[int] = []
+        self.bands: list[float] = []
+        self.lesser: dict[int, tuple[int, ...]] = {}
+        """Of scratch memory that its kernel can spare: the sizes that it does with instead, in their order."""
+        self.emptying: set[int] = set()
+        """Scratch memory with whose end the allocator's cache is emptied."""
+        self.given: set[int] = set()
+        self.doubts: list[Doubt] = []
+        self.assumed: set[int] = set()
+        self.assuming: float | None = None
+        """While an optimizer steps whose iterations are assumed: the band of gradients that it gathers; else None."""
+        self.calls: list[ModuleCall] = []
+        self._call_of: dict[int, int] = {}
+        self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._numbers = KeptNumbers(self._book_number)
+        self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
+        """Gives the storage that stands for a real one in the pass, so that both have one entry."""
+        self.in_engine: Callable[[], bool] = lambda: True
+        """Whether a node's formula runs in a backward, and not Python code there, as a checkpoint runs again."""
+        self._raw_bytes: dict[int, int] = {}
+        self._before: list[int] = []
+        self._node_starts: list[int] = [0]
+        self._node_modules: list[int] = [OUTSIDE]
+
+    def enter(self, phase: str, step: int) -> None:
+        """A new phase of the step begins."""
+        self._numbers.settle()
+        self.phase, self.step = phase, step
+        self.moments.append(Moment("", OUTSIDE, phase, step))
+
+    def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Book tensors that are there already, or give those that are booked a kind."""
+        for tensor in filter(self._is_here, all_stored(tensors)):
+            storage = self._storage(tensor)
+            known = self._live.get(storage._cdata)
+            number = self._book(storage, owner) if known is None else known[0]
+            self.kinds[number] = kind
+            if kind == "inputs" and self.phase != "setup":
+                self.given.add(number)
+            if owner != OUTSIDE:
+                self.owners[number] = owner
+
+    def same(self, storage: torch.UntypedStorage, twin: torch.UntypedStorage, is_from_before: bool) -> None:
+        """From now on another storage stands for one, and has its entry: if it has none, of what was there before all.
+
+        What a step has its memory from elsewhere for, as of an array of numpy's, takes none of torch's. What stands
+        for others before the steps is booked when it is held.
+        """
+        number, _ = self._live.pop(storage._cdata, (-1, None))
+        if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
+            nbytes = storage.nbytes() if storage.resizable() else 0
+            number = self._number(nbytes, OUTSIDE, "buffers")
+            self._raw_bytes[number] = storage.nbytes()
+            self._before.append(number)
+        if number >= 0:
+            self._watch(twin, number)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Book the new block of a storage that has another size now, and then the end of its old one."""
+        storage = self.standing_for(storage)
+        number, _ = self._live.get(storage._cdata, (-1, None))
+        if number < 0 or self._raw_bytes[number] == storage.nbytes():
+            return
+        nbytes = storage.nbytes()
+        new = self._number(nbytes, self.owners[number], self.kinds[number])
+        self._raw_bytes[new] = nbytes
+        self._watch(storage, new)
+        if nbytes:
+            self._event(new, nbytes)
+        if self.nbytes[number]:
+            self._event(number, 0)
+
+    def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        return self.standing_for(tensor.untyped_storage())
+
+    def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
+        """Book a tensor that no operator has made, under the name of what has."""
+        if self._is_here(tensor):
+            owner = self._owner(frame)
+            self.moments.append(Moment(name, owner, self.phase, self.step))
+            self._book(self._storage(tensor), owner)
+
+    def begin(self, frame: Frame) -> None:
+        self._numbers.settle()
+        if self.phase == "end":
+            self.enter("forward", self.step)
+        self._turn(OUTSIDE if frame.module is None else frame.module)
+        if self.phase == "forward" and frame.module is not None:
+            outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
+            self._call_of[frame.index] = len(self.calls)
+            self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
+
+    def end(self, frame: Frame, output: Any) -> None:
+        self._numbers.settle()
+        outer = frame.outer
+        self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
+        number = self._call_of.pop(frame.index, None)
+        if number is not None:
+            here = filter(self._is_here, all_stored(all_tensors(output)))
+            booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
+            outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
+            self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
+
+    def _turn(self, module: int) -> None:
+        """From the next autograd node on, nodes are made by ``module``."""
+        number = compat.sequence_number()
+        if self._node_starts[-1] == number:
+            self._node_modules[-1] = module
+        else:
+            self._node_starts.append(number)
+            self._node_modules.append(module)
+
+    def _owner(self, frame: Frame | None) -> int:
+        """The module that the present operator works for: the one whose call is under way, else its node's."""
+        while frame is not None and frame.module is None:
+            frame = frame.outer
+        if frame is not None and frame.module is not None:
+            return frame.module
+        node = compat.current_node() if self.phase == "backward" else None
+        if node is None:
+            return OUTSIDE
+        return self.made_in(node._sequence_nr())
+
+    def made_in(self, node: int) -> int:
+        """The number of the module in whose call an autograd node was made, by the node's sequence number."""
+        return self._node_modules[bisect_right(self._node_starts, node) - 1]
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self._numbers.settle()
+        owner = self._owner(frame)
+        name = func.name() if hasattr(func, "name") else str(func)
+        self.moments.append(Moment(name, owner, self.phase, self.step))
+        on_meta = name.startswith(SHAPES_ONLY)
+        sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
+        results = iter(_results(out))
+        lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
+        band = self.workspaces.band(RESERVES, name)
+        by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
+        saved = self._numbers.saved_bytes(args) if by_node else 0
+        phases = self.workspaces.scratch(name, args, kwargs, out)
+        if phases and not isinstance(phases[0], Phase):
+            self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
+            phases, lasting = (), 0
+        there = 0
+        held: dict[str, int] = {}
+        for phase in cast("tuple[Phase, ...]", phases):
+            self._let_go(held, dict(phase.held))
+            self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
+            self._book_results(islice(results, phase.results - there), sizes, owner, band)
+            there = phase.results
+            if lasting:
+                self._book_lasting(lasting, owner, name)
+                lasting = 0
+            self._hold_scratch(held, phase, owner)
+            scratch = phase.nbytes - saved
+            if scratch > 0:
+                error = max(phase.band, self.workspaces.band(SCRATCH, name))
+                number = self._book_scratch(scratch, owner, error, phase.lesser)
+                if phase.empties:
+                    self.emptying.add(number)
+                self._event(number, 0)
+        self._let_go(held, {})
+        doubt = self.workspaces.take_doubt()
+        if doubt:
+            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
+        if self.backend == "cpu":
+            self._numbers.give(func, args, out)
+
+    def _hold_scratch(self, held: dict[str, int], phase: Phase, owner: int) -> None:
+        """Book the blocks of a phase that are not there yet; ``held`` are those that are, by name."""
+        for block, nbytes in phase.held:
+            if block not in held and nbytes:
+                held[block] = self._number(nbytes, owner, "workspace")
+                self._event(held[block], nbytes)
+
+    def _let_go(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
+        """Free the blocks that are not kept, the last one first."""
+        for block in [block for block in reversed(held) if block not in kept]:
+            self._event(held.pop(block), 0)
+
+    def _book_course(
+        self,
+        course: Course,
+        results: Sequence[torch.Tensor],
+        sizes: Iterator[int | None],
+        owner: int,
+        band: float,
+        name: str,
+        lasting: int,
+    ) -> None:
+        """Book a kernel's allocations one by one: first the results that its course does not name.
+
+        A lasting workspace is asked for once the arguments are ready.
+        """
+        nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
+        later = {step.result for step in course if isinstance(step, Made)}
+        for place, result in enumerate(results):
+            if place not in later:
+                self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
+        error = self.workspaces.band(SCRATCH, name)
+        held: list[int | None] = []
+        for step in course:
+            if isinstance(step, Made):
+                self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
+            elif isinstance(step, Taken):
+                held.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
+            else:
+                self._give(held, step.buffer)
+        if lasting:
+            self._book_lasting(lasting, owner, name)
+        for buffer in range(len(held)):
+            self._give(held, buffer)
+
+    def _give(self, held: list[int | None], buffer: int) -> None:
+        number, held[buffer] = held[buffer], None
+        if number is not None:
+            self._event(number, 0)
+
+    def _book_lasting(self, nbytes: int, owner: int, name: str) -> None:
+        self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+
+    def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
+        number = self._number(nbytes, owner, "workspace", band)
+        if lesser:
+            self.lesser[number] = lesser
+        self._event(number, nbytes)
+        return number
+
+    def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
+        """Book the tensor of a number, which is on the CPU, as long as a class dispatches the operator."""
+        if self.backend != "cpu":
+            return super().number(frame, func, nbytes)
+        owner = self._owner(frame)
+        self.moments.append(Moment(func.name(), owner, self.phase, self.step))
+        number = self._number(nbytes, owner, "workspace")
+        self._event(number, nbytes)
+        return lambda: self._event(number, 0)
+
+    def _book_number(self, storage: torch.UntypedStorage) -> None:
+        """Book the tensor that torch has made of a Python number."""
+        if storage._cdata not in self._live:
+            self._book(storage, self.moments[-1].module)
+
+    def _book_results(
+        self, results: Iterable[torch.Tensor], sizes: Iterator[int | None], owner: int, band: float
+    ) -> None:
+        for tensor in results:
+            nbytes = next(sizes, None)
+            if self._is_here(tensor):
+                storage = self._storage(tensor)
+                if storage._cdata not in self._live:
+                    self._book(storage, owner, nbytes if storage.resizable() else 0, band)
+                else:
+                    self.resized(storage)
+
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor takes memory of the device that the books are of, in a storage of its own.
+
+        A tensor on meta that is no fake was a real one and is on the storage of a fake by now; a fake there stands for
+        an absent weight. A tangent of zeros has a storage that takes none (aten/src/ATen/ZeroTensorFallback.cpp).
+        """
+        place = tensor.device.type
+        is_here = place == self.backend or (place == "meta" and not isinstance(tensor, Fake))
+        return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
+
+    def _event(self, storage: int, nbytes: int) -> None:
+        self.events.append((len(self.moments) - 1, storage, nbytes))
+
+    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+        if self.assuming is not None and self.phase == "optimizer":
+            self.assumed.add(len(self.nbytes))
+            band = max(band, self.assuming if self.moments[-1].operator == GATHERED else 0.0)
+        self.nbytes.append(nbytes)
+        self.kinds.append(kind)
+        self.owners.append(owner)
+        self.bands.append(band)
+        return len(self.nbytes) - 1
+
+    def _book(self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0) -> int:
+        nbytes = storage.nbytes() if true_bytes is None else true_bytes
+        number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
+        self._raw_bytes[number] = storage.nbytes()
+        self._watch(storage, number)
+        if nbytes:
+            self._event(number, nbytes)
+        return number
+
+    def _watch(self, storage: torch.UntypedStorage, number: int) -> None:
+        """Free an entry when torch frees its storage."""
+        key = storage._cdata
+        self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
+
+    def _free(self, key: int) -> None:
+        self._numbers.settle()
+        number, _ = self._live.pop(key)
+        if self.nbytes[number]:
+            self._event(number, 0)
+
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
+        """The books as plain data."""
+        self._numbers.settle()
+        every = range(len(self.nbytes))
+        lesser = (self.lesser.get(number, ()) for number in every)
+        assumed, emptying = (map(which.__contains__, every) for which in (self.assumed, self.emptying))
+        storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
+        unknown = tuple(sorted(self.workspaces.unknown.items()))
+        tried = sorted(self.workspaces.tried.items())
+        assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)
+        assumptions += self.workspaces.cudnn.assumptions()
+        there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
+        edges = [edge for call in self.calls for edge in (call.start, call.stop)]
+        ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
+        calls = returned([_later(call, len(there)) for call in self.calls])
+        doubts = tuple(replace(doubt, event=doubt.event + len(there)) for doubt in self.doubts)
+        events, moments = (*there, *ordered), tuple(self.moments)
+        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts)
+        return there_from_the_start(log, self.given)
+
+
+def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
+    """Sort what is freed together by the storage's number; nothing is moved across the edges of calls and doubts.
+
+    Autocast's cache lets its tensors go in the order of a hash of their addresses, which no two runs have in common.
+    """
+    stops = sorted(set(edges))
+    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(stops, one[0])))
+    found: list[tuple[int, int, int]] = []
+    for (_, is_made, _), run in runs:
+        together = [event for _, event in run]
+        found += together if is_made else sorted(together)
+    return found
+
+
+def _later(call: ModuleCall, by: int) -> ModuleCall:
+    """A call with so many more events before it; one that did not return has no end to move."""
+    return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
+
+
+def _results(out: Any) -> Sequence[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        return (out,)
+    if isinstance(out, (list, tuple)):
+        return [tensor for item in out for tensor in _results(item)]
+    return ()

@@ -1,0 +1,266 @@
+"""What a training step minimises: a loss by name, or of the user's own, and the targets that it is given.
+
+Targets that the user does not give are made of the output's shape, full of zeros, and are there before the first step.
+A class target for cross-entropy has the output's shape without the axis of the classes. That is axis 1, as torch says,
+but the last axis where the output is a language model's: transformers' ``logits`` of three axes, or an output whose
+other axes are those of a tensor of tokens that the model was given. It is then flattened, as every such loop does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+from ..live.inputs import Sized, as_dtype, as_sized, grown
+from ..live.structures import all_tensors, first_tensor, replace_tensors
+
+Make = Callable[[Sequence[int], torch.dtype], Tensor]
+Convert = Callable[[Tensor], Tensor]
+
+CLASSES, VALUES, LABELS = "classes", "values", "labels"
+"""What targets are: a class for each place, a number for each number of the output, an integer for each."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A loss of torch's own: its function, its module, and what its targets are."""
+
+    function: Callable[..., Tensor]
+    module: type[nn.Module] | None
+    targets: str
+
+
+def causal_lm(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy with the next token, in single precision.
+
+    Source: ``ForCausalLMLoss`` in transformers/loss/loss_utils.py, which causal models there run on ``labels``.
+    """
+    logits = logits.float()
+    shifted = F.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), shifted.view(-1), ignore_index=-100)
+
+
+LOSSES: dict[str, Named] = {
+    "cross_entropy": Named(F.cross_entropy, nn.CrossEntropyLoss, CLASSES),
+    "causal_lm": Named(causal_lm, None, CLASSES),
+    "nll": Named(F.nll_loss, nn.NLLLoss, CLASSES),
+    "multi_margin": Named(F.multi_margin_loss, nn.MultiMarginLoss, CLASSES),
+    "mse": Named(F.mse_loss, nn.MSELoss, VALUES),
+    "l1": Named(F.l1_loss, nn.L1Loss, VALUES),
+    "smooth_l1": Named(F.smooth_l1_loss, nn.SmoothL1Loss, VALUES),
+    "huber": Named(F.huber_loss, nn.HuberLoss, VALUES),
+    "soft_margin": Named(F.soft_margin_loss, nn.SoftMarginLoss, VALUES),
+    "bce": Named(F.binary_cross_entropy, nn.BCELoss, VALUES),
+    "bce_with_logits": Named(F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, VALUES),
+    "kl_div": Named(partial(F.kl_div, reduction="batchmean"), nn.KLDivLoss, VALUES),
+    "poisson_nll": Named(F.poisson_nll_loss, nn.PoissonNLLLoss, VALUES),
+    "multilabel_soft_margin": Named(F.multilabel_soft_margin_loss, nn.MultiLabelSoftMarginLoss, VALUES),
+    "multilabel_margin": Named(F.multilabel_margin_loss, nn.MultiLabelMarginLoss, LABELS),
+}
+"""The losses that have a name. torch's own names ("mse_loss", "MSELoss") mean the same."""
+
+
+def _bare(function: Any) -> Any:
+    """What a partial is of."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _spellings() -> dict[str, str]:
+    spellings = {}
+    for name, named in LOSSES.items():
+        for spelling in (name, _bare(named.function).__name__, getattr(named.module, "__name__", name)):
+            spellings[spelling.lower()] = name
+    return spellings
+
+
+SPELLINGS = _spellings()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss as it was asked for: what it is called, its function, and its targets, with which it takes two arguments.
+
+    ``made`` tells what targets are made where none are ``given``. torch's own losses are those of the output's logits
+    where it has such, else of its first floating tensor; one of the user's own is given the output as it is.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    given: Any = None
+    made: str = ""
+    is_torchs: bool = False
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those that a loss is made of: they hold tensors too."""
+        return list(self.function.modules()) if isinstance(self.function, nn.Module) else []
+
+    def targets(self, batch: int, default: torch.dtype, make: Make, convert: Convert) -> Any:
+        """The targets that were given, for a batch; None where there are none."""
+        if self.given is None:
+            return None
+        first = first_tensor(self.given)
+        own = first.shape[0] if first is not None and first.dim() else batch
+        plain = torch.int64 if self.made in (CLASSES, LABELS) else default
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, Sized):
+                return make((batch, *value.size), value.dtype or plain)
+            if isinstance(value, Mapping):
+                return {name: fill(item) for name, item in value.items()}
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(fill, value))
+            return replace_tensors(value, lambda tensor: convert(grown(tensor, own, batch)))
+
+        return fill(self.given)
+
+    def __call__(self, output: Any, targets: Any, given: Any) -> tuple[Tensor, Any, str]:
+        """The loss of an output, its targets, and what is to be said of those that were made of what a model was given.
+
+        Without ``targets`` they are made.
+        """
+        if not self.made and self.given is None:
+            return self.function(output), None, ""
+        if not self.is_torchs:
+            return self.function(output, targets), targets, ""
+        scores = prediction(output)
+        last = self.made == CLASSES and _classes_are_last(scores, output, given, targets)
+        said = ""
+        if targets is None:
+            targets, said = self._made(scores, last)
+        if last and self.function is not causal_lm:
+            return self.function(scores.flatten(0, -2), targets.flatten()), targets, said
+        return self.function(scores, targets), targets, said
+
+    def _made(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
+        shape, dtype = tuple(scores.shape), torch.int64
+        classes = ""
+        if self.made == CLASSES:
+            axis = len(shape) - 1 if last or len(shape) == 1 else 1
+            shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"
+        elif self.made == VALUES:
+            dtype = torch.float32 if torch.is_autocast_enabled(scores.device.type) else scores.dtype
+        name = str(dtype).removeprefix("torch.")
+        targets = torch.zeros(shape, dtype=dtype, device=scores.device)
+        return targets, f"targets of {self.name}: {name} {list(shape)}{classes}"
+
+
+def as_loss(loss: Any, targets: Any = None) -> Loss | None:
+    """A loss by name, a module, or a callable of the output, or of the output and ``targets``. None stays None.
+
+    Raises :class:`InputError`.
+    """
+    if loss is None:
+        if targets is not None:
+            raise InputError("targets were given without a loss; accepted: loss= a name, or a callable that takes them")
+        return None
+    given = _given(targets)
+    named, function = _find(loss)
+    name = _name_of(loss)
+    if named is not None:
+        return Loss(name, function, given, named.targets, True)
+    if not callable(loss):
+        raise InputError(f"loss is {describe(loss)}; accepted: None, a name of {', '.join(LOSSES)}, or a callable")
+    if given is None and _needs_targets(loss):
+        raise InputError(
+            f"loss {name} takes an output and targets, and targets were not given; accepted: targets= a tensor, a size "
+            "without the batch axis, (size, dtype), or a list or dict of such"
+        )
+    return Loss(name, loss, given)
+
+
+def _find(loss: Any) -> tuple[Named | None, Any]:
+    """The loss of torch's own that a name, a module or a function is, and what to call."""
+    if isinstance(loss, str):
+        name = SPELLINGS.get(loss.lower())
+        if name is None:
+            raise choice_error("loss", loss, [*LOSSES, "a callable"])
+        return LOSSES[name], LOSSES[name].function
+    for named in LOSSES.values():
+        if named.module is not None and isinstance(loss, named.module):
+            return named, loss
+        if _bare(loss) is _bare(named.function):
+            return named, loss
+    return None, loss
+
+
+def _name_of(loss: Any) -> str:
+    if isinstance(loss, str):
+        return SPELLINGS[loss.lower()]
+    bare = _bare(loss)
+    return getattr(bare, "__name__", type(bare).__name__)
+
+
+def _needs_targets(loss: Any) -> bool:
+    """Whether a callable has a second argument without a default."""
+    try:
+        parameters = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in by_place and one.default is one.empty for one in parameters) > 1
+
+
+def _given(targets: Any) -> Any:
+    """Targets with :class:`Sized` in place of sizes, which are without the batch axis. Raises :class:`InputError`."""
+    if targets is None or isinstance(targets, Tensor):
+        return targets
+    sized = as_sized(targets)
+    if sized is not None:
+        return sized
+    if isinstance(targets, tuple) and len(targets) == 2 and isinstance(targets[1], (str, torch.dtype)):
+        sized = as_sized(targets[0])
+        if sized is not None:
+            return Sized(sized.size, as_dtype(targets[1]))
+    if isinstance(targets, Mapping) and targets:
+        return {name: _given(item) for name, item in targets.items()}
+    if type(targets) in (list, tuple) and targets:
+        return type(targets)(map(_given, targets))
+    raise InputError(
+        f"targets hold {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
+        "list, tuple or dict of such"
+    )
+
+
+def prediction(output: Any) -> Tensor:
+    """What torch's own losses are of: an output's ``logits``, else its first floating tensor that has a gradient."""
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    for tensor in all_tensors(output):
+        if tensor.is_floating_point() and tensor.requires_grad:
+            return tensor
+    raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+
+
+def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> bool:
+    """Whether the classes of a prediction lie in its last axis and not, as torch has them, in its second one."""
+    if scores.dim() < 3:
+        return False
+    if isinstance(targets, Tensor):
+        shape = tuple(targets.shape)
+        by_second = shape in (tuple(scores.shape), (scores.shape[0], *scores.shape[2:]))
+        if shape == tuple(scores.shape[:-1]) and not by_second:
+            return True
+        if by_second and shape != tuple(scores.shape[:-1]):
+            return False
+    of_logits = not isinstance(output, Tensor) and scores.dim() == 3 and _has_logits(output)
+    tokens = (t for t in all_tensors(given) if not t.is_floating_point() and t.dtype is not torch.bool)
+    return of_logits or any(tuple(t.shape) == tuple(scores.shape[:-1]) for t in tokens)
+
+
+def _has_logits(output: Any) -> bool:
+    return "logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")

@@ -1,0 +1,184 @@
+"""A model's training or inference steps for real, on its own device -> their memory events as the profiler saw them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity
+
+from ..data.errors import InputError
+from ..data.memory_records import MemoryLog
+from ..data.records import tensors
+from ..live.exchange import Copies, Exchange, exchanging
+from ..live.inputs import Example, real_input, realise
+from ..live.modules import ModuleTree
+from ..live.offloading import Away, is_complete, offloaded
+from ..live.remaking import remade
+from ..live.stored import all_stored
+from ..live.structures import all_tensors
+from ..trace.hints import forward_error, step_error
+from ..trace.passes import Pass, failed_frame, run_really
+from ..trace.questions import OUTSIDE
+from ..trace.run import Options, eager, materialised, trace, unwrapped
+from ..trace.swap import LOCK, swap_tensors
+from ..watch.history import AllocatorHistory
+from ..watch.marks import Marks
+from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
+from ..watch.quiet_profile import QuietProfile
+from .outside import Outside
+from .runner import Held, Step, Steps, tensors_in, with_loss
+
+
+def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
+    """The memory events of a model's steps run for real, on copies of its tensors. The model is as it was.
+
+    On CUDA also the bytes that the caching allocator has reserved for them at most.
+    Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
+    """
+    example = _settled(model, example, step)
+    with LOCK:
+        tree = ModuleTree(unwrapped(model))
+        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = materialised(tree, example)
+        _check_places(tree, device)
+        before = _reserved(device, afresh=True)
+        with copied(tree, step, Copies(device)) as (exchange, outside):
+            log = profiled(tree, example, step, device, exchange, outside)
+            after = _reserved(device)
+        return log, None if before is None or after is None else after - before
+
+
+def _reserved(device: torch.device, afresh: bool = False) -> int | None:
+    """The most that CUDA's caching allocator has reserved, counted ``afresh`` from now on; None of another device."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    if afresh:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.max_memory_reserved(device)
+
+
+def _check_places(tree: ModuleTree, device: torch.device) -> None:
+    """Raise :class:`InputError` for a model that cannot run on a device as it is."""
+    if not is_complete(tree.modules):
+        raise InputError("the model has tensors on meta: it has no values to run with, and can only be predicted")
+    if tree.device() != device:
+        raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
+
+
+@contextmanager
+def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Held]]]:
+    """While it holds, copies are what the tensors of a model and those that its steps reach are; gives the latter."""
+    outside = Outside(tree, step)
+    with (
+        outside.kept(),
+        exchanging() as exchange,
+        eager(),
+        torch.set_grad_enabled(step.mode == "train"),
+    ):
+        tree.modules[0].train(step.mode == "train")
+
+        def put(tensor: Tensor) -> Tensor:
+            return tensor if id(tensor) in outside.alone.ids else exchange.put(tensor, copies.alike)
+
+        swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
+        with outside.alone.exchanged(partial(remade, change=copies.alike)) as stand_ins:
+            outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
+            copies.settle()
+            yield exchange, list(outside.holdings(stand_ins))
+
+
+def profiled(
+    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Held]
+) -> MemoryLog:
+    """The memory events of the steps of a model, whose tensors are copies already, as torch's profiler sees them."""
+    marks = Marks(device)
+    watch = Pass(tree, run_really, [marks])
+    watch.install()
+    steps = RealSteps(watch, device, marks, step, exchange, outside)
+
+    def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return real_input(shape, dtype, device)
+
+    def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor in exchange else remade(tensor, duplicate)
+
+    args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
+    steps._give_targets(example, make, convert)
+    away = [tensor for module in tree.modules for tensor in offloaded(module)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
+    held = [tensor for tensor in known if tensor.device.type == device.type]
+    there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    history = AllocatorHistory(device)
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+    gc.collect()
+    try:
+        marks.follow(held)
+        for tensors_there in (known, own, away, held):
+            tensors_there.clear()
+        with history, QuietProfile(activities=activities, profile_memory=True) as done:
+            steps.run(args, kwargs)
+    except Exception as error:
+        if steps.doing == "forward" or failed_frame(error) is not None:
+            raise forward_error(error, watch, ()) from error
+        raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
+    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
+    reader = ProfileReader(device.type, before)
+    found = with_frees(changes(done, device.type), history.happened)
+    reader.read(with_requests(found, history.requests))
+    return reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
+
+
+def _missed(
+    reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
+) -> tuple[str, ...]:
+    """What to say where the allocator's own peak is not that of the changes that were read."""
+    if history.peak_bytes is None:
+        return ()
+    own = history.peak_bytes + sum(block for _, _, block in before)
+    seen = reader.peak_bytes()
+    return () if own == seen else (f"the allocator's own peak is {own:,} bytes, where the profile saw {seen:,}",)
+
+
+class RealSteps(Steps):
+    """Steps that are run for real; what they tell is written between the profiler's events."""
+
+    def __init__(
+        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Held]
+    ) -> None:
+        super().__init__(watch, device, marks, step, outside)
+        self.marks = marks
+        self.exchange = exchange
+
+    def run(self, args: object, kwargs: object) -> None:
+        """Run the steps; what a loop holds between two of them is there at the end."""
+        self._hold_what_is_there(args, kwargs)
+        with self._gradients_named(), self._backwards_named(), self._optimizers_named():
+            self.exchange.give_hooks()
+            output = self._all(args, kwargs)
+            self.marks.stop()
+            del output
+
+
+def _settled(model: nn.Module, example: Example, step: Step) -> Example:
+    """The example with integers where a sized input of no dtype turns out to reach an embedding."""
+    undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
+    if not undecided:
+        return example
+    specs = list(tensors(trace(model, example, Options("auto", step.mode, None, False)).inputs))
+    for number in undecided:
+        if specs[number].dtype == "int64":
+            example = example.with_dtype(number, torch.int64)
+    return example

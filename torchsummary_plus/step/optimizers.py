@@ -1,0 +1,71 @@
+"""The optimizers of a step: the one that is asked for, and those that a training step of the user's own holds."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as optimizers
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+
+OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
+
+NAMES = {
+    name.lower(): kind
+    for name, kind in vars(torch.optim).items()
+    if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not optimizers.Optimizer
+}
+
+
+def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
+    """A callable from parameters to an optimizer, from None, a name ("adamw"), a class or such a callable."""
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, str):
+        if optimizer.lower() not in NAMES:
+            raise choice_error("optimizer", optimizer, sorted(NAMES))
+        optimizer = NAMES[optimizer.lower()]
+    made: Any = optimizer
+    if inspect.isclass(optimizer) and "lr" in inspect.signature(optimizer).parameters:
+        return lambda parameters: made(parameters, lr=1e-3)
+    if callable(made):
+        return made  # type: ignore[no-any-return]
+    raise InputError(
+        f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, or a callable from parameters"
+    )
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer steps only with a closure that runs forward and backward, as LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> Any:
+    """The arguments of an optimizer's ``step``, itself first, with the closure changed; None where there is none."""
+    if kwargs.get("closure") is not None:
+        return args, {**kwargs, "closure": change(kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], change(args[1]), *args[2:]), kwargs
+    return None
+
+
+def set_to_train(optimizer: Any) -> None:
+    """Tell an optimizer that it trains, where it has two modes as those without schedules do."""
+    train = getattr(optimizer, "train", None)
+    if callable(train):
+        train()
+
+
+_STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler)
+
+
+def stepping() -> list[Any]:
+    """Every optimizer, scheduler and gradient scaler that there is: a step of the user's own may turn any of them."""
+    return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]

@@ -1,0 +1,148 @@
+"""What steps hold beside the model and its inputs: other models, optimizer state, tensors that their code names."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import CellType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..live.exchange import Exchange, Make, StandIns
+from ..live.fakes import is_plain
+from ..live.modules import ModuleTree
+from ..live.reach import Reached, content_of
+from ..live.structures import all_tensors
+from ..trace.questions import OUTSIDE
+from ..trace.swap import refill, restored, swap_tensors
+from .alone import Alone
+from .optimizers import stepping
+from .runner import Held, Step
+
+
+class Outside:
+    """What the code of a step reaches: its own functions, the model's hooks, and all that is held from there.
+
+    An optimizer that only a library holds is found as well, if it is of the model's parameters; what it holds is then
+    exchanged, and in the books once it has stepped.
+    """
+
+    def __init__(self, tree: ModuleTree, step: Step) -> None:
+        self.tree = tree
+        self._own = {id(tensor) for tensor in tree.tensors()}
+        parameters = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
+        steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
+        self.stepping = stepping() if steps_itself else []
+        self.found = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        self.alone = Alone(self.found)
+        self.modules = [module for module in self.found.modules if id(module) not in tree.index]
+        self._owners = parameters
+        gradients = [t.grad for t in self.found.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
+        self._left = set() if step.train_step is not None else {id(gradient) for gradient in gradients}
+        known = [one for one in self.stepping if isinstance(one, torch.optim.Optimizer)]
+        of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
+        self._hidden = Reached([one.state for one in of_model])
+        self.alone.ids -= self._left
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put back all that the steps change in what is reached, and in the model.
+
+        A list or dict that has only grown, by what holds no tensor, is the user's own log of the steps, and stays.
+        """
+        found = self.found
+        containers = [one for one in found.mutable if type(one) in _LOGS]
+        others = [one for one in found.mutable if type(one) not in _LOGS]
+        contents = [(one, _items(one)) for one in containers]
+        cells = [(cell, content_of(cell)) for cell in found.cells]
+        names = [(namespace, name, namespace[name]) for namespace, name in found.globals]
+        try:
+            with restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]):
+                yield
+        finally:
+            for container, content in contents:
+                if not _is_log(_items(container), content):
+                    refill(container, content)
+            for cell, content in cells:
+                if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
+                    _refill_cell(cell, content)
+            for namespace, name, value in names:
+                if namespace.get(name) is not value:
+                    namespace[name] = value
+
+    def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
+        """Exchange the tensors that are reached and have not been; ``but`` not some, by their ids.
+
+        Gradients among these get a stand-in, which is added to those that are ``given``.
+        """
+        swap_tensors(self.modules, lambda tensor: exchange.put(tensor, make), lambda tensor: exchange.put(tensor, make))
+        for tensor in [*self.found.tensors, *self._hidden.tensors]:
+            if is_plain(tensor) and id(tensor) not in self._left and id(tensor) not in but:
+                exchange.put(tensor, make)
+        exchange.give_gradients(make, but, given)
+
+    def holdings(self, stand_ins: StandIns) -> Iterator[Held]:
+        """What is held before the steps, with its kind and the number of the module that it is for.
+
+        Of what stands aside it is what stands for it.
+        """
+        known = self._known()
+        for reached in self.found.tensors:
+            if id(reached) in self._own or id(reached) in self._left:
+                continue
+            tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
+            assert tensor is not None
+            learns = tensor.is_leaf and tensor.requires_grad
+            yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+
+    def _known(self) -> dict[int, tuple[str, int]]:
+        """The kinds and owners of tensors that something tells of, by their ids."""
+        known: dict[int, tuple[str, int]] = {}
+        for module in self.modules:
+            known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
+        for optimizer in self.found.optimizers:
+            known.update((id(p), ("parameters", OUTSIDE)) for group in optimizer.param_groups for p in group["params"])
+            for parameter, state in optimizer.state.items():
+                owner = self._owners.get(id(parameter), OUTSIDE)
+                known.update((id(value), ("optimizer_state", owner)) for value in _values(state))
+        for tensor in self.found.tensors:
+            if tensor.is_leaf and tensor.grad is not None:
+                known[id(tensor.grad)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
+        return known
+
+
+_LOGS = (list, deque, dict)
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _is_log(now: list[Any], before: list[Any]) -> bool:
+    """Whether items are those of before, with none that hold a tensor after them."""
+    parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
+    return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
+
+
+def _parts(item: Any) -> tuple[Any, ...]:
+    """The key and value of a dict's item, which is made anew each time; any other item alone."""
+    return item if type(item) is tuple else (item,)
+
+
+def _refill_cell(cell: CellType, content: Sequence[Any]) -> None:
+    if content:
+        cell.cell_contents = content[0]
+    else:
+        del cell.cell_contents
+
+
+def _parameters(module: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in module._parameters.values() if parameter is not None]
+
+
+def _values(state: Any) -> Sequence[Any]:
+    return list(state.values()) if isinstance(state, dict) else []

@@ -1,0 +1,119 @@
+"""A whole step for real, on the CPU, for what a fake one cannot tell: answers to its questions, or all its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.memory_records import MemoryLog
+from ..live.exchange import Copies, Exchange
+from ..live.fakes import CPU
+from ..live.inputs import Example, real_input, realise
+from ..live.modules import ModuleTree
+from ..live.offloading import is_complete
+from ..live.stored import all_stored
+from ..live.structures import all_tensors, held_bytes
+from ..trace import rehearsal
+from ..trace.passes import Pass, deep_stack, run_really
+from ..trace.questions import OUTSIDE
+from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
+from . import untouched
+from .measuring import copied, profiled
+from .outside import Outside
+from .runner import Step, Steps, tensors_in
+from .untouched import TooLargeError, Untouched
+
+
+@dataclass(frozen=True)
+class RealStep:
+    """What a real step was answered, and what it has written to outside the model; or why there was none.
+
+    ``error`` is that of the step itself, which a fake one may fail with as well.
+    """
+
+    rehearsal: Rehearsal
+    journal: Untouched | None = None
+    error: BaseException | None = None
+
+
+class _NoAccount:
+    """Takes no notice of what a step tells."""
+
+    phase = ""
+    step = 0
+
+    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Nothing is booked."""
+
+    def enter(self, phase: str, step: int) -> None:
+        """No phase is noted."""
+
+
+class _QuietSteps(Steps):
+    """Steps that nobody keeps account of."""
+
+    def run(self, args: Any, kwargs: Any, exchange: Exchange) -> None:
+        exchange.give_hooks()
+        self._all(args, kwargs)
+
+
+def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
+    """The steps for real, on copies of the tensors that they reach on the CPU. All is afterwards what it was.
+
+    There are none where the model has no weights, or they fail, or take too long or too much memory.
+    """
+    if not is_complete(tree.modules):
+        return RealStep(Rehearsal({}, WITHOUT_VALUES))
+    recorder, journal = Recorder(rehearsal.LONGEST_STEP), Untouched()
+    try:
+        if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
+            raise TooLargeError
+        with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
+            watch = Pass(tree, run_really, [journal, recorder])
+            watch.install()
+            steps = _QuietSteps(watch, CPU, _NoAccount(), step)
+            steps._give_targets(example, _made, partial(_given, exchange))
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+            journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
+            with watch, Unrolled():
+                steps.run(args, kwargs, exchange)
+    except (TooLongError, TooLargeError) as error:
+        return RealStep(Rehearsal({}, f"a real step was given up: {error}"))
+    except Exception as error:
+        return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
+    finally:
+        journal.undo()
+    return RealStep(Rehearsal(recorder.answers), journal)
+
+
+def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:
+    """All memory of the steps, run for real on the CPU as they were before; what they write to is put back."""
+    assert known.journal is not None
+    try:
+        with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
+            return profiled(tree, example, step, CPU, exchange, outside)
+    finally:
+        known.journal.undo()
+
+
+def _bytes_reached(tree: ModuleTree, step: Step) -> int:
+    """The bytes of the tensors that are copied for a real step."""
+    reached = [*tree.tensors(), *Outside(tree, step).found.tensors]
+    return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
+
+
+def _made(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return real_input(shape, dtype, CPU)
+
+
+def _given(exchange: Exchange, tensor: Tensor) -> Tensor:
+    if tensor in exchange:
+        return tensor
+    copied = _made(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(CPU, copy=True)
+    return copied.requires_grad_(tensor.requires_grad)

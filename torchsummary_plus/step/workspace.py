@@ -1,0 +1,156 @@
+"""What an operator's kernel takes beside its results: the rules of ``ops/scratch``, asked for one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..data.memory_records import LEAST_DOUBT
+from ..live.structures import all_tensors
+from ..live.versions import since
+from ..ops.processor import is_half
+from ..ops.scratch import cpu, cuda  # noqa: F401 - their rules register themselves
+from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch.registry import (
+    ALL_RESULTS,
+    DOUBT,
+    LASTING,
+    RESERVES,
+    SCRATCH,
+    UNMODELLED,
+    AtMost,
+    Course,
+    Phase,
+    Rule,
+)
+from .foreign import foreign_scratch, is_foreign
+
+AT_LAST = Phase(ALL_RESULTS, 0)
+
+Capability = tuple[int, int]
+"""A GPU's compute capability: (9, 0) for an H200."""
+
+AMPERE: Capability = (8, 0)
+"""The GPU that rules are asked about where none is known: an A100."""
+
+
+CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
+"""The releases from which on rules hold that do not say another: for the CPU, there in half precision, and for CUDA.
+
+On an older one each operator with a rule is named, and its scratch is a guess.
+"""
+
+
+class Workspaces:
+    """What the kernels of one backend take, call by call; ``capability`` is that of the GPU."""
+
+    def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
+        self.backend = backend
+        self.capability = capability
+        self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
+        self.unknown: dict[str, int] = {}
+        """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
+        self._doubt = 0
+        self.tried: dict[str, int] = {}
+        """Calls of operators of other libraries whose scratch memory a run on zeros has told, by name."""
+        self._taken: set[tuple[bool, str]] = set()
+
+    def take_doubt(self) -> int:
+        """How many bytes more the last operator may hold than its rules say; 0 where ``unknown`` does not name it."""
+        doubt, self._doubt = self._doubt, 0
+        return doubt
+
+    def forget(self) -> None:
+        """Forget what was asked up to now."""
+        self.unknown.clear()
+        self.tried.clear()
+        self._taken.clear()
+        self._doubt = 0
+
+    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
+        """What the kernel holds while it runs, phase by phase; in the last one all results are there. Or its course."""
+        rule = SCRATCH.get((self.backend, name))
+        if rule is None:
+            return self._without_rule(name, args, kwargs, out)
+        phases = self._ask(rule, name, args, kwargs, out)
+        if not since(self._measured_from(rule, args, kwargs)):
+            self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
+            return _guessed(phases)
+        if phases is None or isinstance(phases, AtMost):
+            self._note(name, _reach(args, kwargs, out) if phases is None else phases.nbytes)
+            return (*(() if phases is None else phases.phases), AT_LAST)
+        if isinstance(phases, int):
+            return (Phase(ALL_RESULTS, max(0, phases)),)
+        if not phases or not isinstance(phases[0], Phase):
+            return tuple(phases) or (AT_LAST,)
+        if any(phase.band for phase in phases):
+            self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
+        return (*phases, AT_LAST)
+
+    def _measured_from(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The release from which on a rule holds for these arguments."""
+        if rule.since or self.backend != "cpu":
+            return rule.since or CUDA_FROM
+        return HALF_FROM if any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))) else CPU_FROM
+
+    def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
+        """What a kernel that no rule is written for takes: of another library's on the CPU what it takes on zeros."""
+        tried = foreign_scratch(name, args, kwargs, out) if self.backend == "cpu" and is_foreign(name) else 0
+        if tried is None or name in UNMODELLED[self.backend] or (self.backend == "cuda" and is_foreign(name)):
+            self._note(name, _reach(args, kwargs, out))
+        if not tried:
+            return (AT_LAST,)
+        self.tried[name] = self.tried.get(name, 0) + 1
+        return (Phase(ALL_RESULTS, max(0, tried)),)
+
+    def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
+        """The error band of an operator's rule in one of the registries."""
+        rule = rules.get((self.backend, name))
+        return 0.0 if rule is None else rule.band
+
+    def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
+        """The true bytes of each tensor in the result, None for one as large as its fake; () where all are."""
+        rule = RESERVES.get((self.backend, name))
+        sizes: tuple[int | None, ...] = () if rule is None else self._ask(rule, name, args, kwargs, out)
+        return sizes
+
+    def lasting(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, in_engine: bool = False
+    ) -> int:
+        """Bytes that this call is the first to take in its thread, the autograd engine's or the caller's, for good."""
+        rule = LASTING.get((self.backend, name))
+        if rule is None:
+            return 0
+        taken = 0
+        for key, nbytes in self._ask(rule, name, args, kwargs, out):
+            if (in_engine, key) not in self._taken:
+                self._taken.add((in_engine, key))
+                taken += nbytes
+        return taken
+
+    def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        if not rule.calibrated:
+            self._note(name)
+        if rule.by_cudnn:
+            return rule.formula(self.capability, self.cudnn, out, *args, **kwargs)
+        if rule.by_capability:
+            return rule.formula(self.capability, out, *args, **kwargs)
+        return rule.formula(out, *args, **kwargs)
+
+    def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
+        self.unknown[name] = self.unknown.get(name, 0) + calls
+        self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
+
+
+def _guessed(phases: Any) -> tuple[Phase, ...]:
+    """Scratch as a rule of another release says it, which may be as much off."""
+    if phases is None or isinstance(phases, int):
+        return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
+    told = phases.phases if isinstance(phases, AtMost) else phases
+    return (*(phase._replace(band=1.0) for phase in told), AT_LAST)
+
+
+def _reach(*values: Any) -> int:
+    """The most that an operator without a rule is held to take, by the bytes of its arguments and results."""
+    storages = {id(tensor): tensor.numel() * tensor.element_size() for tensor in all_tensors(values)}
+    return DOUBT * sum(storages.values()) + LEAST_DOUBT

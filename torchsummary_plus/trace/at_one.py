@@ -1,0 +1,139 @@
+"""What a step is told where neither values nor a real step tell: every value that nobody knows is taken to be 1.
+
+So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as the checks of losses, of distributions and of users want
+it. Where a step raises nonetheless, the last answer before that is turned round.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..live.fakes import DataDependentError, Fake
+
+OFTEN = 100
+"""Answers in a row, at one place, after which the other one is given: a loop may wait for it."""
+
+MOST_TURNS = 8
+"""Answers that are turned round, one after the other, while a step raises with them."""
+
+MOST_ALTERNATIVES = 4
+"""Places whose other answer is tried as well, for the least and the most that a step may take."""
+
+aten = torch.ops.aten
+
+
+def _forms(name: str, *overloads: str) -> list[int]:
+    return [id(getattr(getattr(aten, name), overload)) for overload in overloads]
+
+
+_BOTH: dict[int, Callable[[Any, Any], Any]] = {
+    one: getattr(operator, name)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for one in _forms(name, "Scalar", "Tensor")
+}
+_BOTH |= dict.fromkeys([*_forms("logical_and", "default"), *_forms("bitwise_and", "Tensor")], operator.and_)
+_BOTH |= dict.fromkeys([*_forms("logical_or", "default"), *_forms("bitwise_or", "Tensor")], operator.or_)
+_NOT = {*_forms("logical_not", "default"), *_forms("bitwise_not", "default")}
+_KEPT = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "dim", "dims")}
+"""By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def note_at_one(func: Any, args: Any, out: Any) -> None:
+    """Note with a fake of booleans what its elements are where each value that nobody knows is 1."""
+    if not isinstance(out, Fake) or out.dtype is not torch.bool:
+        return
+    compare = _BOTH.get(id(func))
+    if compare is not None:
+        out.at_one = bool(compare(_value(args[0]), _value(args[1])))
+    elif id(func) in _NOT:
+        out.at_one = not _value(args[0])
+    else:
+        first = args[0] if args else None
+        follows = isinstance(first, Fake) and (id(func) in _KEPT or first.dtype is torch.bool)
+        out.at_one = bool(_value(first)) if follows else None
+
+
+def _value(value: Any) -> Any:
+    """A number, that of a real tensor of one element, what a fake of booleans is where values are 1, or 1."""
+    if isinstance(value, Fake):
+        return True if value.at_one is None else value.at_one
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else 1
+    return value
+
+
+class Site(NamedTuple):
+    """A place in the user's or a library's code that asks for a value."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({Path(self.file).name}:{self.line})"
+
+
+_OURS = str(Path(__file__).parents[1])
+_BETWEEN = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "_ops.py", "overrides.py", "utils"))
+
+
+def asking_site() -> Site:
+    """The innermost place that asks, outside this package and torch's own way to it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):
+        frame = frame.f_back
+    return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+Question = tuple[Site, int]
+"""A place, and how often it has asked before."""
+
+
+class Guesses:
+    """Single values for a step that no real one can be asked about; where ``turned``, not what the rule says."""
+
+    def __init__(self, turned: frozenset[Question] = frozenset(), least: bool = False) -> None:
+        self.turned = turned
+        self.least = least
+        """Whether what has a size that only values tell is taken to be empty, and not as large as it can be."""
+        self.sizes = False
+        """Whether there was any such size."""
+        self.asked: list[Question] = []
+        self.times: dict[Site, int] = {}
+
+    def begin(self) -> None:
+        """Forget what was asked: a step begins anew."""
+        self.asked.clear()
+        self.times.clear()
+        self.sizes = False
+
+    def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
+        """A value of a dtype, or whether two tensors are alike; and where it is asked for."""
+        site = asking_site()
+        number = self.times.get(site, 0)
+        self.times[site] = number + 1
+        self.asked.append((site, number))
+        if number >= 10 * OFTEN:
+            raise DataDependentError(f"{site} asks for a value again and again")
+        value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
+        if ((site, number) in self.turned) != bool(number // OFTEN % 2):
+            value = not value
+        return torch.full((), value, dtype=dtype).item(), site
+
+    def after_failure(self) -> Guesses | None:
+        """Those with one more turned round: the last that was not yet; None where enough were."""
+        last = next((question for question in reversed(self.asked) if question not in self.turned), None)
+        return None if last is None or len(self.turned) == MOST_TURNS else Guesses(self.turned | {last})
+
+    def alternatives(self) -> list[Guesses]:
+        """Other answers there might be: those of the first places turned round, one by one, and the least sizes."""
+        sites = list(self.times)[:MOST_ALTERNATIVES]
+        found = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
+        return [*found, Guesses(self.turned, least=True)] if self.sizes else found

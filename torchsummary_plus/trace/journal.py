@@ -1,0 +1,66 @@
+"""What a real pass writes to parameters, undone to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..live.fakes import is_plain
+from ..live.stored import stored
+from .passes import Listener
+
+
+class WriteJournal(Listener):
+    """Keeps the contents of parameters that a real pass writes to, from before the first write."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.states = [(p, p.data, p.requires_grad, p.grad) for p in self.parameters]
+        self.by_storage: dict[int, list[torch.Tensor]] = {}
+        for p in self.parameters:
+            for part in stored(p):
+                if part.device.type != "meta":
+                    self.by_storage.setdefault(part.untyped_storage()._cdata, []).append(part)
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for p in self.parameters:
+            p.grad = None
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called before every operator: copies what it is about to write to, once."""
+        schema = getattr(func, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            return
+        for value in (*args, *kwargs.values()):
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested:
+                    storage = tensor.untyped_storage()._cdata
+                    if storage in self.by_storage and storage not in self.kept:
+                        original = self.by_storage[storage][0]
+                        self.kept[storage] = (original, _bytes_of(original).clone())
+
+    def undo(self) -> None:
+        """Write the kept contents back, and give every parameter its data, gradient and ``requires_grad`` back."""
+        with torch.no_grad():
+            for original, content in self.kept.values():
+                _bytes_of(original).copy_(content)
+        for parameter, data, requires_grad, grad in self.states:
+            if _place(parameter) != _place(data):
+                parameter.data = data
+            parameter.grad = grad
+            if parameter.requires_grad is not requires_grad:
+                parameter.requires_grad_(requires_grad)
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where a strided tensor's elements lie, and as what; of any other only the layout."""
+    if not is_plain(tensor):
+        return (tensor.layout,)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole storage of a tensor, as bytes."""
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return whole.set_(tensor.untyped_storage())

@@ -1,0 +1,396 @@
+"""The kernels of a fake pass: what an operator gives on fakes, from memory, by a rule, or from torch's meta kernel.
+
+Every answer is remembered, so that the hundredth block of a model costs a dictionary look-up per operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Set
+from functools import cache
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch._ops import OpOverload
+
+from ..live import compat
+from ..live.fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
+from ..live.inputs import MASK
+from ..live.twins import Twins
+from ..ops.conv_backend import settings
+from ..ops.shapes import ruled, ruled_by_kernel
+from ..ops.shapes.views import View, viewed
+from .mixed_dtypes import ATTENTION, check_dtypes
+
+Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+REMEMBERED = 50_000
+"""Operator answers kept; beyond it the memory is emptied."""
+
+SMALL = 4096
+"""Elements up to which a tensor with no fake among its makers stays real, so that its values can steer the forward."""
+
+
+class FakeKernels:
+    """Runs an operator on fakes. Small tensors that the forward itself makes stay real until a fake is written to them.
+
+    ``device`` is where tensors go that name no device and meet a fake.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.twins = Twins()
+        self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not isinstance(func, OpOverload):
+            raise DataDependentError(f"{func} has no fake kernel")
+        key: list[Any] = [id(func), torch.get_default_dtype()]
+        found: list[torch.Tensor] = []
+        _read(args, key, found)
+        if kwargs:
+            _read(kwargs.values(), key, found)
+            key.extend(kwargs)
+        if not found:
+            return self._factory(func, args, kwargs)
+        if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
+            args = (args[0], self.twins.storage(args[1], self.device), *args[2:])
+        if any(not isinstance(tensor, Fake) for tensor in found):
+            if id(func) in _LIFTS and not isinstance(found[0], Fake):
+                if found[0].untyped_storage().resizable():  # An array of numpy's is its owner's: it is not written to.
+                    self.note_born(found[0])
+                return found[0]
+            is_bare = id(func) in _SETS and args[1].device.type == "meta"
+            if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs) and not is_bare:
+                return self._really(func, args, kwargs)
+            return self._mixed(func, args, kwargs)
+        if self.twins and func._schema.is_mutable:
+            for tensor in written(func, args, kwargs):
+                self._taint(tensor)
+        return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
+
+    def fake_of(self, tensor: torch.Tensor) -> Fake:
+        """A fake that stands for a real tensor in this pass, on the storage that stands for the tensor's."""
+        goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
+        return self.twins.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
+
+    def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+        """Whether an operator may run on values: of tensors on the CPU, and with a result that is small enough."""
+        writes = func._schema.is_mutable
+        if not all(self._is_known(tensor, writes) for tensor in found):
+            return False
+        return self.is_small(func, args, kwargs, found)
+
+    def is_small(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+        """Whether an operator on values has few enough to give and take."""
+        if all(tensor.numel() <= SMALL for tensor in found) or viewed(func, args, kwargs) is not None:
+            return True
+        return all(tensor.numel() <= MASK for tensor in found) and _gives_at_most(MASK, func, args, kwargs)
+
+    def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
+        """Whether a tensor has values; it is written to only if it was made for this pass."""
+        if isinstance(tensor, Fake) or tensor.device.type != "cpu" or not is_plain(tensor):
+            return False
+        storage = tensor.untyped_storage()._cdata
+        return storage not in self.tainted and (storage in self.born or not written)
+
+    def _taint(self, tensor: torch.Tensor) -> None:
+        """Forget the values of a tensor, and of the real one that it stands for."""
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            real = self.twins.real_of(storage) if isinstance(tensor, Fake) else storage
+            if real is not None:
+                self.tainted[real._cdata] = real
+
+    def note_born(self, tensor: torch.Tensor) -> None:
+        """Remember that a tensor was made for this pass."""
+        storage = tensor.untyped_storage()
+        self.born[storage._cdata] = storage
+
+    def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
+        device = kwargs.get("device")
+        return device is not None and torch.device(device).type != "cpu"
+
+    def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._noted(func(*args, **kwargs))
+
+    def _noted(self, out: Any) -> Any:
+        """What an operator gave, with the real tensors in it known as made for this pass."""
+        for tensor in tensors_of(out):
+            if not isinstance(tensor, Fake):
+                self.note_born(tensor)
+        return out
+
+    def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator with no tensor among its arguments: real on the CPU while it is small, else a fake."""
+        if not _takes_device(func):
+            return self._really(func, args, kwargs)
+        device = torch.device(kwargs.get("device") or CPU)
+        place = self.device if device.type == "meta" else device
+        rule = ruled(func, args, kwargs)
+        if rule is None:
+            with in_kernel():
+                made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
+        else:
+            made = _cook(_placed(rule, place), [])
+        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
+            return self._really(func, args, kwargs)
+        return made
+
+    def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
+        """Put a real tensor where its fake lies after an operator that moved that; from then on it has no bytes."""
+        storage = self.twins.of(tensor.untyped_storage())
+        if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
+            guard = compat.no_dispatch()
+            with compat.no_function():
+                tensor.data = fake
+            del guard
+
+    def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operator on fakes and real tensors: on fakes throughout. A real one written to has no values any more."""
+        fakes: dict[int, Fake] = {}
+        reals: dict[int, torch.Tensor] = {}
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            if isinstance(tensor, Fake):
+                return tensor
+            if id(tensor) not in fakes:
+                made = fakes[id(tensor)] = self.fake_of(tensor)
+                reals[id(made)] = tensor
+            return fakes[id(tensor)]
+
+        out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))
+        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
+            self._taint(tensor)
+            if id(tensor) in fakes:
+                self._follow(tensor, fakes[id(tensor)])
+        return change_tensors(out, lambda tensor: reals.get(id(tensor), tensor))
+
+
+def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
+    writes = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tensors_of([named.get(name) for name in writes])
+
+
+def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """A value of operator arguments or results with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([change_tensors(item, change) for item in value])
+    if isinstance(value, dict):
+        return {name: change_tensors(item, change) for name, item in value.items()}
+    return value
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results, in order."""
+    found: list[torch.Tensor] = []
+    change_tensors(value, found.append)
+    return found
+
+
+def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
+    """Append to ``key`` all that an operator's answer depends on, and the tensors to ``found``."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+            if isinstance(value, Fake):
+                lies = value.stride() if value.layout is torch.strided else value.layout
+                key += (value.shape, lies, value.dtype, value.fake_device)
+        elif isinstance(value, (list, tuple)):
+            key.append(len(value))
+            _read(value, key, found)
+        else:
+            key += (value.__class__, value)
+
+
+_SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
+"""How a tensor is given a storage."""
+
+_CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
+"""Whose layout depends on the library that torch takes."""
+
+_LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}
+"""How ``torch.tensor(...)`` hands over what it made."""
+
+_remembered: dict[tuple[Any, ...], Any] = {}
+_INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
+
+
+@cache
+def _takes_device(func: OpOverload) -> bool:
+    """Whether an operator can be told where to make its result."""
+    return any(argument.name == "device" for argument in func._schema.arguments)
+
+
+@cache
+def _is_memorable(func: OpOverload) -> bool:
+    """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema.
+
+    What is written to an ``out=`` may change that tensor's shape, so it is run each time.
+    """
+    schema = func._schema
+    tags = func.tags
+    unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+    return (
+        func.namespace == "aten"
+        and schema.name not in _INPLACE_VIEW
+        and not any(tag in tags for tag in unclear)
+        and all(r.alias_info is None or r.alias_info.is_write for r in schema.returns)
+        and not any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
+    )
+
+
+def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
+    """The result of an operator on fakes: from memory, by a rule, or from its meta kernel."""
+    full = (*key, *settings()) if func in _CONVOLUTIONS else tuple(key)
+    try:
+        recipe = _remembered.get(full)
+    except TypeError:
+        return _compute(func, args, kwargs, found)
+    if recipe is not None:
+        return _cook(recipe, found)
+    check_dtypes(func, found)
+    are_dense = all(fake.layout is torch.strided for fake in found)
+    recipe = _ruled(func, args, kwargs, found) if are_dense else None
+    if recipe is not None:
+        out = _cook(recipe, found)
+    else:
+        out = _compute(func, args, kwargs, found)
+        recipe = _recipe(out, found) if are_dense and _is_memorable(func) else None
+    if recipe is not None:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        _remembered[full] = recipe
+    return out
+
+
+def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+    """How to make what a rule says an operator gives; None where no rule is sure."""
+    views = viewed(func, args, kwargs)
+    if views is not None:
+        return [list, views] if isinstance(views, list) else views
+    device = _result_device(kwargs, found)
+    rule = ruled_by_kernel(func, args, kwargs, device.type == "cpu")
+    if rule is None:
+        rule = ruled(func, args, kwargs)
+    return None if rule is None else _placed(rule, device)
+
+
+def _placed(rule: Any, device: torch.device) -> Any:
+    """What a rule says as a recipe: with the device."""
+    if isinstance(rule, list):
+        return [tuple, [_placed(item, device) for item in rule]]
+    return rule if rule is None or isinstance(rule, int) else (*rule, device)
+
+
+def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+    if _asks_values(func) and kwargs.get("output_size") is None and not _has_integer_indices(func, args):
+        raise DataDependentError(f"{func} needs the values of a tensor")
+    device = _result_device(kwargs, found)
+    if kwargs.get("device") is not None:
+        kwargs = _on_meta(kwargs)
+    try:
+        with in_kernel():
+            out = change_tensors(func(*args, **kwargs), lambda t: t if isinstance(t, Fake) else wrap(t, device))
+    except NotImplementedError:
+        if func._schema.returns or not func._schema.is_mutable:
+            raise
+        return None
+    return (out[0], None) if func is ATTENTION and not _wants_weights(args, kwargs) else out
+
+
+def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that make a tensor, for making it on meta."""
+    kwargs = {**kwargs, "device": META}
+    kwargs.pop("pin_memory", None)
+    return kwargs
+
+
+def _wants_weights(args: Any, kwargs: Any) -> bool:
+    """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
+    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
+
+
+def _has_integer_indices(func: OpOverload, args: Any) -> bool:
+    """Whether an indexing operator is given no mask, so that its shape follows from those of its indices."""
+    indexed = func is torch.ops.aten.index.Tensor
+    return indexed and all(t is None or t.dtype not in (torch.bool, torch.uint8) for t in args[1])
+
+
+@cache
+def _asks_values(func: OpOverload) -> bool:
+    """Whether an operator's result, or its shape, depends on values."""
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether an operator's result is known to have so many elements at most: by a rule, or because it is no tensor."""
+    if not any("Tensor" in str(value.type) for value in func._schema.returns):
+        return True
+    rule = ruled(func, args, kwargs)
+    outs = rule if isinstance(rule, list) else [rule]
+    return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
+
+
+def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:
+    """Where a result lives: where it was sent, else with the first argument that is more than a scalar."""
+    wanted = kwargs.get("device")
+    if wanted is not None:
+        return torch.device(wanted)
+    return next((fake.fake_device for fake in found if fake.dim()), found[0].fake_device)
+
+
+def _recipe(out: Any, found: list[Fake]) -> Any:
+    """How to make this result again: an index into the arguments, or a fresh tensor; None where neither would do."""
+    places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
+    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
+
+
+def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
+    """The recipe beside arguments: their places by id, and their storages."""
+    if isinstance(out, Fake):
+        if id(out) in places:
+            return places[id(out)]
+        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
+            return None
+        return (out.shape, out.stride(), out.dtype, out.fake_device)
+    if isinstance(out, (list, tuple)) and out:
+        recipes = [_recipe_beside(item, places, storages) for item in out]
+        return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
+    return None
+
+
+def _cook(recipe: Any, found: list[Fake]) -> Any:
+    if type(recipe) is tuple:
+        shape, stride, dtype, device = recipe
+        guard = compat.no_dispatch()
+        fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
+        del guard
+        return fake
+    if type(recipe) is int:
+        return found[recipe]
+    if type(recipe) is View:
+        return _viewing(recipe, found[0])
+    if recipe is None:
+        return None
+    return recipe[0]([_cook(item, found) for item in recipe[1]])
+
+
+def _viewing(view: View, base: Fake) -> Fake:
+    """A view of a fake; torch's own kernels would import half of torch.distributed to make one."""
+    guard = compat.no_dispatch()
+    plain = torch.empty(0, dtype=base.dtype, device=META)
+    plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+    fake = wrap(plain, base.fake_device)
+    del guard
+    return fake

@@ -1,0 +1,317 @@
+"""Operators whose result depends on values: what they ask where there are none, and how they are answered.
+
+Sizes and values come from a real forward that was asked the same (``rehearsal.py``); what is asked outside forwards,
+in a loss, a backward or a training step, from a real step (``real_steps.py``). Where there is neither, sizes are the
+largest that the operator can give, or those that it gives on zeros, and values are guessed (``at_one.py``): numbers
+only outside forwards. How each question was answered is noted, for the user to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from ..live.fakes import META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
+from .at_one import Guesses
+from .kernels import tensors_of
+from .on_zeros import on_zeros
+from .passes import Frame
+
+OUTSIDE = -1
+"""The module number of what happens in no module's forward."""
+
+
+class Asked(NamedTuple):
+    """A question: the number of the module that asks, the operator, and the shapes it is asked of."""
+
+    module: int
+    operator: str
+    shapes: tuple[torch.Size, ...]
+
+
+REHEARSED = "sizes as in a real"
+MOST = "taken to give as much as it can"
+VALUE = "value as in a real"
+TAKEN = "value taken to be"
+ZEROS = "sizes as on zeros"
+
+aten = torch.ops.aten
+
+
+class Answers:
+    """What operators that ask for values are told.
+
+    ``recorded`` are the answers of a real forward in their order, by question, and of a whole real step where
+    ``of_step``; None before there was a forward. A forward that is run again, in the next step or for a checkpoint,
+    asks the same again: answers are given in turn. What was not recorded is guessed, where there are ``guesses``.
+    """
+
+    def __init__(
+        self,
+        recorded: dict[Asked, list[Any]] | None = None,
+        of_step: bool = False,
+        guesses: Guesses | None = None,
+    ) -> None:
+        self.recorded = recorded
+        self.of_step = of_step
+        self.guesses = guesses
+        self.asked: dict[Asked, int] = {}
+        self.notes: dict[tuple[int, str, str], int] = {}
+        self.refused: int | None = None
+        """The number of the module that was refused an answer first."""
+        self.is_search: Callable[[], bool] = lambda: False
+        """Tells whether an optimizer asks that is taken to go on to its limits, whatever a real one does."""
+
+    def turn(self, asked: Asked) -> int:
+        """How often this was asked before."""
+        number = self.asked.get(asked, 0)
+        self.asked[asked] = number + 1
+        return number
+
+    def recall(self, asked: Asked, number: int) -> Any:
+        """What a real forward or step was told when it asked this for the ``number``-th time; None of none."""
+        told = (self.recorded or {}).get(asked)
+        return told[number % len(told)] if told else None
+
+    def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it.
+
+        ``number`` tells which time it is that this is asked, from :meth:`turn`.
+        """
+        if func in SCALARS and asked.module == OUTSIDE and self.is_search():
+            return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
+        found = self.recall(asked, number)
+        if found is None:
+            return self._guess(asked, func, args, kwargs, device)
+        self.assume_recalled(asked, VALUE if func in SCALARS else REHEARSED)
+        return found if func in SCALARS else made(func, args, kwargs, found, device)
+
+    def assume_recalled(self, asked: Asked, how: str) -> None:
+        """Note that an answer is that of a real pass."""
+        self.assume(asked.module, asked.operator, f"{how} {'step' if self.of_step else 'forward'}")
+
+    def _guess(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """What a question is answered that no real forward or step tells."""
+        outside = asked.module == OUTSIDE
+        dtype = _dtype_asked(func, args)
+        if self.guesses is None:
+            deferred = outside and func in SCALARS and dtype.is_floating_point
+            if not (deferred and defer_refusal(lambda: self.refuse(asked.module, func))):
+                self.refuse(asked.module, func)
+            self.assume(asked.module, asked.operator, f"{TAKEN} 1")
+            return 1.0
+        if func in SCALARS:
+            if not outside and dtype is not torch.bool:
+                self.refuse(asked.module, func)
+            value, site = self.guesses.value(tensors_of(args), dtype)
+            self.assume(asked.module, asked.operator, f"{TAKEN} {value} in {site}")
+            return value
+        self.guesses.sizes = True
+        result, how = made(func, args, kwargs, None, device, self.guesses.least), MOST
+        if result is None and outside:
+            result, how = on_zeros(func, args, kwargs, device), ZEROS
+        if result is None:
+            self.refuse(asked.module, func)
+        self.assume(asked.module, asked.operator, how)
+        return result
+
+    def lengths(self, asked: Asked, func: OpOverload) -> Any:
+        """The lengths of packed sequences; None where they are taken to be the longest there can be."""
+        found = self.recall(asked, self.turn(asked))
+        if found is None and self.guesses is None:
+            self.refuse(asked.module, func)
+        if found is None:
+            self.assume(asked.module, asked.operator, MOST)
+        else:
+            self.assume_recalled(asked, REHEARSED)
+        return found
+
+    def refuse(self, module: int, func: OpOverload) -> NoReturn:
+        """Raise :class:`DataDependentError`, and remember it: the caller may catch it."""
+        self.refused = module if self.refused is None else self.refused
+        raise DataDependentError(f"{func} needs the values of a tensor")
+
+    def assume(self, module: int, operator: str, how: str) -> None:
+        """Note what was assumed for an operator."""
+        self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
+
+    def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """How each question was answered, in words."""
+        return tuple(
+            f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
+            for (module, operator, how), count in self.notes.items()
+        )
+
+
+def module_of(frame: Frame | None) -> int:
+    """The number of the module that a call under way is of or in."""
+    while frame is not None and frame.module is None:
+        frame = frame.outer
+    return OUTSIDE if frame is None or frame.module is None else frame.module
+
+
+def _place(module: int, paths: Sequence[str]) -> str:
+    return "the step" if module == OUTSIDE else paths[module] or "the model itself"
+
+
+SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
+"""Operators that give a value, and no tensor."""
+
+INDEX = aten.index.Tensor
+PACK = aten._pack_padded_sequence.default
+
+
+def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
+    """The dtype of a single value that is asked for."""
+    asked: torch.dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
+    return asked
+
+
+def question(module: int, func: OpOverload, args: Any) -> Asked:
+    """What an operator asks. One that gives a single value asks the same of any shape."""
+    return Asked(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
+
+
+def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether this call of an operator gives what only values tell."""
+    if not _may_ask(func):
+        return False
+    if func is INDEX:
+        return bool(_masks(args[1]))
+    if func is PACK:
+        return True
+    return kwargs.get("output_size") is None
+
+
+def _may_ask(func: OpOverload) -> bool:
+    found = _MAY_ASK.get(id(func))
+    if found is None:
+        unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+        found = _MAY_ASK[id(func)] = is_foreign(func) or func is PACK or any(t in func.tags for t in unclear)
+    return found
+
+
+def is_foreign(func: OpOverload) -> bool:
+    """Whether an operator is of another library than torch, whose fake kernel may be missing or may give up."""
+    return func.namespace not in ("aten", "prim", "prims")
+
+
+_MAY_ASK: dict[int, bool] = {}
+"""By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def record(func: OpOverload, args: Any, out: Any) -> Any:
+    """What a real operator was answered, as :class:`Answers` gives it again."""
+    if func is INDEX:
+        return [int(mask.sum()) for mask in _masks(args[1])]
+    if func is PACK:
+        return args[1].tolist()
+    if isinstance(out, Tensor):
+        return tuple(out.shape), out.dtype
+    return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
+
+
+def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
+    """What masks with values tell of the size of a selection from a tensor without; None where they do not."""
+    if func is INDEX:
+        values = [read(mask) for mask in _masks(args[1])]
+        counts = [int(value.sum()) for value in values if value is not None]
+        return counts if len(counts) == len(values) else None
+    if func is aten.masked_select.default:
+        value = read(args[1])
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return None if value is None else ((int(value.expand(shape).sum()),), args[0].dtype)
+    return None
+
+
+def _masks(indices: Sequence[Tensor | None]) -> list[Tensor]:
+    return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+
+
+def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
+    """Fakes of the sizes found, or of the largest or the least there can be; None where these are not known."""
+    if func is INDEX:
+        return _indexed(args[0], args[1], [0] * len(_masks(args[1])) if least else found)
+    most = _MOST.get(func.name())
+    if found is None and most is not None:
+        found = most(*args, **kwargs)
+        found = _least(found) if least else found
+    with in_kernel():
+        return None if found is None else _fakes(found, device)
+
+
+def _least(found: Any) -> Any:
+    """The sizes with none of all that there may be; of several results only the first is what was selected."""
+    if isinstance(found, list):
+        return [_least(found[0]), *found[1:]]
+    shape, dtype = found
+    return (0, *shape[1:]), dtype
+
+
+def _fakes(found: Any, device: torch.device) -> Any:
+    if isinstance(found, list):
+        return tuple(_fakes(item, device) for item in found)
+    shape, dtype = found
+    return wrap(torch.empty(shape, dtype=dtype, device=META), device)
+
+
+def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | None) -> Tensor:
+    """``x`` indexed with as many rows of each mask as its count tells, or all of them."""
+    left = iter(counts if counts is not None else [mask.numel() for mask in _masks(indices)])
+    plain: list[Tensor | None] = []
+    with in_kernel():
+        for index in indices:
+            rank = index.dim() if index is not None and _masks([index]) else 0
+            if rank:
+                rows = next(left)
+                plain += [torch.empty(rows, dtype=torch.long, device=META) for _ in range(rank)]
+            else:
+                plain.append(index)
+        device = x.fake_device if isinstance(x, Fake) else x.device
+        meta = x if isinstance(x, Fake) else torch.empty_like(x, device=META)
+        return wrap(INDEX(meta, plain), device)
+
+
+Most = Callable[..., Any]
+_MOST: dict[str, Most] = {}
+
+
+def most(*operators: str) -> Callable[[Most], Most]:
+    """Register what some operators give at most: a (shape, dtype), or a list of these."""
+
+    def register(function: Most) -> Most:
+        _MOST.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+@most("aten::nonzero")
+def _nonzero(x: Tensor) -> Any:
+    return (x.numel(), x.dim()), torch.long
+
+
+@most("aten::masked_select")
+def _masked_select(x: Tensor, mask: Tensor) -> Any:
+    return (prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype
+
+
+@most("aten::_unique2", "aten::unique_consecutive")
+def _unique(x: Tensor, *flags: Any, **_: Any) -> Any:
+    return [((x.numel(),), x.dtype), (tuple(x.shape), torch.long), ((x.numel(),), torch.long)]
+
+
+@most("aten::unique_dim", "aten::unique_dim_consecutive")
+def _unique_dim(x: Tensor, dim: int, *flags: Any, **_: Any) -> Any:
+    rows = x.shape[dim]
+    return [(tuple(x.shape), x.dtype), ((rows,), torch.long), ((rows,), torch.long)]
+
+
+@most("torchvision::nms")
+def _nms(boxes: Tensor, scores: Tensor, threshold: float) -> Any:
+    return (len(boxes),), torch.long

@@ -1,0 +1,184 @@
+"""The listeners of a table: calls with their shapes, multiply-adds, parameters used, functions that no module owns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from ..data.records import Call, ModuleSpec, Structure
+from ..live.structures import describe_arguments, describe_tensors
+from ..ops.macs import multiply_adds
+from .passes import Frame, Listener, Pass
+
+
+class _Record:
+    """What a call is known by while the pass goes on."""
+
+    __slots__ = ("computed", "finished", "frame", "inputs", "macs", "outputs", "unknown", "used")
+
+    def __init__(self, frame: Frame, inputs: Structure) -> None:
+        self.frame = frame
+        self.inputs = inputs
+        self.outputs: Structure = None
+        self.finished: int | None = None
+        self.macs = 0
+        self.unknown: Counter[str] | None = None
+        self.used: set[int] | None = None
+        self.computed = False
+
+    def is_shown(self) -> bool:
+        """Whether the call gets a row: every module does, a function when it computed something from tensors."""
+        return self.frame.module is not None or (self.computed and self.inputs is not None)
+
+
+class Recorder(Listener):
+    """Writes the calls of a pass down. ``parameters`` tells the key of a parameter from the id of its tensor."""
+
+    def __init__(self, parameters: Mapping[int, int]) -> None:
+        self.parameters = parameters
+        self.records: list[_Record] = []
+        self.ended = 0
+
+    def begin(self, frame: Frame) -> None:
+        self.records.append(_Record(frame, describe_arguments(frame.args, frame.kwargs)))
+
+    def end(self, frame: Frame, output: Any) -> None:
+        record = self.records[frame.index]
+        record.outputs = describe_tensors(output)
+        record.finished = self.ended
+        self.ended += 1
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if frame is None:
+            return
+        record = self.records[frame.index]
+        macs = multiply_adds(func, args, kwargs, out)
+        if macs is None:
+            record.unknown = record.unknown or Counter()
+            record.unknown[str(func)] += 1
+        elif macs:
+            record.macs += macs
+        record.computed = record.computed or not _is_view(func)
+        self._note_used(record, args)
+
+    def _note_used(self, record: _Record, values: Any) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                key = self.parameters.get(id(value))
+                if key is not None:
+                    record.used = record.used or set()
+                    record.used.add(key)
+            elif isinstance(value, (list, tuple)):
+                self._note_used(record, value)
+
+    def reached(self, modules: Sequence[ModuleSpec]) -> tuple[str, ...]:
+        """The calls that have returned, in the order they did, as a failed pass reports them."""
+        done = sorted((r for r in self.records if r.finished is not None), key=lambda r: r.finished or 0)
+        return tuple(_called(r.frame, modules) for r in done)
+
+    def calls(self) -> tuple[Call, ...]:
+        """The calls as records, in the order they began, but for functions without a row."""
+        kept = [r for r in self.records if r.finished is not None and r.is_shown()]
+        place = {id(record): index for index, record in enumerate(kept)}
+        order = sorted(range(len(kept)), key=lambda index: kept[index].finished or 0)
+        rank = {index: position for position, index in enumerate(order)}
+        self._inherit(place)
+        return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
+
+    def _inherit(self, place: Mapping[int, int]) -> None:
+        """Give what a left-out call did to the call around it."""
+        for record in reversed(self.records):
+            if id(record) not in place and record.frame.outer is not None:
+                outer = self.records[record.frame.outer.index]
+                outer.macs += record.macs
+                outer.unknown = (outer.unknown or Counter()) + (record.unknown or Counter())
+                outer.used = (outer.used or set()) | (record.used or set())
+
+    def _call(self, index: int, record: _Record, rank: int, place: Mapping[int, int]) -> Call:
+        frame = record.frame
+        outer = frame.outer
+        while outer is not None and id(self.records[outer.index]) not in place:
+            outer = outer.outer
+        return Call(
+            index=index,
+            parent=None if outer is None else place[id(self.records[outer.index])],
+            module=frame.module,
+            name=frame.name if frame.module is None else "",
+            finished=rank,
+            inputs=record.inputs,
+            outputs=record.outputs,
+            macs=record.macs,
+            unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
+            used=frozenset(record.used or ()),
+            path=frame.name if frame.module is not None else "",
+        )
+
+
+def _called(frame: Frame, modules: Sequence[ModuleSpec]) -> str:
+    if frame.module is None:
+        return frame.name
+    kind = modules[frame.module].class_name
+    return f"{frame.name} ({kind})" if frame.name else kind
+
+
+_views: dict[int, bool] = {}
+
+
+def _is_view(func: Any) -> bool:
+    known = _views.get(id(func))
+    if known is None:
+        schema = getattr(func, "_schema", None)
+        returns = schema.returns if schema is not None else ()
+        known = _views[id(func)] = bool(returns) and all(
+            value.alias_info is not None and not value.alias_info.is_write for value in returns
+        )
+    return known
+
+
+class Functions(TorchFunctionMode):
+    """Opens a call for each torch function that a module's own ``forward`` calls, named as the source names it.
+
+    It is off inside modules without children and inside torch's own: what they do is their row.
+    """
+
+    def __init__(self, watch: Pass) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        frame = self.watch.frame
+        if name is None or self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+            return func(*args, **kwargs)
+        call = self.watch.open(None, name, args, kwargs)
+        output = func(*args, **kwargs)
+        self.watch.close(call, output)
+        return output
+
+    def _speaks_for_itself(self, index: int | None) -> bool:
+        """Whether what module number ``index`` calls is not its own business alone."""
+        if index is None:
+            return False
+        module = self.watch.tree.modules[index]
+        return index == 0 or (bool(module._modules) and not type(module).__module__.startswith("torch.nn."))
+
+
+def function_name(func: Any) -> str | None:
+    """The plain name of a torch function or method ("cat", "add", "relu_"); None for an attribute.
+
+    >>> function_name(torch.nn.functional.relu), function_name(torch.Tensor.__add__)
+    ('relu', 'add')
+    >>> function_name(torch.Tensor.shape.__get__) is None
+    True
+    """
+    name = getattr(func, "__name__", None)
+    if name is None or name in ("__get__", "__set__", "__delete__"):
+        return None
+    if name.startswith("__") and name.endswith("__"):
+        return str(name).strip("_") or None
+    return str(name) if resolve_name(func) is not None else None

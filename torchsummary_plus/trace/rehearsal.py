@@ -1,0 +1,111 @@
+"""One real forward on the CPU, for what only values tell: the sizes and scalars that operators asked for."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+
+from ..live.fakes import CPU
+from ..live.inputs import Example, realise
+from ..live.modules import ModuleTree
+from ..live.offloading import is_complete
+from ..live.remaking import remade
+from ..ops.macs import multiply_adds
+from .passes import Frame, Listener, Pass, deep_stack, run_really
+from .questions import Asked, asks, module_of, question, record
+from .swap import restored
+from .worlds import RealWorld
+
+LONGEST = 10**12
+"""Multiply-adds after which a rehearsal is given up: about half a minute of one core's single precision products."""
+
+
+LONGEST_STEP = 10**11
+"""The same for a whole step, which is run for what is asked outside of forwards."""
+
+MOST_INPUT_BYTES = 1 << 30
+"""Bytes of real inputs beyond which there is no rehearsal."""
+
+WITHOUT_VALUES = "the model is on meta and has no values"
+
+
+class TooLongError(Exception):
+    """A real forward or step takes more multiply-adds than it may."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__(f"it takes more than {longest:,} multiply-adds")
+
+
+class Recorder(Listener):
+    """Notes what each operator that asks for values was answered."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.answers: dict[Asked, list[Any]] = {}
+        self.multiply_adds = 0
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
+        if self.multiply_adds > self.longest:
+            raise TooLongError(self.longest)
+        if isinstance(func, OpOverload) and asks(func, args, kwargs):
+            self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
+
+
+class Unrolled(TorchFunctionMode):
+    """``tolist()`` value by value, as it runs on fakes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist:
+            return _unrolled(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _unrolled(tensor: Tensor) -> Any:
+    return [_unrolled(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a real forward or step was answered, in order, by question; or why there was none."""
+
+    answers: dict[Asked, list[Any]]
+    failure: str = ""
+
+
+def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
+    """One forward of the model without gradients, on the CPU: of a model on a card its tensors are copied there.
+
+    There is none where the model has no weights, fails, or takes too long. It is afterwards what it was.
+    """
+    if not is_complete(tree.modules):
+        return Rehearsal({}, WITHOUT_VALUES)
+    if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
+        return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
+    recorder = Recorder(LONGEST)
+    world = RealWorld(CPU)
+    with ExitStack() as stack:
+        stack.enter_context(restored(tree.modules))
+        stack.enter_context(deep_stack())
+        tree.modules[0].train(training)
+        stack.enter_context(world)
+        world.swap(tree.modules)
+        watch = Pass(tree, run_really, [*world.listeners, recorder])
+        convert = partial(remade, change=world.convert)
+        try:
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), world.make, convert)
+            watch.install()
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
+            with watch, Unrolled():
+                tree.modules[0](*args, **kwargs)
+        except Exception as error:
+            return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")
+    return Rehearsal(recorder.answers)

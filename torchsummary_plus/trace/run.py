@@ -1,0 +1,250 @@
+"""A model and what to call it with -> a Trace: fake first, real when it must, the model as it was."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.batches import is_proportional, open_batch
+from ..data.errors import ForwardError
+from ..data.records import Run, Trace
+from ..live import compat
+from ..live.fakes import DataDependentError, quiet_refusals, standing_in_for
+from ..live.inputs import Example, realise
+from ..live.modules import ModuleTree
+from ..live.offloading import is_complete
+from ..live.remaking import remade
+from ..live.structures import describe_arguments
+from .embeddings import Embeddings, NeedsIntegerError
+from .hints import forward_error
+from .passes import Pass, deep_stack, run_really
+from .recorder import Functions, Recorder
+from .swap import LOCK, restored
+from .worlds import FakeWorld, RealWorld, World
+
+
+@dataclass(frozen=True)
+class Options:
+    """``run`` is "auto", "fake" or "real"; ``mode`` "same", "train" or "eval"; device None is the model's own."""
+
+    run: str = "auto"
+    mode: str = "same"
+    device: torch.device | None = None
+    functional: bool = False
+
+
+def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
+    """One pass through a model, or its static reading without an example; raises :class:`ForwardError`.
+
+    The model is afterwards what it was before, to the bit, whether it ran or failed.
+    """
+    model = unwrapped(model)
+    with LOCK:
+        tree = ModuleTree(model)
+        if example is None:
+            device = str(options.device or tree.device())
+            return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
+        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = materialised(tree, example)
+        try:
+            return _Runner(tree, example, options).trace()
+        except GrewError:
+            return _Runner(materialised(tree, example), example, options).trace()
+
+
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
+    while True:
+        inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
+        if not isinstance(inside, nn.Module):
+            return model
+        model = inside
+
+
+def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
+    """A copy of a model that takes shape in its first forward, after one for real; the original stays as it is.
+
+    Parameters that have their shape already are shared with the copy, buffers are not.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in tree.tensors():
+        if nn.parameter.is_lazy(tensor):
+            lazy: Any = type(tensor)
+            memo[id(tensor)] = lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
+        elif isinstance(tensor, nn.Parameter):
+            memo[id(tensor)] = tensor
+    twin = ModuleTree(copy.deepcopy(tree.modules[0], memo))
+    world = RealWorld(tree.device())
+    watch = Pass(twin, run_really, [])
+    forwards = [(vars(module), vars(module).get("forward")) for module in twin.modules]
+    try:
+        convert = partial(remade, change=world.convert)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), world.make, convert)
+        watch.install()
+        with restored([]), deep_stack(), torch.no_grad(), watch:
+            twin.modules[0](*args, **kwargs)
+    except Exception as error:
+        raise forward_error(error, watch, ()) from error
+    for attributes, forward in forwards:
+        attributes.pop("forward", None)
+        attributes.update({} if forward is None else {"forward": forward})
+    return ModuleTree(twin.modules[0])
+
+
+class GrewError(Exception):
+    """The forward registered modules that were not there before it."""
+
+
+class _Runner:
+    """Passes of one model at one or more batches. What one pass teaches (dtypes, fake or real) the next one knows."""
+
+    def __init__(self, tree: ModuleTree, example: Example, options: Options) -> None:
+        self.model = tree.modules[0]
+        self.example = example
+        self.options = options
+        self.tree = tree
+        self.specs = tree.specs()
+        self.own_device = tree.device()
+        self.fakes: dict[int, torch.Tensor] = {}
+        self.dtype = tree.dtype()
+        self.kind = "fake" if options.run == "auto" else options.run
+        self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
+
+    def trace(self) -> Trace:
+        """The pass that the example asks for."""
+        return self.open() if self.example.batch_size is None else self.auto(self.example.batch_size)
+
+    def open(self) -> Trace:
+        """A pass at two batches, or three, read as one whose batch is open."""
+        try:
+            two = self.auto(2)
+        except ForwardError as error:
+            error.input_shapes += " (the pass runs a batch of 2)"
+            return self._fixed(1, error)
+        try:
+            three = self.auto(3)
+            four = None if is_proportional(two, three) else self.auto(4)
+        except ForwardError as error:
+            return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batches fail: {error.original}"))
+        return open_batch(two, three, four)
+
+    def _fixed(self, batch: int, failed: ForwardError) -> Trace:
+        """The pass of a model that runs with this one batch only."""
+        try:
+            only = self.auto(batch)
+        except ForwardError:
+            raise failed from failed.__cause__
+        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
+
+    def auto(self, batch: int) -> Trace:
+        """One pass, fake or real as was asked; the real one where "auto" finds that the fake one cannot."""
+        try:
+            return self._pass(batch)
+        except ForwardError as error:
+            if self.options.run != "auto" or self.kind == "real" or not self._can_run_really():
+                raise
+            fake = error
+        self.kind = "real"
+        try:
+            done = self._pass(batch)
+        except ForwardError as error:
+            self.kind = "fake"
+            if self.options.device not in (None, self.own_device):
+                raise fake from error
+            raise
+        self.reason = f"the fake pass stopped in {fake.where}: {fake.original}"
+        return replace(done, run=replace(done.run, reason=self.reason))
+
+    def _can_run_really(self) -> bool:
+        return is_complete(self.tree.modules)
+
+    def _pass(self, batch: int) -> Trace:
+        """One pass; again with integers where an embedding asks for them, and with autograd where the forward does."""
+        grad = False
+        while True:
+            try:
+                return self._once(batch, grad)
+            except NeedsIntegerError as needed:
+                self.example = self.example.with_dtype(needed.index, torch.long)
+            except ForwardError as error:
+                if grad or "require" not in error.original or "grad" not in error.original:
+                    raise
+                grad = True
+
+    def _once(self, batch: int, grad: bool) -> Trace:
+        device = self.own_device if self.kind == "real" else self.options.device or self.own_device
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", 0)
+        with (
+            restored(self.tree.modules),
+            deep_stack(),
+            torch.set_grad_enabled(grad),
+            eager(),
+            quiet_refusals(),
+            standing_in_for(device) as mode_key,
+            compat.attention_without_card(device),
+            FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
+        ):
+            if self.options.mode != "same":
+                self.model.train(self.options.mode == "train")
+            try:
+                world.swap(self.tree.modules)
+            except RuntimeError as error:
+                raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
+            return self._run(world, batch, device, mode_key)
+
+    def _run(self, world: World, batch: int, device: torch.device, mode_key: Any) -> Trace:
+        try:
+            convert = partial(remade, change=world.convert)
+            args, kwargs, made = realise(self.example, batch, self.dtype, world.make, convert)
+            inputs = describe_arguments(args, kwargs)
+        except RuntimeError as error:
+            raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
+        recorder = Recorder(self._parameter_keys())
+        embeddings = Embeddings(self.example)
+        embeddings.watch(made)
+        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder])
+        if mode_key is not None:
+            watch.hold(mode_key)
+        size, refusals = self.tree.size(), DataDependentError.count
+        watch.install()
+        functions = Functions(watch) if self.options.functional else nullcontext()
+        try:
+            with watch, functions:
+                self.model(*args, **kwargs)
+        except NeedsIntegerError:
+            raise
+        except Exception as error:
+            raise forward_error(error, watch, recorder.reached(self.specs)) from error
+        if DataDependentError.count != refusals:
+            caught = DataDependentError("the forward asked for the values of a tensor, and caught the refusal")
+            raise forward_error(caught, watch, recorder.reached(self.specs))
+        if self.tree.size() != size:
+            raise GrewError
+        run = Run(self.kind, self.reason, str(device), batch)
+        return Trace(self.specs, recorder.calls(), inputs, run)
+
+    def _parameter_keys(self) -> dict[int, int]:
+        """The key of each parameter by the id of the tensor that stands for it in this pass."""
+        keys: dict[int, int] = {}
+        for module, spec in zip(self.tree.modules, self.specs):
+            for parameter in spec.parameters:
+                if parameter.name in module._parameters:
+                    keys[id(module._parameters[parameter.name])] = parameter.key
+        return keys
+
+
+def eager() -> AbstractContextManager[Any]:
+    """Compiled modules run their own code while it holds, so that their parts are seen."""
+    compat.import_compiler()
+    return compat.uncompiled() if "torch._dynamo" in sys.modules else nullcontext()

@@ -1,0 +1,280 @@
+"""The model during a pass: its tensors swapped, and every attribute put back in the end as it was."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..live.offloading import AS_THEY_ARE, Away, absent, swap_offloaded
+from ..live.structures import is_wrapper, slot_names
+from .kernels import SMALL
+
+LOCK = threading.RLock()
+"""One pass at a time: a pass writes into the attributes of modules."""
+
+_MUTABLE = (dict, list, set, deque, bytearray)
+_PLAIN = frozenset({dict, OrderedDict, list, set})
+_DEEPEST = 4
+
+Swap = Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextmanager
+def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
+    """Whatever happens inside, attributes of modules and of others and RNGs are afterwards what they were.
+
+    So are containers and objects that are listed ``alone``, without what is inside them.
+
+    Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
+    buffers, a user's own caches) get their old contents back and stay the same objects.
+    """
+    memory = _Memory()
+    for module in modules:
+        memory.keep(vars(module))
+    for other in others:
+        memory.keep(vars(other))
+    for one in alone:
+        memory.keep_alone(one)
+    scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
+    modes = [(module, module.training) for module in scripted]
+    slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
+    generators = _generators()
+    try:
+        yield
+    finally:
+        memory.put_back()
+        for module, training in modes:
+            module.training = training
+        for module, name, tensor in slots:
+            module._c.setattr(name, tensor)
+        for put_back in generators:
+            put_back()
+
+
+class _Memory:
+    """The contents of mutable containers, and of those inside them, as they were."""
+
+    def __init__(self) -> None:
+        self.empty: list[Any] = []
+        self.full: list[tuple[Any, list[Any]]] = []
+        self.slots: list[tuple[Any, list[tuple[str, Any]]]] = []
+        self.generators: list[Callable[[], object]] = []
+        self.seen: set[int] = set()
+
+    def keep(self, container: Any, depth: int = 0) -> None:
+        """Note a container with what is in it."""
+        if not container:
+            self.empty.append(container)
+            return
+        is_dict = isinstance(container, dict)
+        self.full.append((container, list(container.items()) if is_dict else list(container)))
+        if depth <= _DEEPEST:
+            for value in container.values() if is_dict else container:
+                kind = value.__class__
+                if kind in _PLAIN and not value:
+                    self.empty.append(value)
+                elif kind not in _INERT:
+                    self._keep_inside(value, depth + 1)
+
+    def keep_alone(self, value: Any) -> None:
+        """Note a container or an object without what is inside those in it."""
+        self._keep_inside(value, _DEEPEST + 1)
+
+    def _keep_inside(self, value: Any, depth: int) -> None:
+        if isinstance(value, _MUTABLE):
+            if id(value) not in self.seen:
+                self.seen.add(id(value))
+                self.keep(value, depth)
+        elif isinstance(value, tuple):
+            for item in value:
+                if item.__class__ not in _INERT:
+                    self._keep_inside(item, depth + 1)
+        elif isinstance(value, torch.Tensor):
+            self.keep(value.__dict__, depth)
+        elif not isinstance(value, _OPAQUE) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            turned_back = _turning_back(value)
+            if turned_back is not None:
+                self.generators.append(turned_back)
+                return
+            held = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
+            slots = [(name, getattr(value, name)) for name in held if hasattr(value, name)]
+            if slots:
+                self.slots.append((value, slots))
+                self._keep_inside(tuple(held for _, held in slots), depth)
+            attributes = getattr(value, "__dict__", None)
+            if isinstance(attributes, dict):
+                self.keep(attributes, depth)
+
+    def put_back(self) -> None:
+        """Give every container its old contents back, writing only where they differ."""
+        for container in self.empty:
+            if container:
+                container.clear()
+        for container, content in self.full:
+            refill(container, content)
+        for turn_back in self.generators:
+            turn_back()
+        for holder, slots in self.slots:
+            for name, value in slots:
+                if getattr(holder, name, None) is not value:
+                    object.__setattr__(holder, name, value)
+
+
+_INERT = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size})
+_OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
+"""Values whose insides are not ours to keep. Of a tensor only the attributes are."""
+
+
+def _turning_back(value: Any) -> Callable[[], object] | None:
+    """For a random generator or an array: a function that turns it back to what it is now."""
+    if isinstance(value, torch.Generator):
+        tensor = value.get_state()
+        return lambda: value.set_state(tensor)
+    if isinstance(value, random.Random):
+        state = value.getstate()
+        return lambda: value.setstate(state)
+    module = type(value).__module__
+    if module == "numpy" and hasattr(value, "copy") and hasattr(value, "flags"):
+        content = value.copy()
+        return lambda: value.__setitem__(..., content) if value.flags.writeable else None
+    if not module.startswith("numpy.random"):
+        return None
+    bits = getattr(value, "bit_generator", None)
+    if bits is None:
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    state = bits.state
+    return lambda: setattr(bits, "state", state)
+
+
+def refill(container: Any, content: list[Any]) -> None:
+    """Give a container its old content back, of a dict its items; nothing is written where it has it."""
+    if isinstance(container, dict):
+        if len(container) == len(content):
+            for (key, value), now in zip(content, container.items()):
+                if now[0] is not key or now[1] is not value:
+                    break
+            else:
+                return
+        container.clear()
+        for key, value in content:
+            container[key] = value
+    elif isinstance(container, set):
+        if container != set(content):
+            container.clear()
+            container.update(content)
+    elif len(container) != len(content) or any(a is not b for a, b in zip(container, content)):
+        container.clear()
+        container.extend(content)
+
+
+def _generators() -> list[Callable[[], object]]:
+    """For each global that a forward may turn, random generators first of all: a function that turns it back."""
+    cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
+    back: list[Callable[[], object]] = [
+        lambda: torch.set_rng_state(cpu),
+        lambda: random.setstate(own),
+        lambda: torch.set_default_dtype(dtype),
+    ]
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        state = numpy_random.get_state()
+        back.append(lambda: numpy_random.set_state(state))
+    if torch.cuda.is_initialized():
+        cuda = torch.cuda.get_rng_state_all()
+        back.append(lambda: torch.cuda.set_rng_state_all(cuda))
+    return back
+
+
+def swap_tensors(
+    modules: Sequence[nn.Module], parameter: Swap, other: Swap, away: Away = AS_THEY_ARE
+) -> dict[int, torch.Tensor]:
+    """Put ``parameter(p)`` in place of every parameter, ``other(t)`` in that of every buffer and tensor attribute.
+
+    Weights that come and go are treated as ``away`` says. A tensor held in several places gets one stand-in; they are
+    returned by the id of what they stand for. Call it inside :func:`restored`, which undoes it.
+    """
+    twins: dict[int, torch.Tensor] = {}
+
+    def twin(tensor: torch.Tensor) -> torch.Tensor:
+        found = twins.get(id(tensor))
+        if found is None:
+            if not is_wrapper(tensor) and vars(tensor):
+                swap_inside(vars(tensor), twin)
+            change = parameter if isinstance(tensor, nn.Parameter) else other
+            found = twins[id(tensor)] = change(tensor)
+        return found
+
+    def held_twin(tensor: torch.Tensor) -> torch.Tensor:
+        return twin(tensor) if id(tensor) in twins or tensor.numel() > SMALL else tensor
+
+    for module in modules:
+        twins.update({id(tensor): away.missing(tensor) for tensor in absent(module)})
+        swap_offloaded(module, away)
+    for module in modules:
+        attributes = vars(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            for name, tensor in _slots(module):
+                module._c.setattr(name, twin(tensor))
+        for held in (attributes.get("_parameters"), attributes.get("_buffers")):
+            if isinstance(held, dict):
+                for name, tensor in held.items():
+                    if tensor is not None:
+                        held[name] = twin(tensor)
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                attributes[name] = twin(value)
+            elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
+                swap_inside(value, twin)
+    for module in modules:
+        for name, value in vars(module).items():
+            if name not in _MODULE_DICTS and name != "_hf_hook":
+                _swap_held(value, held_twin)
+    found = dict(twins)
+    twins.clear()  # The functions here refer to each other, and hold it until the garbage collector comes.
+    return found
+
+
+def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a scripted module by name; they lie in C++, out of reach of its dictionaries."""
+    held = (*module._parameters.items(), *module._buffers.items())
+    return [(name, tensor) for name, tensor in held if tensor is not None]
+
+
+_MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+
+
+def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
+    """Swap the tensors in a list or dict, and the weak references to tensors by which an RNN knows its weights."""
+    for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if isinstance(value, torch.Tensor):
+            container[key] = twin(value)
+        elif isinstance(value, weakref.ref):
+            tensor = value()
+            if isinstance(tensor, torch.Tensor):
+                container[key] = weakref.ref(twin(tensor))
+        elif type(value) in (list, dict) and depth < _DEEPEST:
+            swap_inside(value, twin, depth + 1)
+        else:
+            _swap_held(value, twin, depth + 1)
+
+
+def _swap_held(value: Any, twin: Swap, depth: int = 0) -> None:
+    """Swap the tensors that an object of a class of its own holds, as the state of a quantised weight does."""
+    kind = value.__class__
+    if depth >= _DEEPEST or kind in _INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
+        return
+    attributes = getattr(value, "__dict__", None)
+    if type(attributes) is dict and attributes and not callable(value):
+        swap_inside(attributes, twin, depth)

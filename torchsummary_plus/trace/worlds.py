@@ -1,0 +1,125 @@
+"""The two worlds a pass can take place in: how tensors are made and operators run, fake or real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import nn
+
+from ..live.fakes import CPU, fake_like, is_plain, new_fake
+from ..live.inputs import MASK, real_input
+from ..live.offloading import away_as_fakes
+from ..live.remaking import remade
+from .journal import WriteJournal
+from .kernels import FakeKernels, Kernel
+from .passes import Listener, run_really
+from .swap import swap_tensors
+
+
+class World(AbstractContextManager["World"]):
+    """How a pass makes its tensors and runs its operators."""
+
+    kernel: Kernel
+    listeners: Sequence[Listener] = ()
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        raise NotImplementedError
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        raise NotImplementedError
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class FakeWorld(World):
+    """Fakes on one device: nothing is computed, nothing is allocated.
+
+    ``fakes`` keeps those of the model's tensors, by the id of the tensor, for the next pass of the same model.
+    """
+
+    def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor]) -> None:
+        super().__init__(device)
+        self.kernel = self.kernels = FakeKernels(device)
+        self.fakes = fakes
+        self.counters: dict[int, torch.Tensor] = {}
+        """Copies of the model's single integers, such as batches seen, by the tensor's id: forwards look into them."""
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        stand_in = partial(remade, change=self._stand_in)
+        swap_tensors(modules, stand_in, stand_in, away_as_fakes(self.device))
+
+    def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A model's tensor on the device asked for; a scalar that lives on the CPU stays there, an integer for real."""
+        if not tensor.dim() and tensor.dtype is torch.int64 and tensor.device.type == "cpu" and is_plain(tensor):
+            if id(tensor) not in self.counters:
+                self.counters[id(tensor)] = self._known(tensor.clone())
+            return self.counters[id(tensor)]
+        fake = self.fakes.get(id(tensor))
+        if fake is None:
+            place = CPU if tensor.device.type == "cpu" and not tensor.dim() else self.device
+            fake = self.fakes[id(tensor)] = fake_like(tensor, place)
+        return fake
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        if self._may_steer(torch.Size(shape).numel(), dtype):
+            return self._known(real_input(shape, dtype, CPU))
+        return new_fake(shape, dtype, self.device)
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cpu" and is_plain(tensor) and self._may_steer(tensor.numel(), tensor.dtype):
+            return self._known(tensor.clone())
+        return fake_like(tensor, self.device)
+
+    def _known(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor that the forward may also write to."""
+        self.kernels.note_born(tensor)
+        return tensor
+
+    def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:
+        """Whether an input is of the kind forwards look into (tokens, lengths, masks), and small enough to be real."""
+        return self.device.type == "cpu" and not dtype.is_floating_point and not dtype.is_complex and numel <= MASK
+
+
+class RealWorld(World):
+    """The model's own tensors: buffers as copies, parameters under a journal that undoes what is written to them."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.kernel = run_really
+        self.journal = WriteJournal([])
+
+    def swap(self, modules: Sequence[nn.Module]) -> None:
+        parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+        self.journal = WriteJournal(list(parameters.values()))
+        self.listeners = (self.journal,)
+        swap_tensors(modules, partial(remade, change=self._moved), partial(remade, change=self._copied))
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the kind of device of this world; itself if it is there."""
+        if tensor.device.type == self.device.type:
+            return tensor
+        return nn.Parameter(tensor.detach().to(self.device), tensor.requires_grad)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._moved(tensor.detach().clone())
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.undo()
+
+    def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return real_input(shape, dtype, self.device)
+
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "meta":
+            return self.make(tensor.shape, tensor.dtype)
+        return tensor.detach().to(self.device, copy=True)

@@ -1,0 +1,99 @@
+"""What a CUDA device's caching allocator itself tells of a time: its history, and its blocks from before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ..live import compat
+
+Requests = dict[int, deque[int]]
+"""Address -> the bytes that were asked for there, one allocation after the other."""
+
+
+def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
+    """The allocations of a trace of ``torch.cuda.memory._snapshot()``, by their addresses.
+
+    >>> requests([{"action": "alloc", "addr": 64, "size": 8}, {"action": "free_completed", "addr": 64, "size": 8}])
+    {64: deque([8])}
+    """
+    found: Requests = {}
+    for entry in trace:
+        if entry["action"] == "alloc":
+            found.setdefault(entry["addr"], deque()).append(entry["size"])
+    return found
+
+
+Happened = list[tuple[int, int, int]]
+"""Of every allocation and free, in order: the time in nanoseconds, the address, the bytes (of a free with a minus)."""
+
+
+def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
+    """The allocations and frees of a trace of ``torch.cuda.memory._snapshot()``.
+
+    A free counts from when it is requested, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
+
+    >>> happened([{"action": "free_requested", "addr": 64, "size": 8, "time_us": 5}, {"action": "free_completed"}])
+    [(5000, 64, -8)]
+    """
+    signs = {"alloc": 1, "free_requested": -1}
+    found = ((signs[entry["action"]], entry) for entry in trace if entry["action"] in signs)
+    return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in found]
+
+
+def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """Address -> bytes of every block in use, of the segments of a snapshot.
+
+    >>> held = {"address": 64, "size": 512, "state": "active_allocated"}
+    >>> blocks([{"blocks": [held, {"address": 576, "size": 1536, "state": "inactive"}]}])
+    {64: 512}
+    """
+    found = (block for segment in segments for block in segment["blocks"])
+    return {block["address"]: block["size"] for block in found if block["state"] == "active_allocated"}
+
+
+class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
+    """Has the allocator of a CUDA device record its history while this is open; of another device there is none.
+
+    A recording of the user's that is on goes on. ``requests`` and ``happened`` are there once it is closed, and
+    ``peak_bytes``, the most that was allocated above what was at the beginning; ``blocks`` are those in use then.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.requests: Requests = {}
+        self.happened: Happened = []
+        self.blocks: dict[int, int] = {}
+        self.peak_bytes: int | None = None
+        self._is_ours = False
+        self._before = self._start_bytes = 0
+
+    def __enter__(self) -> AllocatorHistory:
+        if self.device.type == "cuda":
+            self._is_ours = not compat.history_enabled()
+            if self._is_ours:
+                compat.record_history("all", context=None, stacks="python", device=self.device, clear_history=True)
+            snapshot = compat.allocator_snapshot(self.device)
+            self.blocks = blocks(snapshot["segments"])
+            self._before = len(snapshot["device_traces"][self._index()])
+            self._start_bytes = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.device.type == "cuda":
+            self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
+            entries = compat.allocator_snapshot(self.device)["device_traces"][self._index()][self._before :]
+            self.requests, self.happened = requests(entries), happened(entries)
+            if self._is_ours:
+                compat.record_history(None, device=self.device)
+
+    def _index(self) -> int:
+        return torch.cuda.current_device() if self.device.index is None else self.device.index

@@ -1,0 +1,325 @@
+"""The storages that are there, kept up from call to call without a walk over all that Python knows.
+
+One walk finds the tensors at the start. From then on a new one is young when it is first met: the garbage collector's
+youngest generation holds it, or held it when the collector last began, and said so. Storages tell when they die. What
+may change unseen is read again: a storage's size, and where the data of tensors are that share one.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from ..data.tracking_records import Holding
+from ..live import compat
+from ..live.structures import dtype_name
+from .owners import Owners
+
+T = TypeVar("T")
+
+PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+
+
+class _Ref(weakref.ref[T]):
+    """A weak reference that knows its place in a roll (-1: none any more).
+
+    That of a storage knows what is held there, and the tensor that is alone on it, where only one was met.
+    """
+
+    __slots__ = ("alone", "holding", "met", "place")
+    place: int
+    holding: Holding
+    alone: _Ref[torch.Tensor] | None
+    met: bool
+
+
+class _Roll(Generic[T]):
+    """Living objects, each with a figure that was last read off it."""
+
+    def __init__(self, read: Callable[[T], int]) -> None:
+        self.read = read
+        self.refs: list[_Ref[T]] = []
+        self.figures: list[int] = []
+        self.dead: deque[_Ref[T]] = deque()
+        self._by_id: dict[int, _Ref[T]] = {}
+        self._ids: list[int] = []
+
+    def find(self, one: T) -> _Ref[T] | None:
+        """The reference to an object that is on the roll."""
+        ref = self._by_id.get(id(one))
+        return ref if ref is not None and ref() is one else None
+
+    def add(self, one: T) -> _Ref[T]:
+        ref = _Ref(one, self.dead.append)
+        ref.place = len(self.refs)
+        self.refs.append(ref)
+        self.figures.append(self.read(one))
+        self._ids.append(id(one))
+        self._by_id[id(one)] = ref
+        return ref
+
+    def bury(self) -> list[_Ref[T]]:
+        """Strike off those that have died, and return them."""
+        buried = []
+        while self.dead:
+            ref = self.dead.popleft()
+            if ref.place >= 0:
+                self.strike(ref)
+                buried.append(ref)
+        return buried
+
+    def strike(self, ref: _Ref[T]) -> None:
+        """Take one off the roll; the last one takes its place."""
+        place, last = ref.place, len(self.refs) - 1
+        if self._by_id.get(self._ids[place]) is ref:
+            del self._by_id[self._ids[place]]
+        _pull(self.refs, place)
+        _pull(self.figures, place)
+        _pull(self._ids, place)
+        if place != last:
+            self.refs[place].place = place
+        ref.place = -1
+
+    def changed(self) -> list[tuple[_Ref[T], T]]:
+        """Those that read otherwise than before; call it when the dead are buried."""
+        living = [ref() for ref in self.refs]
+        try:
+            now = list(map(self.read, living))  # type: ignore[arg-type]
+        except TypeError:  # Another thread let go of one since.
+            now = [before if one is None else self.read(one) for one, before in zip(living, self.figures)]
+        if now == self.figures:
+            return []
+        before, self.figures = self.figures, now
+        return [(self.refs[i], one) for i, one in enumerate(living) if one is not None and now[i] != before[i]]
+
+
+def _pull(column: list[Any], place: int) -> None:
+    """Fill a place with the last of a column."""
+    column[place] = column[-1]
+    column.pop()
+
+
+OWN_OBJECTS = 2
+"""The list of the young, and a tuple of counts: what the walk makes beside its references."""
+
+
+class _Young:
+    """The tensors, modules and optimizers that a collection is about to make old.
+
+    Another thread may make some while they are looked for: then ``missed`` tells that all objects must be walked.
+    """
+
+    def __init__(self) -> None:
+        self.seen: deque[weakref.ref[Any]] = deque()
+        self.missed = False
+
+    def before_collection(self, phase: str, info: Mapping[str, int]) -> None:
+        """What the garbage collector calls."""
+        if phase != "start":
+            return
+        kept = 0
+        before = gc.get_count()[0]
+        young = gc.get_objects(generation=0)
+        for one in young:
+            lineage = type(one).__mro__
+            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
+                self.seen.append(_Ref(one))  # A plain reference may be shared, and be no new object.
+                kept += 1
+        if threading.active_count() > 1 and gc.get_count()[0] - before - kept > OWN_OBJECTS:
+            self.missed = True
+
+    def take(self) -> list[Any]:
+        """Those that still live, to be met now."""
+        if self.missed:
+            self.missed = False
+            return gc.get_objects()
+        return [one for one in (self.seen.popleft()() for _ in range(len(self.seen))) if one is not None]
+
+
+class Population:
+    """All tensors that Python knows and the storages under them; no tensor is kept alive by it.
+
+    ``begin`` takes in what is there, ``update`` tells what came and went since; ``end`` lets go of the collector.
+    """
+
+    def __init__(self) -> None:
+        self.owners = Owners()
+        self._lock = threading.RLock()
+        self._alone: _Roll[torch.Tensor] = _Roll(id)
+        self._shared: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
+        self._odd: _Roll[torch.Tensor] = _Roll(id)
+        self._leaves: list[weakref.ref[torch.Tensor]] = []
+        self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
+        self._young = _Young()
+        self._came: list[Holding] = []
+        self._went: list[Holding] = []
+        self._totals: dict[str, tuple[int, int]] = {}
+        self._close: Callable[[], Any] = lambda: None
+
+    def begin(self) -> None:
+        """Look through all objects once, and be told of young ones from now on."""
+        gc.callbacks.append(self._young.before_collection)
+        self._close = weakref.finalize(self, gc.callbacks.remove, self._young.before_collection)
+        with self._lock:
+            self._meet(gc.get_objects())
+
+    def end(self) -> None:
+        """Be told of nothing more."""
+        self._close()
+
+    def live(self, device: str) -> tuple[int, int]:
+        """How many storages with any bytes a device holds, and their bytes, as of the last ``update``."""
+        return self._totals.get(device, (0, 0))
+
+    def update(self) -> tuple[list[Holding], list[Holding]]:
+        """What came and what went since the last call; a storage of another size went and came."""
+        with self._lock:
+            self._bury()
+            young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
+            self._meet(chain(self._young.take(), young))  # No list of all: it would hold itself among all objects.
+            for _, tensor in self._shared.changed():
+                self._book(tensor)
+            for odd in [ref() for ref in self._odd.refs]:
+                if odd is not None:
+                    self._book_parts(odd)
+            for ref, storage in self._storages.changed():
+                self._resize(ref, storage.nbytes())
+            self._bury()
+            came, went, self._came, self._went = self._came, self._went, [], []
+            self._count(came, 1)
+            self._count(went, -1)
+            return came, went
+
+    def _meet(self, objects: Iterable[Any]) -> None:
+        """Take in the tensors among some objects; first modules, optimizers and leaves, for they name tensors."""
+        found = []
+        for one in objects:
+            lineage = type(one).__mro__
+            if torch.Tensor in lineage:
+                found.append(one)
+            elif nn.Module in lineage or torch.optim.Optimizer in lineage:
+                self.owners.meet(one)
+        for tensor in found:
+            if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
+                self._meet_tensor(tensor)
+        self._meet_gradients()
+        for tensor in found:
+            self._meet_tensor(tensor)
+
+    def _meet_tensor(self, tensor: torch.Tensor) -> None:
+        if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
+            if self._odd.find(tensor) is None:
+                self._odd.add(tensor)
+                self._book_parts(tensor)
+        elif not self._knows(tensor):
+            storage = self._book(tensor)
+            if storage is not None:
+                self._follow(tensor, storage)
+                if tensor.requires_grad and tensor.is_leaf:
+                    self._leaves.append(weakref.ref(tensor))
+
+    def _knows(self, tensor: torch.Tensor) -> bool:
+        return self._alone.find(tensor) is not None or self._shared.find(tensor) is not None
+
+    def _follow(self, tensor: torch.Tensor, storage: _Ref[torch.UntypedStorage]) -> None:
+        """Notice when a tensor gets another storage (``tensor.data = ...``).
+
+        The storage of one that is alone on it dies then. One that shares it, and a parameter, which a graph or an
+        optimizer may share, has to be looked at.
+        """
+        if not storage.met and not isinstance(tensor, nn.Parameter):
+            storage.alone = self._alone.add(tensor)
+        else:
+            other = None if storage.alone is None else storage.alone()
+            if storage.alone is not None and other is not None:
+                self._alone.strike(storage.alone)
+                self._shared.add(other)
+                self._book(other)  # It may have left the storage since.
+            storage.alone = None
+            self._shared.add(tensor)
+        storage.met = True
+
+    def _meet_gradients(self) -> None:
+        """The gradients of leaves: until somebody asks for one, only the leaf knows of it."""
+        leaves = [ref() for ref in self._leaves]
+        if any(leaf is None for leaf in leaves):
+            self._leaves = [ref for ref, leaf in zip(self._leaves, leaves) if leaf is not None]
+        for leaf in leaves:
+            grad = None if leaf is None else leaf.grad
+            if leaf is not None and grad is not None and not self._knows(grad):
+                self.owners.give_gradient(leaf, grad)
+                self._meet_tensor(grad)
+
+    def _book_parts(self, tensor: torch.Tensor) -> None:
+        """Take in what an unusual tensor is made of; one that has no memory of its own has nothing to take in."""
+        for part in _parts(tensor):
+            self._book(part, type(tensor))
+
+    def _book(self, tensor: torch.Tensor, kind: type | None = None) -> _Ref[torch.UntypedStorage] | None:
+        """Take in a tensor's storage; None where it has none."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # A wrapper: what it wraps is a tensor of its own.
+            return None
+        if storage.device.type == "meta":
+            return None
+        ref = self._storages.find(storage)
+        if ref is None:
+            kind = kind or type(tensor)
+            ref = self._storages.add(storage)
+            ref.alone, ref.met = None, False
+            ref.holding = Holding(
+                shape=tuple(tensor.shape),
+                dtype=dtype_name(tensor.dtype),
+                class_name=f"{kind.__module__}.{kind.__qualname__}",
+                nbytes=storage.nbytes(),
+                device=str(storage.device),
+                owner=self.owners.name(tensor),
+            )
+            self._came.append(ref.holding)
+        return ref
+
+    def _resize(self, ref: _Ref[torch.UntypedStorage], nbytes: int) -> None:
+        self._went.append(ref.holding)
+        ref.holding = replace(ref.holding, nbytes=nbytes)
+        self._came.append(ref.holding)
+
+    def _count(self, holdings: Iterable[Holding], sign: int) -> None:
+        for one in holdings:
+            storages, nbytes = self._totals.get(one.device, (0, 0))
+            self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
+
+    def _bury(self) -> None:
+        for roll in (self._alone, self._shared, self._odd):
+            roll.bury()
+        for ref in self._storages.bury():
+            self._went.append(ref.holding)
+            moved = None if ref.alone is None else ref.alone()
+            if ref.alone is not None and moved is not None:
+                self._alone.strike(ref.alone)
+                self._meet_tensor(moved)
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The plain tensors that hold the memory of an unusual one: values and indices of a sparse one, a quantized
+    one's scales. Of a subclass that wraps others there are none: those are tensors of their own."""
+    with compat.no_subclass_function():
+        if tensor.layout is torch.sparse_coo:
+            yield from (tensor._values(), tensor._indices())
+        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (tensor.values(), tensor.crow_indices(), tensor.col_indices())
+        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from (tensor.values(), tensor.ccol_indices(), tensor.row_indices())
+        elif tensor.layout is torch.strided and not compat.is_wrapper_subclass(tensor):
+            yield tensor
+            if tensor.is_quantized and tensor.qscheme() in PER_CHANNEL:
+                yield from (tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points())

@@ -1,0 +1,255 @@
+"""A profile of real steps, with the marks in it -> the same log of memory events that fake steps give."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from torch.profiler import profile
+
+from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..live import compat
+from ..trace.questions import OUTSIDE
+from .history import Happened, Requests
+from .marks import STOP, read
+
+ENGINE = "autograd::engine::evaluate_function"
+"""What the event of an autograd node's run is called, with the node's name behind it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Bytes that an allocation took at an address, or with a minus a free gave back; or a mark.
+
+    ``nbytes`` are the block's, of which fewer may have been ``asked`` for (0: as many). ``names`` are those of the
+    operators around it, from outside in, ``calls`` their numbers; ``node`` is the sequence number of the autograd node
+    that it happened in (-1: none). Of a change that is not placed, it is unknown what is around it.
+    """
+
+    time_ns: int
+    address: int
+    nbytes: int
+    names: tuple[str, ...]
+    calls: tuple[int, ...]
+    node: int = -1
+    mark: tuple[Any, ...] = ()
+    asked: int = 0
+    is_placed: bool = True
+
+
+def changes(done: profile, device: str) -> list[Change]:
+    """Every allocation and free on a kind of device, and every mark, in their order."""
+    found: list[Change] = []
+    results = done.profiler.kineto_results if done.profiler is not None else None
+    roots = [] if results is None else results.experimental_event_tree()
+    waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]] = [(root, (), (), -1) for root in reversed(roots)]
+    count = 0
+    while waiting:
+        event, names, calls, node = waiting.pop()
+        fields = event.extra_fields
+        if event.tag == compat.EventType.Allocation:
+            if fields.device.type == device:
+                found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls, node))
+            continue
+        mark = read(event.name)
+        if mark is not None:
+            found.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
+            continue
+        if event.tag == compat.EventType.TorchOp and event.name.startswith(ENGINE):
+            node = fields.sequence_number
+        count += 1
+        inside = (*names, event.name), (*calls, count), node
+        waiting.extend((child, *inside) for child in reversed(event.children))
+    return sorted(found, key=lambda change: change.time_ns)
+
+
+def with_requests(found: Iterable[Change], requests: Requests) -> Iterator[Change]:
+    """The changes with the bytes that an allocator's history says were asked for."""
+    for change in found:
+        waiting = requests.get(change.address) if change.nbytes > 0 else None
+        yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
+
+
+def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
+    """The changes with the frees that an allocator's history tells and the profile left out, in their order.
+
+    torch's profiler reports no free on CUDA that happens outside every operator, as of an output that Python lets go.
+    """
+    seen: dict[int, deque[bool]] = {}
+    for change in found:
+        if not change.mark:
+            seen.setdefault(change.address, deque()).append(change.nbytes > 0)
+    missing = []
+    for time_ns, address, nbytes in happened:
+        waiting = seen.get(address)
+        if waiting and waiting[0] == (nbytes > 0):
+            waiting.popleft()
+        elif nbytes < 0:
+            missing.append(Change(time_ns, address, nbytes, (), (), is_placed=False))
+    return sorted([*found, *missing], key=lambda change: change.time_ns)
+
+
+@cache
+def composites() -> frozenset[str]:
+    """Operators that are made of others wherever they run: the others are what a dispatch mode sees."""
+    listed = compat.composite_registrations
+    composite, own = (
+        {name.partition(".")[0] for key in keys for name in listed(key)}
+        for keys in (("CompositeImplicitAutograd",), ("CPU", "CompositeExplicitAutograd"))
+    )
+    return frozenset(composite - own | {"aten::linear"})
+
+
+@cache
+def depth_of(names: tuple[str, ...]) -> int:
+    """Where among the names around an allocation the operator stands that a dispatch mode would have seen; -1: none."""
+    for depth, name in enumerate(names):
+        outside = name.startswith(("autograd::", "torch::autograd::", "profiler::"))
+        if "::" in name and not outside and name not in composites():
+            return depth
+    return -1
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A module's call under way: its place among the calls of forwards (-1: a forward that is run again), and the
+    numbers of the events around it. When these are over, so is the call: an exception may have left it."""
+
+    module: int
+    call: int
+    around: tuple[int, ...]
+
+
+class ProfileReader:
+    """Reads changes as a ledger would have noted them; ``there`` are storages from before: address, bytes, block's."""
+
+    def __init__(self, device: str, there: Iterable[tuple[int, int, int]]) -> None:
+        self.device = device
+        self.phase = "setup"
+        self.step = 0
+        self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
+        self.events: list[tuple[int, int, int]] = []
+        self.storages: list[StorageSpec] = []
+        self.calls: list[ModuleCall] = []
+        self.given: set[int] = set()
+        self._open: list[_Open] = []
+        self._live: dict[int, int] = {}
+        self._maker: dict[int, int] = {}
+        self._present = -1
+        self._around: tuple[int, ...] = ()
+        self._node_starts: list[int] = [0]
+        self._node_modules: list[int] = [OUTSIDE]
+        for address, nbytes, block in there:
+            self._take(address, block, nbytes, OUTSIDE)
+
+    def read(self, found: Iterable[Change]) -> None:
+        """Go through changes in their order, up to the mark that stops it."""
+        for change in found:
+            if change.is_placed:
+                self._around = change.calls
+            while self._open and self._open[-1].around != self._around[: len(self._open[-1].around)]:
+                self._open.pop()
+            if not change.mark:
+                self._change(change)
+            elif change.mark[0] == STOP:
+                return
+            else:
+                getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
+
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
+        """What was read, as plain data."""
+        calls, events = returned(self.calls), tuple(self.events)
+        moments, storages = tuple(self.moments), tuple(self.storages)
+        log = MemoryLog(moments, events, storages, module_paths, calls, assumptions=assumptions, in_blocks=True)
+        return there_from_the_start(log, self.given)
+
+    def peak_bytes(self) -> int:
+        """The most that the events come to, in bytes of blocks."""
+        live: dict[int, int] = {}
+        level = peak = 0
+        for _, number, block in self.events:
+            level += block or -live.pop(number)
+            live[number] = block
+            peak = max(peak, level)
+        return peak
+
+    def _change(self, change: Change) -> None:
+        depth = depth_of(change.names)
+        operator = change.names[depth] if depth >= 0 else ""
+        call = change.calls[depth] if depth >= 0 else -1
+        owner = self._owner(change)
+        if call != self._present or call < 0 or self.moments[-1].phase != self.phase:
+            self.moments.append(Moment(operator, owner, self.phase, self.step))
+            self._present = call
+        if change.nbytes > 0:
+            self._maker[self._take(change.address, change.nbytes, change.asked or change.nbytes, owner)] = call
+            return
+        number = self._live.pop(change.address, None)
+        if number is not None:
+            self.events.append((len(self.moments) - 1, number, 0))
+            if call >= 0 and self._maker.get(number) == call:
+                self.storages[number] = replace(self.storages[number], kind="workspace")
+
+    def _owner(self, change: Change) -> int:
+        if self._open:
+            return self._open[-1].module
+        if self.phase != "backward" or change.node < 0:
+            return OUTSIDE
+        return self._node_modules[bisect_right(self._node_starts, change.node) - 1]
+
+    def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
+        number = len(self.storages)
+        self.storages.append(StorageSpec(nbytes, None, owner))
+        self._live[address] = number
+        if block:
+            self.events.append((len(self.moments) - 1, number, block))
+        return number
+
+    def _turn(self, node: int, module: int) -> None:
+        """From an autograd node on, nodes are made by a module."""
+        if self._node_starts[-1] == node:
+            self._node_modules[-1] = module
+        else:
+            self._node_starts.append(node)
+            self._node_modules.append(module)
+
+    def _enter(self, phase: str, step: int) -> None:
+        self.phase, self.step, self._present = phase, step, -1
+        self.moments.append(Moment("", OUTSIDE, phase, step))
+
+    def _hold(self, kind: str, owner: int, addresses: list[int]) -> None:
+        for number in self._numbers(addresses):
+            if kind == "inputs" and self.phase != "setup":
+                self.given.add(number)
+            spec = replace(self.storages[number], kind=kind)
+            self.storages[number] = spec if owner == OUTSIDE else replace(spec, owner=owner)
+
+    def _free(self, address: int) -> None:
+        number = self._live.pop(address, None)
+        if number is not None:
+            self.events.append((len(self.moments) - 1, number, 0))
+
+    def _begin(self, module: int, node: int) -> None:
+        self._turn(node, module)
+        outer = self._open[-1].call if self._open else -1
+        noted = self.phase == "forward"
+        self._open.append(_Open(module, len(self.calls) if noted else -1, self._around))
+        if noted:
+            self.calls.append(ModuleCall(module, self.step, outer, len(self.events), -1, ()))
+
+    def _end(self, module: int, node: int, addresses: list[int]) -> None:
+        while self._open:
+            ended = self._open.pop()
+            if ended.module == module:
+                if ended.call >= 0:
+                    outputs = tuple(self._numbers(addresses))
+                    self.calls[ended.call] = replace(self.calls[ended.call], stop=len(self.events), outputs=outputs)
+                break
+        self._turn(node, self._open[-1].module if self._open else OUTSIDE)
+
+    def _numbers(self, addresses: Iterable[int]) -> Iterator[int]:
+        return (self._live[address] for address in addresses if address in self._live)
