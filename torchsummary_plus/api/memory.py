@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..data.errors import InputError
+from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
@@ -279,9 +279,11 @@ class _AskedOfRank(_Asked):
     """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-        from ..ranks.process_group import as_rank  # torch.distributed takes a while to import.
-        from ..ranks.record import Ranked
-
+        try:
+            from ..ranks.process_group import as_rank  # torch.distributed takes a while to import.
+            from ..ranks.record import Ranked
+        except ImportError as error:
+            raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
         self.example = example
         self.step = options.step()
         self.gpu = options.card()

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
+from torch.nn.functional import linear as _linear
 
 from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the card takes."""
-
-_linear = torch._C._nn.linear
 
 
 def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch.overrides import TorchFunctionMode, _get_overloaded_args
+from torch.overrides import TorchFunctionMode
 
+from ...live import compat
 from ...live.fakes import CLASSES
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
@@ -48,8 +48,7 @@ def is_on(kind: type[TorchFunctionMode]) -> bool:
 
 
 def _modes() -> list[Any]:
-    stack: Any = torch._C
-    return [stack._get_function_stack_at(place) for place in range(stack._len_torch_function_stack())]
+    return [compat.function_mode_at(place) for place in range(compat.count_function_modes())]
 
 
 def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[..., Iterable[Any]]) -> Callable[..., bool]:
@@ -61,6 +60,6 @@ def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[...,
         if not all(isinstance(mode, kind) for mode in _modes()):
             return True
         others = [arg for arg in spread(*args) if type(arg) not in CLASSES]
-        return bool(others) and torch._C._is_torch_function_enabled() and bool(_get_overloaded_args(others))
+        return bool(others) and compat.functions_are_dispatched() and bool(compat.overloaded_args(others))
 
     return answered

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -61,7 +60,7 @@ class RenewedViews:
             version = _version(view)
             if self._versions.get(view, version) != version:
                 self._versions[view] = version
-                with torch._C.DisableTorchFunctionSubclass():
+                with compat.no_subclass_function():
                     nodes, scattered = list(_nodes(view, first)), _Scattered(self._watch, view._base)
                 for node in nodes:
                     node.register_prehook(scattered.begin)
@@ -108,12 +107,12 @@ class _Scattered:
 
 def _views(values: Iterable[Any]) -> list[Fake]:
     """The fakes among some values that are views; a user's class of tensors is not told that they are asked."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with compat.no_subclass_function():
         return [fake for fake in _fakes(values) if fake._is_view()]
 
 
 def _version(tensor: Tensor) -> int:
-    with torch._C.DisableTorchFunctionSubclass():
+    with compat.no_subclass_function():
         return tensor._version
 
 
