@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm
-from torch.nn.functional import linear as _linear
+from torch.nn.functional import layer_norm, linear
 
 from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
 
@@ -73,11 +72,11 @@ def self_attention(
         parts = query.view(heads).transpose(1, 2)
         if attention_kernel(capability, Attention(parts, parts, parts)) != "math":
             del parts
-            chunks = _linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+            chunks = linear(query, qkv_weight, qkv_bias).chunk(3, -1)
             mixed = mix(*(chunk.view(heads).transpose(1, 2) for chunk in chunks))
             past = mixed.transpose(1, 2).reshape(batch, -1, embed_dim)
             del mixed
-            return _linear(past, proj_weight, proj_bias), None
+            return linear(past, proj_weight, proj_bias), None
         del parts
     packed = _packed(query, key, value, qkv_weight)
     q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
