@@ -12,8 +12,8 @@ import pytest
 import view_writes
 
 HERE = Path(__file__).parent
-LONGEST_S = 600
-"""Twenty times what all of them take: a lock that waits for itself shows as a time-out."""
+LONGEST_S = 300
+"""Ten times what all of them take: a lock that waits for itself shows as a time-out."""
 
 NAMES = [name for name, _, _ in view_writes.models()]
 
