@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from torchsummary_plus import compare, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import StepInfo
+from torchsummary_plus.live import compat
 from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
@@ -117,9 +118,9 @@ class StandIn:
         self.trace = [{"action": "alloc", "addr": 1, "size": 7, "time_us": 1}] if recording else []
         self.asked: list[Any] = []
         self.allocated, self.peak = 1024, 4096
-        monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: self.recording, raising=False)
-        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", self.record)
-        monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda device: self.snapshot())
+        monkeypatch.setattr(compat, "history_enabled", lambda: self.recording)
+        monkeypatch.setattr(compat, "record_history", self.record)
+        monkeypatch.setattr(compat, "allocator_snapshot", lambda device: self.snapshot())
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.allocated)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", 1024))

@@ -18,6 +18,8 @@ from torchsummary_plus.data.errors import StepError
 
 Loss = Callable[[Tensor], Tensor]
 
+pytestmark = pytest.mark.usefixtures("threads")
+
 LOSSES: dict[str, Loss] = {
     "gaussian_nll_loss": lambda out: F.gaussian_nll_loss(out, torch.zeros_like(out), torch.ones_like(out)),
     "GaussianNLLLoss": lambda out: nn.GaussianNLLLoss(full=True)(out, torch.zeros_like(out), torch.ones_like(out)),

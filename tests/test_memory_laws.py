@@ -195,7 +195,9 @@ def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, devic
     assert scales(two, three)
     for batch in (5, 9):
         traced = estimated(name, batch, device, mode=mode, optimizer="adamw").log
-        assert at_batch({2: two, 3: three}, batch) == traced
+        scaled = at_batch({2: two, 3: three}, batch)
+        assert replace(scaled, doubts=()) == replace(traced, doubts=())
+        assert [doubt.event for doubt in scaled.doubts] == [doubt.event for doubt in traced.doubts]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -216,7 +218,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(name: str) -> None:
 
 def test_the_largest_batch_on_a_card_fits_and_the_next_does_not() -> None:
     context = estimated("mlp", device="cuda")
-    memory = context.device_bytes[1] - context.reserved_bytes + (64 << 20)
+    memory = context.device_bytes[1] - context.reserved_bytes + (256 << 20)
     limit = max_batch_size(mlp([512, 1024, 512]), (512,), memory, optimizer="adamw")
     for batch, fits in ((limit.batch_size, True), (limit.batch_size + 1, False)):
         traced = estimate_memory(mlp([512, 1024, 512]), (512,), batch, "cuda", optimizer="adamw")

@@ -133,7 +133,7 @@ def test_memory_needs_an_input() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_largest_batch_is_the_same_by_size_and_by_data(device: str) -> None:
-    memory = {"cpu": 1 << 18, "cuda": 700 << 20}[device]
+    memory = {"cpu": 1 << 18, "cuda": 4 << 30}[device]
     by_size = max_batch_size(Scaled(), (16,), memory, device=device, optimizer="sgd")
     data = torch.randn(4, 16)
     assert max_batch_size(Scaled(), memory=memory, device=device, input_data=data, optimizer="sgd") == by_size

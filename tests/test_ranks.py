@@ -29,6 +29,13 @@ RECORDED = (
 WIDTH = 64
 
 
+@pytest.fixture(autouse=True)
+def no_group_of_other_tests() -> None:
+    """Tests of this process that begin a group leave it there."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))

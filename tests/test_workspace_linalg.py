@@ -43,6 +43,20 @@ def test_systems_determinants_and_eigenvalues() -> None:
     agree(square())
 
 
+@pytest.mark.parametrize("threads", [2], indirect=True)
+@pytest.mark.parametrize("shape", [(33, 3), (64, 32), (128, 100), (32, 128), (2000, 10), (700, 300)])
+def test_the_work_of_qr_with_several_threads_is_in_the_range(shape: tuple[int, int], threads: None) -> None:
+    class Orthogonal(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.qr(x)[0]
+
+    x = R(shape)
+    estimate = estimate_memory(Orthogonal(), input_data=x, mode="eval")
+    low, high = estimate.peak_range
+    assert dict(estimate.unknown).keys() == {"aten::linalg_qr"}
+    assert low <= measure(Orthogonal(), (x,), "eval").peak_bytes <= high
+
+
 def test_singular_values() -> None:
     shapes = ((1, 1), (20, 8), (8, 20), (3, 12, 12), (2, 3, 4, 9))
     agree((aten._linalg_svd.default, R(*s), f, v) for s in shapes for f in (True, False) for v in (True, False))

@@ -92,7 +92,8 @@ class Search:
         """Return the largest batch that fits, 0 where 1 does not.
 
         Two small traces foretell it. What is foretold is traced, with the batch after it; what these two show improves
-        the next guess. After ``MOST_TRACES`` the last guess stands, unproved.
+        the next guess. After ``MOST_TRACES`` the last guess stands, unproved; one that no two traces foretell gives way
+        to the largest batch that was traced and fits.
         """
         self._add(2)
         if self.high > 2:
@@ -100,7 +101,7 @@ class Search:
         while self.high - self.low > 1:
             guess = self._guess()
             if len(self.logs) == MOST_TRACES:
-                return guess
+                return guess if self.low == 0 or self._scales_to(guess) else self.low
             self._add(guess if guess > self.low else self.low + 1)
         return self.low
 

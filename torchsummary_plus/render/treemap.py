@@ -79,10 +79,11 @@ def squarified(areas: Sequence[float], box: Box) -> list[Box]:
             areas, sums, start, stop, side, scale
         ):
             stop += 1
-        depth = (sums[stop] - sums[start]) * scale / side if side else 0.0
+        room, strip = max(box.width, box.height), sums[stop] - sums[start]
+        depth = room if stop == len(areas) else min(room, strip * scale / side if side else 0.0)
         along = 0.0
         for area in areas[start:stop]:
-            length = area * scale / depth if depth else 0.0
+            length = side * area / strip if strip else 0.0
             if box.width >= box.height:
                 found.append(Box(box.x, box.y + along, depth, length))
             else:

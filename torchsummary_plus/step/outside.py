@@ -79,7 +79,12 @@ class Outside:
 
         Gradients among these get a stand-in, which is added to those that are ``given``.
         """
-        swap_tensors(self.modules, lambda tensor: exchange.put(tensor, make), lambda tensor: exchange.put(tensor, make))
+        standing = {id(stand_in()) for stand_in in (given or {}).values()}
+
+        def put(tensor: Tensor) -> Tensor:
+            return tensor if id(tensor) in standing else exchange.put(tensor, make)
+
+        swap_tensors(self.modules, put, put)
         for tensor in [*self.found.tensors, *self._hidden.tensors]:
             if is_plain(tensor) and id(tensor) not in self._left and id(tensor) not in but:
                 exchange.put(tensor, make)

@@ -105,7 +105,7 @@ def course(
     ``first`` is the number of buffers that the operator has taken before.
     """
     steps: list[Taken | Given] = []
-    if not tensor.numel():
+    if tensor.numel() < 2:
         return ()
     copied = None
     if tensor.dtype is not kind.dtype:
