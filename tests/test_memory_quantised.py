@@ -58,7 +58,7 @@ def test_a_qlora_step() -> None:
     trained = sum(p.numel() for p in qlora().parameters() if p.requires_grad)
     state = estimate_memory(qlora(), (NARROW,), 4, optimizer="adamw").at_peak["optimizer_state"]
     assert 8 * trained <= state <= 8 * trained + 64
-    assert max_batch_size(qlora(), (NARROW,), "1GiB", optimizer="adamw").batch_size > 1000
+    assert max_batch_size(qlora(), (NARROW,), "4GiB", optimizer="adamw").batch_size > 1000
 
 
 def test_packed_weights_count_as_what_they_stand_for() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..live.exchange import StandIns
-from ..live.fakes import is_plain
+from ..live.fakes import Fake, is_plain
 from ..live.reach import Reached, content_of
 
 Entry = tuple[Any, Any]
@@ -48,13 +48,16 @@ class Alone:
 
     @contextmanager
     def exchanged(self, make: Callable[[Tensor], Tensor]) -> Iterator[StandIns]:
-        """While it holds, what ``make`` makes of them is in their place; gives it by the id of what it stands for."""
+        """While it holds, what ``make`` makes of them is in their place; gives it by the id of what it stands for.
+
+        One that has been exchanged by now, such as an offloaded weight, is left to that.
+        """
         made: dict[int, Tensor] = {}
 
         def stand_in(value: Any) -> Any:
             if type(value) is tuple:
                 return tuple(map(stand_in, value))
-            if not isinstance(value, Tensor) or id(value) not in self.ids:
+            if not isinstance(value, Tensor) or id(value) not in self.ids or isinstance(value, Fake):
                 return value
             if id(value) not in made:
                 made[id(value)] = make(value)
