@@ -102,7 +102,7 @@ class Offloaded(Mapping[str, Tensor]):
 
 
 def swap_offloaded(module: nn.Module, away: Away) -> None:
-    """Have a module's hook find what stands for its weights; call it inside :func:`world.restored`, which undoes it."""
+    """Have a module's hook find what stands for its weights; call it inside :func:`swap.restored`, which undoes it."""
     hook = offloading(module)
     if hook is None:
         return
@@ -122,6 +122,13 @@ def _in_memory(weights: Any, name: str) -> Tensor | None:
     found = getattr(weights, "state_dict", weights)
     value = found.get(name) if isinstance(found, dict) else None
     return value if isinstance(value, Tensor) else None
+
+
+def kept_in_memory(module: nn.Module) -> list[Tensor]:
+    """Return the weights of a module that its hook keeps in memory, before any pass."""
+    hook = offloading(module)
+    found = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _held(module)]
+    return [tensor for tensor in found if tensor is not None]
 
 
 def offloaded(module: nn.Module) -> list[Tensor]:

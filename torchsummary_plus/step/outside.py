@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
 from ..live.modules import ModuleTree
+from ..live.offloading import kept_in_memory
 from ..live.reach import Reached, content_of
 from ..live.structures import all_tensors
 from ..trace.questions import OUTSIDE
@@ -46,7 +47,8 @@ class Outside:
         known = [one for one in self.stepping if isinstance(one, torch.optim.Optimizer)]
         of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
         self._hidden = Reached([one.state for one in of_model])
-        self.alone.ids -= self._left
+        away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
+        self.alone.ids -= self._left | away  # Weights that are offloaded come and go by their own hooks.
 
     @contextmanager
     def kept(self) -> Iterator[None]:
