@@ -17,7 +17,7 @@ EVERY = 2
 """Of the calls, one in so many is predicted here; ``python -m benchmarks.gpu_calls --compare`` does all."""
 
 
-def test_the_calls_are_the_same_in_every_process() -> None:
+def test_calls_are_drawn_alike_each_time_and_none_twice() -> None:
     names = [call.name for call in calls()]
     assert names == [call.name for call in calls()] and len(names) == len(set(names))
     assert {call.kind for call in calls()} == set(KINDS)

@@ -15,6 +15,7 @@ from typing import Any
 
 from .....data.units import MIB
 from .....live.cuda_guard import capability_of
+from ..chips import MULTIPROCESSORS
 
 CARD_FILES = Path(__file__).parent / "card_files"
 
@@ -121,35 +122,6 @@ def local_card(index: int = 0) -> Card | None:
     return None if failed else Card("GPU", capability, **figures)
 
 
-MULTIPROCESSORS: dict[int, tuple[str, ...]] = {
-    24: ("RTX 4060",),
-    28: ("GTX 1080 Ti", "RTX 3060 12GB"),
-    30: ("RTX 2060",),
-    34: ("RTX 4060 Ti 8GB", "RTX 4060 Ti 16GB"),
-    36: ("RTX 2070", "RTX 5060 Ti 8GB", "RTX 5060 Ti 16GB"),
-    46: ("RTX 3070", "RTX 4070"),
-    48: ("RTX A4000", "RTX 5070"),
-    56: ("P100", "A30"),
-    60: ("RTX 4070 Ti",),
-    64: ("RTX A5000",),
-    66: ("RTX 4070 Ti SUPER",),
-    68: ("RTX 2080 Ti", "RTX 3080 10GB"),
-    70: ("RTX 3080 12GB", "RTX 5070 Ti"),
-    72: ("TITAN RTX", "Quadro RTX 8000", "A10"),
-    76: ("RTX 4080",),
-    80: ("V100 16GB", "V100 32GB", "TITAN V", "A10G", "RTX 3080 Ti", "RTX 4080 SUPER"),
-    84: ("A40", "RTX A6000", "RTX 3090 Ti", "RTX 5080"),
-    108: ("A100 40GB",),
-    114: ("H100 PCIe",),
-    132: ("H100 NVL", "H200", "GH200 96GB"),
-    142: ("L40", "L40S", "RTX 6000 Ada"),
-    148: ("B200",),
-    170: ("RTX 5090",),
-    188: ("RTX PRO 6000",),
-}
-"""How many multiprocessors cards without a file have, by NVIDIA's datasheets (CUDA cores by those of each)."""
-
-
 def nearest_card(name: str, capability: Capability, memory_mib: int) -> Card | None:
     """A card by the figures of one with a file, of the same capability or the nearest older one of the same major.
 
@@ -160,7 +132,7 @@ def nearest_card(name: str, capability: Capability, memory_mib: int) -> Card | N
     older = [card for card in older if card.capability <= capability]
     if not older:
         return None
-    count = next((count for count, names in MULTIPROCESSORS.items() if name in names), 0)
+    count = MULTIPROCESSORS.get(name, 0)
     near = min(older, key=lambda card: (capability[1] - card.capability[1], abs(card.multiprocessors - count)))
     own = count or near.multiprocessors
     return replace(near, name=name, capability=capability, multiprocessors=own, memory_mib=memory_mib, like=near.name)
