@@ -8,6 +8,7 @@ may change unseen is read again: a storage's size, and where the data of tensors
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections import deque
@@ -108,34 +109,37 @@ def _pull(column: list[Any], place: int) -> None:
     column.pop()
 
 
-OWN_OBJECTS = 2
-"""The list of the young, and a tuple of counts: what the walk makes beside its references."""
+HAS_MIDDLE_GENERATION = sys.version_info < (3, 14)
+"""Whether a collection of the youngest generation moves what survives to a generation of its own."""
 
 
 class _Young:
     """The tensors, modules and optimizers that a collection is about to make old.
 
-    Another thread may make some while they are looked for: then ``missed`` tells that all objects must be walked.
+    Another thread may make some between the look and the collection. What the youngest generation's collection kept is
+    then looked at when it has ended; after a collection of older generations ``missed`` asks for a walk of all objects.
     """
 
     def __init__(self) -> None:
         self.seen: deque[weakref.ref[Any]] = deque()
         self.missed = False
+        self._has_threads = False
 
-    def before_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """What the garbage collector calls."""
-        if phase != "start":
-            return
-        kept = 0
-        before = gc.get_count()[0]
-        young = gc.get_objects(generation=0)
-        for one in young:
+    def around_collection(self, phase: str, info: Mapping[str, int]) -> None:
+        """What the garbage collector calls before and after it collects."""
+        if phase == "start":
+            self._has_threads = len(sys._current_frames()) > 1
+            self._look(0)
+        elif self._has_threads and HAS_MIDDLE_GENERATION and info["generation"] == 0:
+            self._look(1)
+        elif self._has_threads:
+            self.missed = True
+
+    def _look(self, generation: int) -> None:
+        for one in gc.get_objects(generation=generation):
             lineage = type(one).__mro__
             if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
                 self.seen.append(_Ref(one))  # A plain reference may be shared, and be no new object.
-                kept += 1
-        if threading.active_count() > 1 and gc.get_count()[0] - before - kept > OWN_OBJECTS:
-            self.missed = True
 
     def take(self) -> list[Any]:
         """Those that still live, to be met now."""
@@ -167,8 +171,8 @@ class Population:
 
     def begin(self) -> None:
         """Look through all objects once, and be told of young ones from now on."""
-        gc.callbacks.append(self._young.before_collection)
-        self._close = weakref.finalize(self, gc.callbacks.remove, self._young.before_collection)
+        gc.callbacks.append(self._young.around_collection)
+        self._close = weakref.finalize(self, gc.callbacks.remove, self._young.around_collection)
         with self._lock:
             self._meet(gc.get_objects())
 
