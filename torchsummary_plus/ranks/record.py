@@ -32,6 +32,7 @@ from ..trace.swap import LOCK, restored
 from . import gloo  # noqa: F401 - its rules register themselves
 from .cuda import cuda_alone
 from .ddp import ddp_alone
+from .dtensors import devices_asked
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
@@ -88,6 +89,7 @@ class Ranked:
                 cards = min(self.rank.local_size, self.rank.world_size)
                 streams = stack.enter_context(cuda_alone(self.device, cards))
                 ledger.current_stream = lambda: streams.current
+                stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
@@ -107,8 +109,6 @@ class Ranked:
             except (NeedsIntegerError, SummaryError):
                 raise
             except Exception as error:
-                if _NO_ACCELERATOR in str(error):
-                    raise UnsupportedError(_DTENSORS_ON_CUDA) from error
                 raise books.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
@@ -133,13 +133,6 @@ class Ranked:
         ledger.begun()
         return model
 
-
-_NO_ACCELERATOR = "Cannot access accelerator device"
-_DTENSORS_ON_CUDA = (
-    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the "
-    "mesh with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
-)
-"""The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
 
 _NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
 """Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
