@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,10 +32,22 @@ def devices_asked() -> Iterator[None]:
             torch._C._swap_tensor_impl(tensor, _asking(tensor, local))  # type: ignore[attr-defined]
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
+    for name in _OF_DEVICES:
+        setattr(kind, name, property(partial(_of_local, name)))
     try:
         yield
     finally:
         kind._local_tensor = slot
+        for name in _OF_DEVICES:
+            delattr(kind, name)
+
+
+_OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")
+"""What Python code may ask outside a pass, where C++ has nobody to ask."""
+
+
+def _of_local(name: str, tensor: Any) -> Any:
+    return getattr(tensor._local_tensor, name)
 
 
 def _asking(tensor: Any, local: Any) -> Any:

@@ -21,6 +21,8 @@ from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..step.bookkeeping import Books, tell_of_twins
+from ..step.depth.cut import FEWEST, Cut
+from ..step.depth.growth import NotRepeatingError, grown
 from ..step.runner import Step
 from ..step.workspace import Capability
 from ..trace.at_one import Guesses
@@ -62,13 +64,35 @@ class Ranked:
         with LOCK:
             while True:
                 try:
-                    imported = len(sys.modules)
-                    found = self._record(example, listeners)
-                    return found if len(sys.modules) == imported else self._record(example, listeners)
+                    return self._deep(example, listeners)
                 except NeedsIntegerError as needed:
                     example = example.with_dtype(needed.index, torch.long)
 
-    def _record(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
+    def _deep(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
+        """The steps of a model, which are grown from those of few layers where it has many equal ones.
+
+        An optimizer that the user's own step holds is of all layers: they are then recorded one by one.
+        """
+        if self.step.train_step is not None:
+            return self._settled(example, listeners, Cut(None))
+        cuts = [Cut(FEWEST + further) for further in range(3)]
+        tree, log = self._settled(example, listeners, cuts[0])
+        whole = cuts[0].whole
+        if whole is None:
+            return tree, log
+        logs = [log, *(self._settled(example, listeners, cut)[1] for cut in cuts[1:])]
+        try:
+            return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
+        except NotRepeatingError:
+            return self._settled(example, listeners, Cut(None))
+
+    def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut) -> Recorded:
+        """The steps recorded; once more where that imported modules, which hold on to what is there."""
+        imported = len(sys.modules)
+        found = self._record(example, listeners, cut)
+        return found if len(sys.modules) == imported else self._record(example, listeners, cut)
+
+    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut) -> Recorded:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -93,7 +117,7 @@ class Ranked:
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
-            model = self._built(kernels, ledger, mode_key)
+            model = self._built(kernels, ledger, mode_key, cut)
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
@@ -111,7 +135,7 @@ class Ranked:
             except Exception as error:
                 raise books.blame(error, "") from error
 
-    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
+    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> nn.Module:
         """The model of the builder, made of fakes; what is there then is in the books from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
@@ -129,6 +153,7 @@ class Ranked:
             raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
         _check_covered(model)
         kernels.building = False
+        cut.make(model)
         gc.collect()
         ledger.begun()
         return model
