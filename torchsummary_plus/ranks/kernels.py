@@ -10,7 +10,6 @@ import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
 
-from ..data.errors import UnsupportedError
 from ..live.fakes import Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
 from ..trace.kernels import change_tensors, tensors_of, written
@@ -30,7 +29,7 @@ class RankKernels(StepKernels):
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
         self.groups: set[str] = set()
-        """The names of the groups of processes that something was sent to."""
+        """The groups of processes that something was sent to, by their names, and pairs of processes in them."""
 
     building = False
     """Whether the model is being built: its tensors are then on the device of the steps, whatever the builder says."""
@@ -61,11 +60,6 @@ class RankKernels(StepKernels):
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
-            if func._schema.name in _POINT_TO_POINT:
-                raise UnsupportedError(
-                    f"{func._schema.name}: tensors from one rank to another, as pipeline schedules send them, are not "
-                    "covered; estimate the module of each stage by itself"
-                )
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
@@ -74,7 +68,10 @@ class RankKernels(StepKernels):
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
-        self.groups.update(one.group_name for one in map(_as_group, args) if one is not None)
+        for group in filter(None, map(_as_group, args)):
+            peer = next((value for value in args if isinstance(value, int)), None)
+            is_pair = func._schema.name in _POINT_TO_POINT
+            self.groups.add(f"{group.group_name}: {peer}" if is_pair else group.group_name)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
         results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
@@ -94,6 +91,7 @@ def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+"""Operators between two ranks, for which NCCL has a communicator of each pair (ProcessGroupNCCL.cpp)."""
 _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 """The types of what a collective is given to fill, which is its first argument of tensors."""
 

@@ -20,7 +20,7 @@ from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
-from ..step.bookkeeping import Books, tell_of_twins
+from ..step.bookkeeping import tell_of_twins
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import NotRepeatingError, grown
 from ..step.runner import Step
@@ -39,6 +39,7 @@ from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
+from .pipelines import NeedsStageError, Neighbours, PipelineBooks, StageToldError, is_schedule, model_of, pipelines_alone
 from .process_group import Rank, in_world
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
@@ -62,37 +63,57 @@ class Ranked:
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` for what is no builder.
         """
         with LOCK:
+            neighbours = Neighbours()
             while True:
                 try:
-                    return self._deep(example, listeners)
+                    return self._deep(example, listeners, neighbours)
                 except NeedsIntegerError as needed:
                     example = example.with_dtype(needed.index, torch.long)
+                except NeedsStageError as needed:
+                    self._ask(needed, example, neighbours)
 
-    def _deep(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
+    def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
+        """Run the rank of a stage until that has told what it gives, and before it those that it needs itself."""
+        other = replace(self, rank=replace(self.rank, rank=needed.rank))
+        while needed.stage not in neighbours.told:
+            outer, neighbours.wanted = neighbours.wanted, needed.stage
+            try:
+                other._record(example, (), Cut(None), neighbours)
+                raise UnsupportedError(f"rank {needed.rank} does not tell what stage {needed.stage} gives")
+            except StageToldError:
+                return
+            except NeedsStageError as earlier:
+                other._ask(earlier, example, neighbours)
+            finally:
+                neighbours.wanted = outer
+
+    def _deep(self, example: Example, listeners: Sequence[Listener], neighbours: Neighbours) -> Recorded:
         """The steps of a model, which are grown from those of few layers where it has many equal ones.
 
         An optimizer that the user's own step holds is of all layers: they are then recorded one by one.
         """
         if self.step.train_step is not None:
-            return self._settled(example, listeners, Cut(None))
+            return self._settled(example, listeners, Cut(None), neighbours)
         cuts = [Cut(FEWEST + further) for further in range(3)]
-        tree, log = self._settled(example, listeners, cuts[0])
+        tree, log = self._settled(example, listeners, cuts[0], neighbours)
         whole = cuts[0].whole
         if whole is None:
             return tree, log
-        logs = [log, *(self._settled(example, listeners, cut)[1] for cut in cuts[1:])]
+        logs = [log, *(self._settled(example, listeners, cut, neighbours)[1] for cut in cuts[1:])]
         try:
             return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
         except NotRepeatingError:
-            return self._settled(example, listeners, Cut(None))
+            return self._settled(example, listeners, Cut(None), neighbours)
 
-    def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut) -> Recorded:
+    def _settled(
+        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours
+    ) -> Recorded:
         """The steps recorded; once more where that imported modules, which hold on to what is there."""
         imported = len(sys.modules)
-        found = self._record(example, listeners, cut)
-        return found if len(sys.modules) == imported else self._record(example, listeners, cut)
+        found = self._record(example, listeners, cut, neighbours)
+        return found if len(sys.modules) == imported else self._record(example, listeners, cut, neighbours)
 
-    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut) -> Recorded:
+    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -117,7 +138,8 @@ class Ranked:
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
-            model = self._built(kernels, ledger, mode_key, cut)
+            model, schedule = self._built(kernels, ledger, mode_key, cut)
+            stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
@@ -126,17 +148,18 @@ class Ranked:
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
-            books = Books(kernels, ledger, self.step, exchange, [])
+            books = PipelineBooks(kernels, ledger, self.step, exchange, [])
+            books.schedule = schedule
             try:
                 log = books.keep(example, embeddings)
                 return tree, replace(log, communicators=len(kernels.groups))
-            except (NeedsIntegerError, SummaryError):
+            except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
                 raise books.blame(error, "") from error
 
-    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> nn.Module:
-        """The model of the builder, made of fakes; what is there then is in the books from the start."""
+    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> tuple[nn.Module, Any]:
+        """The builder's model, and its schedule if any, made of fakes; what is there then is booked from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -144,19 +167,25 @@ class Ranked:
         try:
             kernels.building = True
             with parameters_as_fakes(kernels), watch:
-                model = self.build()
+                built = self.build()
         except SummaryError:
             raise
         except Exception as error:
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
+        schedule = built if is_schedule(built) else None
+        model = built if schedule is None else model_of(schedule)
+        del built
         if not isinstance(model, nn.Module):
-            raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+            raise InputError(
+                f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module, or a schedule of "
+                "torch.distributed.pipelining"
+            )
         _check_covered(model)
         kernels.building = False
         cut.make(model)
         gc.collect()
         ledger.begun()
-        return model
+        return model, schedule
 
 
 _NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
