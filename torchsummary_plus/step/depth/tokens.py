@@ -130,6 +130,7 @@ class Writer:
         self.streams: list[int] = []
         self.calls: list[ModuleCall] = []
         self.doubts: list[Doubt] = []
+        self.specs: dict[tuple[StorageSpec, int, int], StorageSpec] = {}
 
     def write(self, tokens: Sequence[Token], like: MemoryLog, paths: Sequence[str]) -> MemoryLog:
         """The log; what is no token (assumptions and the like) is that of another one."""
@@ -141,7 +142,7 @@ class Writer:
                 self.moments.append(Moment(known[0], self._module(known[1], numbers[0]), *known[2:]))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
-                spec = replace(known[1], owner=self._module(known[0], numbers[0]), nbytes=numbers[1])
+                spec = self._spec(known[1], self._module(known[0], numbers[0]), numbers[1])
                 self.events.append((len(self.moments) - 1, len(self.storages), numbers[2]))
                 self.storages.append(spec)
                 self.streams.append(known[2])
@@ -168,6 +169,12 @@ class Writer:
             doubts=tuple(self.doubts),
             streams=tuple(self.streams) if any(self.streams) else (),
         )
+
+    def _spec(self, like: StorageSpec, owner: int, nbytes: int) -> StorageSpec:
+        key = like, owner, nbytes
+        if key not in self.specs:
+            self.specs[key] = replace(like, owner=owner, nbytes=nbytes)
+        return self.specs[key]
 
     def _module(self, template: Any, layer: int) -> int:
         if template is None:
