@@ -78,7 +78,7 @@ def _described(layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
         for tensors in (module._parameters, module._buffers):
             found += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
         for key, value in sorted(held.items()):
-            if key.startswith("_") and key != "_checkpoint_fn" or isinstance(value, nn.Module):
+            if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
             if isinstance(value, int) and not isinstance(value, bool):
                 found.append(key)

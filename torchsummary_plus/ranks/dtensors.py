@@ -29,7 +29,7 @@ def devices_asked() -> Iterator[None]:
     def take(tensor: Any, local: Any) -> None:
         slot.__set__(tensor, local)
         if local is not None and tensor.grad_fn is None:
-            torch._C._swap_tensor_impl(tensor, _asking(tensor, local))  # type: ignore[attr-defined]
+            torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
     for name in _OF_DEVICES:
@@ -52,7 +52,7 @@ def _of_local(name: str, tensor: Any) -> Any:
 
 def _asking(tensor: Any, local: Any) -> Any:
     """A wrapper like a DTensor that is asked for its device."""
-    make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+    make: Any = torch.Tensor._make_wrapper_subclass
     return make(
         type(tensor),
         tensor.shape,

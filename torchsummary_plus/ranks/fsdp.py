@@ -46,16 +46,16 @@ class Chunks(Sequence[torch.Tensor]):
     """
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
-        self.tensor, self.count, self.dim = tensor, num_chunks, dim
+        self.tensor, self.number, self.dim = tensor, num_chunks, dim
         self.size = -(-tensor.size(dim) // num_chunks)
 
     def __len__(self) -> int:
-        return self.count
+        return self.number
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(self.count))]
-        if not 0 <= number < self.count:
+            return [self[one] for one in range(*number.indices(self.number))]
+        if not 0 <= number < self.number:
             raise IndexError(number)
         start = number * self.size
         if start >= self.tensor.size(self.dim) and number:

@@ -73,8 +73,7 @@ def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) 
 
 def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
     def receive(stage: Any, source: int) -> Any:
-        from torch.distributed.pipelining import stage as stages
-
+        stages: Any = sys.modules[STAGES]
         if source > stage.stage_index:
             return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(stage._stage_meta.outputs))
         if source not in neighbours.told:
@@ -137,4 +136,3 @@ class PipelineBooks(Books):
         else:
             optimizer.step()
             optimizer.zero_grad()
-

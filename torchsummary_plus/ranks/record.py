@@ -39,7 +39,15 @@ from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
-from .pipelines import NeedsStageError, Neighbours, PipelineBooks, StageToldError, is_schedule, model_of, pipelines_alone
+from .pipelines import (
+    NeedsStageError,
+    Neighbours,
+    PipelineBooks,
+    StageToldError,
+    is_schedule,
+    model_of,
+    pipelines_alone,
+)
 from .process_group import Rank, in_world
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
@@ -105,9 +113,7 @@ class Ranked:
         except NotRepeatingError:
             return self._settled(example, listeners, Cut(None), neighbours)
 
-    def _settled(
-        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours
-    ) -> Recorded:
+    def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """The steps recorded; once more where that imported modules, which hold on to what is there."""
         imported = len(sys.modules)
         found = self._record(example, listeners, cut, neighbours)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...live.rows import longest_row
 from ...live.modules import ModuleTree
+from ...live.rows import longest_row
 from .tokens import Stack
 
 FEWEST = 3

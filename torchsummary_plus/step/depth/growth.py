@@ -138,4 +138,3 @@ def _difference(before: Token, after: Token) -> tuple[int, ...]:
 def _further(few: Token, more: Token, times: int) -> Token:
     """A token that both lists have, with its numbers as they go on."""
     return few._replace(numbers=tuple(a + times * by for a, by in zip(few.numbers, _difference(few, more))))
-

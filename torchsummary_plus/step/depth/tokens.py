@@ -181,4 +181,3 @@ class Writer:
             return OUTSIDE
         container, rest = template
         return self.index[rest if container is None else self.stack.path_of(rest, layer)]
-
