@@ -10,7 +10,7 @@ import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
 
-from ..live.fakes import Fake, fake_like, new_fake
+from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
@@ -18,6 +18,12 @@ from .kinds import RankLedger
 
 COLLECTIVES = "c10d"
 """The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+
+_PIN = torch.ops.aten._pin_memory.default
+"""What copies to pinned memory of the host, as an offload policy asks for."""
+
+_WRAPS = "_c10d_functional::_wrap_tensor_autograd"
+"""What gives its argument to be waited for; its kernel for fakes makes a tensor (_functional_collectives.py)."""
 
 FUNCTIONAL = "_c10d_functional"
 """That of those that DTensor calls, on groups by their names (torch/csrc/distributed/c10d/Functional.cpp)."""
@@ -61,8 +67,12 @@ class RankKernels(StepKernels):
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             return self._collective(func, args, kwargs)
+        if func is _PIN and isinstance(args[0], Fake):
+            return fake_like(args[0], CPU)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
+            if func._schema.name == _WRAPS:
+                return super().__call__(torch.ops.aten.alias.default, args[:1], {})
         return super().__call__(func, args, kwargs)
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

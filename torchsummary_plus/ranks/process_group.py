@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from itertools import count
 from typing import Any
 
@@ -80,7 +81,7 @@ def in_world(rank: Rank) -> Iterator[None]:
     """
     if not dist.is_available():
         raise UnsupportedError("this torch is built without torch.distributed; world_size needs a build that has it")
-    with _registries_aside(), _environment(rank.environment()), _begun_already():
+    with _registries_aside(), _environment(rank.environment()), _begun_already(), _meshes_of_its_own():
         _begin(rank)
         try:
             yield
@@ -119,6 +120,30 @@ def _registries_aside() -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(place, name, value)
+
+
+@contextmanager
+def _meshes_of_its_own() -> Iterator[None]:
+    """While it holds, no new mesh equals one of another world, whose groups DTensor would take from its caches.
+
+    Source: torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, which compares threads as well.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    kind: Any = DeviceMesh
+    own = kind.__init__
+    world = f"torchsummary_plus:{next(_OURS)}"
+
+    @wraps(own)
+    def begin(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        own(mesh, *args, **kwargs)
+        mesh._thread_id = world
+
+    kind.__init__ = begin
+    try:
+        yield
+    finally:
+        kind.__init__ = own
 
 
 @contextmanager
