@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -177,6 +178,8 @@ class Ranked:
         except SummaryError:
             raise
         except Exception as error:
+            if _is_deepspeeds(error):
+                raise UnsupportedError(_NOT_COVERED["DeepSpeedEngine"]) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         schedule = built if is_schedule(built) else None
         model = built if schedule is None else model_of(schedule)
@@ -194,13 +197,26 @@ class Ranked:
         return model, schedule
 
 
-_NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
-"""Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
+_NOT_COVERED = {
+    "FullyShardedDataParallel": "FullyShardedDataParallel (FSDP1) is not covered: use fully_shard (FSDP2), which is",
+    "DeepSpeedEngine": (
+        "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
+        "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
+        "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
+    ),
+}
+"""Classes of wrappers that do not run on fakes, with what to estimate instead."""
 
 
 def _check_covered(model: nn.Module) -> None:
     """Refuse a model in a wrapper that is not covered. Raises :class:`UnsupportedError`."""
     for module in model.modules():
-        cure = _NOT_COVERED.get(type(module).__name__)
-        if cure is not None:
-            raise UnsupportedError(f"{type(module).__name__} is not covered yet; use {cure}, which is")
+        for kind in type(module).__mro__:
+            if kind.__name__ in _NOT_COVERED:
+                raise UnsupportedError(_NOT_COVERED[kind.__name__])
+
+
+def _is_deepspeeds(error: Exception) -> bool:
+    """Whether an error comes from inside DeepSpeed."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames)
