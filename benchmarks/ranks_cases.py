@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -192,7 +193,7 @@ def prefetched(model: nn.Module) -> nn.Module:
     """``fully_shard`` with each layer's weights gathered while the one before it runs."""
     model = fsdp(model)
     layers: Any = blocks(model)
-    for layer, following in zip(layers, layers[1:]):
+    for layer, following in pairwise(layers):
         layer.set_modules_to_forward_prefetch([following])
     return model
 

@@ -166,7 +166,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if given.only not in name:
             continue
         begun = time.perf_counter()
-        asked = {"world_size": given.world_size, "optimizer": "adamw", "dtypes": torch.long, **options}
+        asked: dict[str, Any] = {"world_size": given.world_size, "optimizer": "adamw", "dtypes": torch.long, **options}
         builder = partial(build, config, given.world_size)
 
         def at(length: int, builder: Any = builder, asked: Any = asked) -> MemoryEstimate:
@@ -177,7 +177,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(step)
         print(room(step))
         if given.limits:
-            rank = {"rank": step.info.rank} if asked.pop("ranks", None) else {}
+            rank: dict[str, Any] = {"rank": step.info.rank} if asked.pop("ranks", None) else {}
             del asked["batch_size"]
             limit = max_batch_size(builder, (LENGTH,), GPU, **asked, **rank)
             asked |= {"batch_size": options["batch_size"], **rank}

@@ -212,7 +212,7 @@ def test_what_is_no_builder_is_said() -> None:
 
 
 def test_what_is_not_covered_is_refused_with_what_is() -> None:
-    with pytest.raises(UnsupportedError, match="FSDP1. is not covered: use fully_shard"):
+    with pytest.raises(UnsupportedError, match=r"FSDP1\) is not covered: use fully_shard"):
         estimated(lambda: FullyShardedDataParallel(net()), 2)
 
 

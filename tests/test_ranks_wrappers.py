@@ -109,7 +109,9 @@ def test_a_transformers_model_under_accelerates_plugin() -> None:
 
     def build() -> nn.Module:
         plugin = accelerate.FullyShardedDataParallelPlugin(
-            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["LlamaDecoderLayer"]
+            fsdp_version=2,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
         )
         accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
         sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
