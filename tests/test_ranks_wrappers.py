@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch import nn
 
 from benchmarks.ranks_models import LENGTH, Llama, Part
-from torchsummary_plus import estimate_memory
+from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -123,3 +123,31 @@ def test_a_transformers_model_under_accelerates_plugin() -> None:
     found = estimated(build, gpu="H100", loss="causal_lm")
     assert found.at_peak["unsharded_parameters"]
     assert accelerate.PartialState._shared_state == {}
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
+    """Its rows are those of the model; a rank's shares of gradients and optimizer state add up in them."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import fully_shard
+
+    def net() -> Any:
+        return nn.Sequential(nn.Sequential(nn.Linear(64, 128), nn.GELU()), nn.Linear(128, 64))
+
+    def build() -> nn.Module:
+        model = net()
+        model[0] = checkpoint_wrapper(model[0]) if is_checkpointed else model[0]
+        fully_shard(model[0])
+        return fully_shard(model)
+
+    options = {"world_size": 4, "build": build, "gpu": "H100", "optimizer": "adamw"}
+    table = summary(net(), (64,), 8, memory=options, verbose=0)
+    assert table.memory is not None and table.memory.info.world_size == 4
+    assert "unsharded_parameters" in table.memory.at_peak
+    shares = [one.optimizer_bytes for one in table.row_memory or ()]
+    state = 2 * 4 * sum(parameter.numel() for parameter in net().parameters()) // 4
+    assert state <= sum(shares) <= state + 4 * 8, "Adam's two moments, and its steps"
+    assert [share > 0 for share in shares] == [False, False, True, False, True], "two products among five rows"
+    assert "Unsharded parameters" in table.to_html()
+    with pytest.raises(InputError, match="memory has one of world_size and build"):
+        summary(net(), (64,), memory={"world_size": 4}, verbose=0)

@@ -62,7 +62,8 @@ def summary(
         style: "torchsummary" (flat) or "tree" (nested).
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
         memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
-            memory columns; an open batch counts as 1.
+            memory columns; an open batch counts as 1. With ``world_size`` among the options, ``build`` is the function
+            that builds and wraps the model, and the memory is that of one rank.
         verbose: 0 prints nothing.
 
     Raises:
