@@ -114,3 +114,31 @@ def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.M
     monkeypatch.setattr(cut, "WORTH", 7)
     found = estimate_memory(Widening, (8,), 4, world_size=2, optimizer="sgd", progress=False)
     assert (found.peak_bytes, found.log.events) == (whole.peak_bytes, whole.log.events)
+
+
+@pytest.mark.parametrize("options", [{"gpu": "H100", "optimizer": "adamw"}, {"mode": "eval"}, {"optimizer": "sgd"}])
+def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Llama(SHAPE)
+    before = [(name, id(module)) for name, module in model.named_modules()]
+    asked: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
+    whole = estimate_memory(model, (16,), 2, **asked)
+    taken: list[int] = []
+    monkeypatch.setattr("torchsummary_plus.step.depth.steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.depth.steps.grown", _counting(taken))
+    found = estimate_memory(model, (16,), 2, **asked)
+    assert taken == [SHAPE.depth]
+    assert (found.at_peak, found.by_module, found.phase_peaks) == (whole.at_peak, whole.by_module, whole.phase_peaks)
+    assert (found.reserved_bytes, found.peak_range) == (whole.reserved_bytes, whole.peak_range)
+    assert [(name, id(module)) for name, module in model.named_modules()] == before
+
+
+def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr("torchsummary_plus.step.depth.steps.WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.step.depth.steps.grown", _counting(taken))
+    model = Llama(SHAPE)
+    last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
+    estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)
+    assert taken == []

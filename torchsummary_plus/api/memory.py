@@ -19,7 +19,7 @@ from ..memory.estimate import build_estimate, communicator_range, least, log_fit
 from ..memory.gpus import named_gpu, parse_memory
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.fake_steps import record_step
+from ..step.depth.steps import record_deep_step
 from ..step.measuring import measure_step
 from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
@@ -248,7 +248,7 @@ class _Asked:
         capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [_Ticks(tick, batch)]
-            return record_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)
+            return record_deep_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
         """The bytes of a log's peak."""

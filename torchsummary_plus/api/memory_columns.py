@@ -32,7 +32,8 @@ def memory_of(
     if (build is None) != (options.get("world_size") is None):
         raise InputError("memory has one of world_size and build; accepted: both, with build the builder of the model")
     estimate = estimate_memory(model if build is None else build, input_size, **{**given, **options})
-    calls, held = estimate.by_call, module_memory(estimate.log)
+    calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
+    held: Mapping[str, RowMemory] = module_memory(estimate.log)
     if build is not None:
         calls, held = _unwrapped({module.path for module in trace.modules}, calls, held)
     return estimate, row_memory(trace, rows, calls, held)

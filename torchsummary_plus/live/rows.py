@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,17 @@ class Row:
         names = kept if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(left))))
         modules.update(zip(names, left))
         return tuple(names)
+
+    @contextmanager
+    def cut_to(self, count: int) -> Iterator[tuple[str, ...]]:
+        """While it holds, so many of the equal layers are left; gives the names of all that are."""
+        modules = self.container._modules
+        own = dict(modules)
+        try:
+            yield self.keep(count)
+        finally:
+            modules.clear()
+            modules.update(own)
 
 
 def longest_row(model: nn.Module, least: int) -> Row | None:

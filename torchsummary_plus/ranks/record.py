@@ -24,6 +24,7 @@ from ..live.modules import ModuleTree
 from ..step.bookkeeping import tell_of_twins
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import NotRepeatingError, grown
+from ..step.depth.steps import takes_all_layers_alike
 from ..step.runner import Step
 from ..step.workspace import Capability
 from ..trace.at_one import Guesses
@@ -101,7 +102,7 @@ class Ranked:
 
         An optimizer that the user's own step holds is of all layers: they are then recorded one by one.
         """
-        if self.step.train_step is not None:
+        if not takes_all_layers_alike(self.step):
             return self._settled(example, listeners, Cut(None), neighbours)
         cuts = [Cut(FEWEST + further) for further in range(3)]
         tree, log = self._settled(example, listeners, cuts[0], neighbours)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ...live.modules import ModuleTree
 from ...live.rows import longest_row
@@ -30,10 +29,18 @@ class Cut:
 
     def make(self, model: nn.Module) -> None:
         """Cut a model, for good."""
-        if self.count is None or any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        if self.count is None or any(_WITH_BUCKETS in _names(module) for module in model.modules()):
             return
         row = longest_row(model, WORTH)
         if row is not None:
             self.paths = tuple(ModuleTree(model).paths)
             self.whole = Stack(row.path, row.names)
             self.left = Stack(row.path, row.keep(self.count))
+
+
+_WITH_BUCKETS = "DistributedDataParallel"
+"""A class by its name: torch.distributed takes a while to import."""
+
+
+def _names(module: nn.Module) -> set[str]:
+    return {kind.__name__ for kind in type(module).__mro__}
