@@ -7,9 +7,9 @@ import io
 import random
 import re
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -161,11 +161,11 @@ def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None
         for turn in range(2):
             rest = tracker.track().tensor_bytes
             plays = [Play(10 * turn + number) for number in range(4)]
-            threads = [threading.Thread(target=lambda play=play: [play() for _ in range(150)]) for play in plays]
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                tracker.track()
+            with ThreadPoolExecutor(len(plays)) as pool:
+                games = [pool.submit(lambda play=play: [play() for _ in range(150)]) for play in plays]
+                while not all(game.done() for game in games):
+                    tracker.track()
+            assert [game.exception() for game in games] == [None] * len(plays)
             gc.collect()
             assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
             del plays

@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,6 +22,7 @@ from torch import nn
 from ..data.tracking_records import Holding
 from ..live import compat
 from ..live.structures import dtype_name
+from .objects import watched_objects
 from .owners import Owners
 
 T = TypeVar("T")
@@ -136,16 +136,13 @@ class _Young:
             self.missed = True
 
     def _look(self, generation: int) -> None:
-        for one in gc.get_objects(generation=generation):
-            lineage = type(one).__mro__
-            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
-                self.seen.append(_Ref(one))  # A plain reference may be shared, and be no new object.
+        self.seen.extend(map(_Ref, watched_objects(generation)))  # A plain reference may be shared, and no new object.
 
     def take(self) -> list[Any]:
         """Those that still live, to be met now."""
         if self.missed:
             self.missed = False
-            return gc.get_objects()
+            return watched_objects()
         return [one for one in (self.seen.popleft()() for _ in range(len(self.seen))) if one is not None]
 
 
@@ -174,7 +171,7 @@ class Population:
         gc.callbacks.append(self._young.around_collection)
         self._close = weakref.finalize(self, gc.callbacks.remove, self._young.around_collection)
         with self._lock:
-            self._meet(gc.get_objects())
+            self._meet(watched_objects())
 
     def end(self) -> None:
         """Be told of nothing more."""
@@ -188,8 +185,8 @@ class Population:
         """What came and what went since the last call; a storage of another size went and came."""
         with self._lock:
             self._bury()
-            young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
-            self._meet(chain(self._young.take(), young))  # No list of all: it would hold itself among all objects.
+            young = watched_objects(0)  # First: what a collection takes from it from now on is still here.
+            self._meet([*self._young.take(), *young])
             for _, tensor in self._shared.changed():
                 self._book(tensor)
             for odd in [ref() for ref in self._odd.refs]:
@@ -204,13 +201,12 @@ class Population:
             return came, went
 
     def _meet(self, objects: Iterable[Any]) -> None:
-        """Take in the tensors among some objects; first modules, optimizers and leaves, for they name tensors."""
+        """Take in some tensors, modules and optimizers; first the latter and leaves, for they name tensors."""
         found = []
         for one in objects:
-            lineage = type(one).__mro__
-            if torch.Tensor in lineage:
+            if torch.Tensor in type(one).__mro__:
                 found.append(one)
-            elif nn.Module in lineage or torch.optim.Optimizer in lineage:
+            else:
                 self.owners.meet(one)
         for tensor in found:
             if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
