@@ -1,7 +1,7 @@
 """The suite on each release of torch that is supported, and on each Python.
 
-``nox --session "torch-2.6"`` runs one; ``nox --session "torch-2.6" -- tests/test_fakes.py -x`` a part of it. Wheels of
-torch for CUDA run without a card and take several gigabytes each: run one session at a time, and delete ``.nox`` after.
+``nox --session "torch-2.6"`` runs one; ``nox --session "torch-2.6" -- tests/live -x`` a part of it. Wheels of torch for
+CUDA run without a card and take several gigabytes each: run one session at a time, and delete ``.nox`` after.
 """
 
 from __future__ import annotations

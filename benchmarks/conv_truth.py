@@ -12,7 +12,7 @@ from itertools import islice
 
 import torch
 
-from tests.convs import random_cases, seen, verdict
+from tests.ops.convs import random_cases, seen, verdict
 
 AT_ONCE = 50
 

@@ -33,7 +33,7 @@ from benchmarks.cpu_truth_events import (
 )
 from benchmarks.cpu_truth_models import SUBJECTS, Subject
 from benchmarks.cpu_truth_report import report
-from tests.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
+from tests.truth.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
 from torchsummary_plus.api.memory import estimate_memory
 
 DATA = Path(__file__).parent / "data"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, groupby
 
-from tests.memory_truth import Change
+from tests.truth.memory_truth import Change
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.watch.profiled import depth_of
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.gpu_truth_history import reduce_history
 from benchmarks.nocuda.runtime import is_active
-from tests.memory_truth import storage_bytes
+from tests.truth.memory_truth import storage_bytes
 
 Run = Callable[[], object]
 

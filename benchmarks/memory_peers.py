@@ -37,7 +37,7 @@ from examples.mobilenet_v2 import MobileNetV2
 from examples.resnet import resnet18, resnet50
 from examples.vgg import vgg16
 from examples.vit import vit_b_16
-from tests.memory_truth import OptimizerMaker, measure
+from tests.truth.memory_truth import OptimizerMaker, measure
 from torchsummary_plus import estimate_memory
 
 STEPS = 2

@@ -23,7 +23,7 @@ from benchmarks.limits import Timeout, time_limit
 from benchmarks.published_models import DETECTION
 from benchmarks.zoo import Case
 from benchmarks.zoo_libraries import LIBRARIES, cases
-from tests.memory_truth import cpu_deltas, highest, storage_bytes
+from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.step.runner import default_loss

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from tests.memory_truth import cpu_changes
+from tests.truth.memory_truth import cpu_changes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.optimizers import optimizer_maker

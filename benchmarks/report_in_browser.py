@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from tabulate import tabulate
 from torch import nn
 
-from tests.browser import chromium, processor_time, settle
+from tests.render.browser import chromium, processor_time, settle
 from torchsummary_plus import summary
 
 DEEDS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from memory_truth import threads_set_to
+
+from tests.truth.memory_truth import threads_set_to
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Fake tensors: a shape, a dtype and a device, on meta storage.
 
 A lean relative of torch's own fake tensors that imports nothing of the compiler stack. The private torch APIs that
-a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/test_fakes.py`` tests them.
+a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/live/test_fakes.py`` tests them.
 """
 
 from __future__ import annotations

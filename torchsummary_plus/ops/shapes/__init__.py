@@ -1,7 +1,7 @@
 """Closed rules for the operators of common models: what they give, without running a meta kernel.
 
 Most meta kernels are Python, slow, and import torch's compiler stack when first used. A rule reads shapes, strides and
-dtypes only, agrees with the meta kernel where it answers (``tests/test_rules.py``), and answers nothing irregular.
+dtypes only, agrees with the meta kernel where it answers (``tests/ops/test_rules.py``), and answers nothing irregular.
 """
 
 from __future__ import annotations
