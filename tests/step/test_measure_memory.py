@@ -185,7 +185,7 @@ def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
         measure_memory(make(), (65,), 2)
     with pytest.raises(StepError, match="loss"):
         measure_memory(make(), size, 2, loss=lambda output: output.no_such_thing)
-    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0: model\.to\('cuda:0'\) moves it"):
+    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0; move it with model\.to\('cuda:0'\)"):
         measure_memory(make(), size, 2, device="cuda")
     with torch.device("meta"):
         model = make()

@@ -55,7 +55,7 @@ class AllocatorOptions:
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if given is not None and given < large:
-                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) up")
+                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) and up")
 
     @classmethod
     def parse(cls, text: str) -> AllocatorOptions:
@@ -78,7 +78,7 @@ class AllocatorOptions:
             elif name != "backend":
                 raise choice_error("allocator option", name, (*MODELLED, "backend", *NOT_MODELLED))
             elif value != "native":
-                raise UnsupportedError(f"The allocator of backend:{value} is not modelled; backend:native is")
+                raise UnsupportedError(f"backend:{value} is not modelled; accepted: backend:native")
         return cls(**fields, ignored=tuple(ignored))  # type: ignore[arg-type]
 
     @classmethod
@@ -133,7 +133,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
     while position < len(bare):
         match = PAIR.match(bare, position)
         if match is None:
-            raise InputError(f"The allocator options are {describe(text)}; accepted: name:value,name:value")
+            raise InputError(f"allocator options are {describe(text)}; accepted: name:value,name:value")
         yield match[1], match[2]
         position = match.end()
 

@@ -249,7 +249,7 @@ class ExpandableSegments:
                 block = block.following
             if room >= size:
                 return first
-        raise AssertionError("an expandable segment has no end")
+        raise AssertionError("an expandable segment has no upper limit")
 
     def _segment(self, pool: Pool) -> Block:
         address = -(-self.next_address // pool.page) * pool.page

@@ -52,12 +52,12 @@ class BatchSizeLimit:
     @property
     def _found(self) -> str:
         if not self.batch_size:
-            return f"Not even a batch of 1 fits: {mebibytes(self.missing_bytes)} MB are missing"
+            return f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short"
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; "
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
-            f"most is held by {self.held_by or 'the root'}"
+            f"{self.held_by or 'the root'} holds the most"
         )
 
     @property

@@ -213,7 +213,7 @@ def room_for_tensors(memory: int | str, backend: str, with_libraries: bool = Tru
     card = named_gpu(memory)
     if card is not None and backend != "cuda":
         raise InputError(
-            f"memory is {describe(memory)}, a card, and the step is one on the {backend.upper()}; accepted: bytes, or "
+            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; accepted: bytes, or "
             f"an estimate with gpu={describe(card.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)

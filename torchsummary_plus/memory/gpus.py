@@ -90,9 +90,9 @@ def register_gpu(gpu: GPU) -> GPU:
     >>> del GPUS["Example 9000"]
     """
     if _spellings(gpu) in map(_spellings, GPUS.values()):
-        raise InputError(f"The GPU {describe(gpu.name)} is registered already")
+        raise InputError(f"GPU {describe(gpu.name)} is already registered")
     if gpu.architecture not in ARCHITECTURES:
-        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
+        raise InputError(f"architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
     GPUS[gpu.name] = gpu
     return gpu
 
@@ -111,10 +111,10 @@ def find_gpu(name: str) -> GPU:
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(found)}")
+        raise InputError(f"GPU {describe(name)} comes in several sizes; accepted: {_names(found)}")
     near = _near(name)
     raise InputError(
-        f"unknown GPU {describe(name)}; near names: {_names(near)}"
+        f"unknown GPU {describe(name)}; similar names: {_names(near)}"
         if near
         else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
     )
@@ -155,7 +155,7 @@ def parse_memory(value: int | str) -> int:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(
             f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
-            "or the name of a GPU" + (f"; near names: {_names(near)}" if near else "")
+            "or the name of a GPU" + (f"; similar names: {_names(near)}" if near else "")
         )
     return nbytes
 

@@ -63,8 +63,8 @@ class RankKernels(StepKernels):
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             if func._schema.name in _POINT_TO_POINT:
                 raise UnsupportedError(
-                    f"{func._schema.name}: tensors from one rank to another, as pipeline schedules send them, are not "
-                    "covered; estimate the module of each stage by itself"
+                    f"{func._schema.name}: point-to-point communication, as in pipeline schedules, is not supported; "
+                    "estimate the module of each stage separately"
                 )
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:

@@ -79,7 +79,7 @@ def in_world(rank: Rank) -> Iterator[None]:
     that begins or ends its process group inside does neither: the world is there. No port is opened.
     """
     if not dist.is_available():
-        raise UnsupportedError("this torch is built without torch.distributed; world_size needs a build that has it")
+        raise UnsupportedError("world_size needs torch.distributed, which this build of torch lacks")
     with _registries_aside(), _environment(rank.environment()), _begun_already():
         _begin(rank)
         try:

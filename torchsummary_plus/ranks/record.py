@@ -126,7 +126,7 @@ class Ranked:
         except Exception as error:
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
-            raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+            raise InputError(f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module")
         _check_covered(model)
         kernels.building = False
         gc.collect()
@@ -136,8 +136,8 @@ class Ranked:
 
 _NO_ACCELERATOR = "Cannot access accelerator device"
 _DTENSORS_ON_CUDA = (
-    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the "
-    "mesh with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
+    "a CPU build of torch cannot estimate DTensor gradients (tensor parallelism) on CUDA; create the mesh with "
+    "init_device_mesh('cpu', ...) and omit gpu=: the tensors are the same, the scratch memory is the CPU's"
 )
 """The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
 
@@ -150,4 +150,4 @@ def _check_covered(model: nn.Module) -> None:
     for module in model.modules():
         cure = _NOT_COVERED.get(type(module).__name__)
         if cure is not None:
-            raise UnsupportedError(f"{type(module).__name__} is not covered yet; use {cure}, which is")
+            raise UnsupportedError(f"{type(module).__name__} is not supported yet; use {cure} instead")

@@ -59,5 +59,5 @@ def _shorter(*given: Any) -> Any:
 
 
 def _limits(iterations: int, evaluations: int, by_search: bool) -> str:
-    limits = f"iterates until a limit (max_iter {iterations}, max_eval {evaluations}), whatever its tolerances"
-    return f"{limits}; each line search accepts its first point" if by_search else limits
+    limits = f"assumed to run to its limits (max_iter {iterations}, max_eval {evaluations}) without converging"
+    return f"{limits}; each line search is assumed to accept its first point" if by_search else limits

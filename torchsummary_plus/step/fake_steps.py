@@ -154,18 +154,18 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     """The log where no fake step can be made: on a card that of the CPU, there of a real one; or else the error."""
     if is_sharded(error.original):
         raise error from error.__cause__
-    why = f"no fake step could be made ({str(error).splitlines()[0]})"
+    why = f"the step cannot run on fake tensors ({str(error).splitlines()[0]})"
     if task.device.type == "cuda":
         try:
             log = _recorded(replace(task, device=CPU, guesses=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
-        return replace(log, in_blocks=False, assumptions=(f"the kernels are those of the CPU: {why}", *log.assumptions))
+        return replace(log, in_blocks=False, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
     real = task.real or rehearse_step(task.tree, task.example, task.step)
     if real.journal is None:
         raise told_of_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = measured_step(task.tree, task.example, task.step, real)
-    return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
+    return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
 
 
 def _record(task: _Task) -> MemoryLog:

@@ -353,7 +353,7 @@ class Ledger(Listener):
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
-        assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)
+        assumptions += tuple(f"{name}, {count} times: scratch memory measured on zeros" for name, count in tried)
         assumptions += self.workspaces.cudnn.assumptions()
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]

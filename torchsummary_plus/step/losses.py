@@ -174,8 +174,8 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         raise InputError(f"loss is {describe(loss)}; accepted: None, a name of {', '.join(LOSSES)}, or a callable")
     if given is None and _needs_targets(loss):
         raise InputError(
-            f"loss {name} takes an output and targets, and targets were not given; accepted: targets= a tensor, a size "
-            "without the batch axis, (size, dtype), or a list or dict of such"
+            f"loss {name} takes an output and targets, but no targets were given; accepted: targets= a tensor, a size "
+            "without the batch axis, (size, dtype), or a list or dict of these"
         )
     return Loss(name, loss, given)
 
@@ -229,7 +229,7 @@ def _given(targets: Any) -> Any:
         return type(targets)(map(_given, targets))
     raise InputError(
         f"targets hold {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
-        "list, tuple or dict of such"
+        "list, tuple or dict of these"
     )
 
 
@@ -243,7 +243,7 @@ def prediction(output: Any) -> Tensor:
     for tensor in all_tensors(output):
         if tensor.is_floating_point() and tensor.requires_grad:
             return tensor
-    raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+    raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
 
 
 def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> bool:

@@ -68,9 +68,9 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that cannot run on a device as it is."""
     if not is_complete(tree.modules):
-        raise InputError("the model has tensors on meta: it has no values to run with, and can only be predicted")
+        raise InputError("the model has meta tensors and cannot run; use estimate_memory")
     if tree.device() != device:
-        raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
+        raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _missed(
         return ()
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
-    return () if own == seen else (f"the allocator's own peak is {own:,} bytes, where the profile saw {seen:,}",)
+    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, the profile {seen:,}",)
 
 
 class RealSteps(Steps):

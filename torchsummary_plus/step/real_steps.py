@@ -84,7 +84,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             with watch, Unrolled():
                 steps.run(args, kwargs, exchange)
     except (TooLongError, TooLargeError) as error:
-        return RealStep(Rehearsal({}, f"a real step was given up: {error}"))
+        return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
     except Exception as error:
         return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
     finally:

@@ -335,7 +335,7 @@ def default_loss(output: Any) -> Tensor:
         return own
     found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not found:
-        raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+        raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
     total = found[0].sum()
     for tensor in found[1:]:
         total = total + tensor.sum()

@@ -81,8 +81,8 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
         node = waiting.pop()
         if node.name() == _ACCUMULATES and _has_stream(node):
             raise UnsupportedError(
-                "a leaf that the step itself makes needs a card here, as this torch is built for CUDA; "
-                "a CPU build of torch estimates it without one"
+                "a CUDA build of torch needs a GPU for a leaf tensor that the step creates; "
+                "a CPU build estimates the step without one"
             )
         following = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= following

@@ -34,11 +34,11 @@ class Asked(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
-REHEARSED = "sizes as in a real"
-MOST = "taken to give as much as it can"
-VALUE = "value as in a real"
-TAKEN = "value taken to be"
-ZEROS = "sizes as on zeros"
+REHEARSED = "sizes taken from a real"
+MOST = "assumed to return its maximum size"
+VALUE = "value taken from a real"
+TAKEN = "value assumed to be"
+ZEROS = "sizes computed on zeros"
 
 aten = torch.ops.aten
 

@@ -33,7 +33,7 @@ LONGEST_STEP = 10**11
 MOST_INPUT_BYTES = 1 << 30
 """Bytes of real inputs beyond which there is no rehearsal."""
 
-WITHOUT_VALUES = "the model is on meta and has no values"
+WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
 class TooLongError(Exception):

@@ -129,7 +129,7 @@ class _Runner:
         try:
             two = self.auto(2)
         except ForwardError as error:
-            error.input_shapes += " (the pass runs a batch of 2)"
+            error.input_shapes += " (run with a batch of 2)"
             return self._fixed(1, error)
         try:
             three = self.auto(3)
@@ -144,7 +144,7 @@ class _Runner:
             only = self.auto(batch)
         except ForwardError:
             raise failed from failed.__cause__
-        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
+        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} works"))
 
     def auto(self, batch: int) -> Trace:
         """One pass, fake or real as was asked; the real one where "auto" finds that the fake one cannot."""
@@ -227,7 +227,7 @@ class _Runner:
         except Exception as error:
             raise forward_error(error, watch, recorder.reached(self.specs)) from error
         if DataDependentError.count != refusals:
-            caught = DataDependentError("the forward asked for the values of a tensor, and caught the refusal")
+            caught = DataDependentError("the forward asked for a tensor's values and caught the error")
             raise forward_error(caught, watch, recorder.reached(self.specs))
         if self.tree.size() != size:
             raise GrewError

@@ -39,7 +39,7 @@ def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
         own = [_name(op) for op in ops]
         for op, name in zip(ops, own):
             if name in FORMULAS or own.count(name) > 1:
-                raise InputError(f"{name} has a formula already")
+                raise InputError(f"{name} already has a formula")
             _check_signature(formula, op, name)
         FORMULAS.update(dict.fromkeys(own, formula))
         return formula
@@ -86,7 +86,7 @@ def _check_signature(formula: Formula, op: OpOverloadPacket | str, name: str) ->
         for args, kwargs in _calls(op) if isinstance(op, OpOverloadPacket) else ():
             signature.bind(None, *args, **kwargs)
     except TypeError as error:
-        raise InputError(f"the formula of {name} is called with (result, *args, **kwargs): {error}") from error
+        raise InputError(f"the formula of {name} must accept (result, *args, **kwargs): {error}") from error
 
 
 def _calls(op: OpOverloadPacket) -> Iterator[tuple[list[Any], dict[str, Any]]]:

@@ -159,7 +159,7 @@ def _register(
     def register(formula: Formula) -> Formula:
         for operator in operators:
             if (backend, operator) in table:
-                raise ValueError(f"{operator} on {backend} has a rule already")
+                raise ValueError(f"{operator} on {backend} already has a rule")
             table[backend, operator] = Rule(formula, source, band, **traits)
         return formula
 

@@ -50,7 +50,7 @@ def rule(*names: str) -> Callable[[R], R]:
         for name in names:
             key = f"aten::{name}"
             if key in RULES:
-                raise ValueError(f"{key} has a rule already")
+                raise ValueError(f"{key} already has a rule")
             RULES[key] = function
         return function
 

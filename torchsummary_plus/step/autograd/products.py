@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NO_ZERO = "taken to have no element that is 0"
+NO_ZERO = "assumed to contain no zeros"
 
 _FUNCTIONS = {torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"}
 

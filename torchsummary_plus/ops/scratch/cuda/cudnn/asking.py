@@ -29,7 +29,7 @@ class Cudnn:
         """Why it is not asked at all; "" where it is."""
         self.has_driver = not self.why and capability_of(0) is not None
         if how == ASK and self.why:
-            raise InputError(f"cudnn is 'ask', and {self.why}; accepted: 'auto', 'rule'")
+            raise InputError(f"cudnn is 'ask', but {self.why}; accepted: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
         """The same for another pass, in which no convolution has run yet."""
@@ -73,10 +73,10 @@ class Cudnn:
 
     def assumptions(self) -> tuple[str, ...]:
         """What an estimate rests on beside the answers themselves."""
-        said = [f"cuDNN's workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
+        said = [f"cuDNN workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
         if self.asked and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
-            said.append(f"cuDNN {version} was asked for a {self.card.name} by the figures of a {self.card.like}")
+            said.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
         return tuple(said)
 
 
@@ -84,7 +84,7 @@ def _why_not(card: Card | None, how: str) -> str:
     if how == RULE:
         return 'cudnn="rule"'
     if card is None:
-        return "no card is known that it could be asked for"
+        return "no device properties are known for this GPU"
     try:
         cudnn_library()
     except CudnnError as error:

@@ -127,4 +127,4 @@ class Descriptor:
 def check(status: int, what: object) -> None:
     """Raise :class:`CudnnError` for a status that is not success."""
     if status:
-        raise CudnnError(f"cuDNN answers {status} ({what})")
+        raise CudnnError(f"cuDNN returned status {status} ({what})")

@@ -93,5 +93,5 @@ def plans(question: Question, card: Card, settings: Settings) -> Plans:
     if settings.benchmark or 0 not in listed:
         fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
     if not listed and not fallback:
-        raise CudnnError("cuDNN names no plan that torch would run")
+        raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)

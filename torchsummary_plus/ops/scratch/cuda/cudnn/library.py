@@ -33,14 +33,14 @@ def cudnn_library() -> ctypes.CDLL:
     """cuDNN loaded. Raises :class:`CudnnError` where there is none, or one that needs a card."""
     path = cudnn_path()
     if path is None:
-        raise CudnnError("torch is a build without CUDA" if torch.version.cuda is None else "torch brings no cuDNN")
+        raise CudnnError("this torch is a CPU build" if torch.version.cuda is None else "this torch has no cuDNN")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise CudnnError(f"{path.name} cannot be loaded: {error}") from error
     library.cudnnGetVersion.restype = ctypes.c_size_t
     if library.cudnnGetVersion() < OLDEST:
-        raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be asked without a card; 9.8 can")
+        raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be queried without a GPU; 9.8 can")
     return library
 
 
