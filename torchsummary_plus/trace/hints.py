@@ -1,4 +1,4 @@
-"""A failed forward -> a ForwardError that says where, on what, and what usually cures it."""
+"""A failed forward -> a ForwardError that says where, on which shapes, and what usually fixes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .passes import Frame, Pass, failed_frame
 
 
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
-    """The error of a pass as the user should read it.
+    """Return a pass's error as the user should read it.
 
-    ``reached`` are the calls that had finished, ``no_values`` why there was no real forward to ask for values.
+    ``reached`` lists the calls that had finished; ``no_values`` says why no real forward could supply values.
     """
     frame = failed_frame(error)
     while frame is not None and frame.module is None:
@@ -37,18 +37,18 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 
 
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
-    """The error of what a step does outside the model's forward; ``owner`` is the number of the module it is for."""
+    """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
     return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
 
 
 def is_told_by(real: BaseException, error: ForwardError | StepError) -> bool:
-    """Whether an error says what the exception of a real step does."""
+    """Whether an error has the same text as a real step's exception."""
     return error.original == _text(real)
 
 
 def told_of_real_step(error: ForwardError | StepError, real: BaseException | None, failure: str) -> SummaryError:
-    """The error of a fake step, with what the real one does: it failed with ``real``, or there was none, told why."""
+    """Add how a real step went to a fake step's error: it failed with ``real``, or did not run (``failure``)."""
     if error.hint or (real is not None and is_told_by(real, error)):
         return error
     if real is not None:
@@ -79,7 +79,7 @@ def _key_hint(error: BaseException) -> str:
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
-    """What usually cures such a failure; "" where nothing is known."""
+    """Return what usually fixes such a failure, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
     if tensor is not None and tensor.is_nested:
         tensor = None
@@ -142,7 +142,7 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
 
 
 def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
-    """Whether too much reaches a layer since the model's input has a batch axis by habit; or too little, since none."""
+    """Return a hint if the input seems to have a superfluous batch axis, or to lack one; else ""."""
     while frame.outer is not None:
         frame = frame.outer
     given = first_tensor((frame.args, frame.kwargs))
@@ -160,7 +160,7 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
 
 
 def _conv_rank(module: nn.Module) -> int | None:
-    """The number of spatial axes that a convolution, pooling or normalisation layer works on."""
+    """Return the number of spatial axes of a convolution, pooling or normalisation layer."""
     found = re.search(r"([123])d$", type(module).__name__)
     return int(found.group(1)) if found and not type(module).__name__.startswith("BatchNorm1d") else None
 
@@ -178,7 +178,7 @@ def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
 
 
 def is_sharded(message: str) -> bool:
-    """Whether an error is of a model sharded over processes, of which one process alone knows no step."""
+    """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
     return re.search(r"no fake tensor .* of class (FlatParameter|DTensor)\b", message) is not None
 
 
