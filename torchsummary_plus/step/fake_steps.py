@@ -1,4 +1,4 @@
-"""A model's training or inference steps -> their memory events, on fake tensors; the model as it was."""
+"""A model's training or inference steps -> their memory events on fake tensors; the model is restored."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from .workspace import AMPERE, Capability
 
 @dataclass(frozen=True)
 class _Task:
-    """What to record: a model's steps on an example, on a device, and what real passes told if there were any.
+    """What to record: a model's steps on an example and a device, and the answers of real passes so far.
 
-    ``guesses`` answer what they did not, once there is none left to ask.
+    ``guesses`` answer the rest once no real pass is left to ask.
     """
 
     tree: ModuleTree
@@ -57,7 +57,7 @@ class _Task:
 
 
 class _NeedsValuesError(Exception):
-    """An operator asked for what only values tell, in a forward or ``outside``, and no real pass has told it yet."""
+    """An operator depends on values, in a forward or ``outside``, that no real pass has supplied yet."""
 
     def __init__(self, outside: bool) -> None:
         super().__init__()
@@ -73,16 +73,16 @@ def record_step(
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
 ) -> MemoryLog:
-    """The memory events of a model's steps on fake tensors. The model is as it was.
+    """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
 
-    ``capability`` is that of the GPU which is asked about: None for the one that is here, or an A100 without one.
-    ``cudnn`` is what tells the workspaces of its convolutions; without it they are those of a table.
+    ``capability`` is the compute capability to assume; None means the installed GPU's, or an A100's without one.
+    ``cudnn`` supplies the workspaces of convolutions; without it they come from a table.
 
-    The first run of an operator may import parts of torch, whose frames keep its tensors alive for a while; then the
-    step is recorded once more. So it is with integers for a sized input that reaches an embedding, with a copy of a
-    model that takes shape in its first forward, and with what a real forward or step tells where operators ask for
-    values. Where no fake step can be made, the log is that of a real one.
-    Raises :class:`ForwardError`, and :class:`StepError` for what fails outside the forward.
+    The step is recorded again after the first run of an operator imported parts of torch, whose frames keep tensors
+    alive; with integers for a sized input that reaches an embedding; with a copy of a model whose lazy parameters took
+    shape; and with the answers of a real forward or step where operators ask for values. If the step cannot run on
+    fakes, the log is that of a real step.
+    Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with LOCK:
         tree = ModuleTree(unwrapped(model))
@@ -94,7 +94,7 @@ def record_step(
 
 
 def _recorded(task: _Task) -> MemoryLog:
-    """The log of a task, which learns from each attempt what the next one has to know."""
+    """Record a task, repeating it with what each attempt found out."""
     first: ForwardError | StepError | None = None
     while True:
         try:
@@ -116,7 +116,7 @@ def _recorded(task: _Task) -> MemoryLog:
 
 
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
-    """The log with those of other guesses, as far as these get a step to its end."""
+    """Merge the logs of alternative guesses under which the step completes."""
     others = []
     for guesses in [] if task.guesses is None else task.guesses.alternatives():
         with suppress(SummaryError, GrewError, NeedsIntegerError):
@@ -125,13 +125,13 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
 
 
 def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
-    """Whether a real step on the user's own data has failed with the same."""
+    """Whether a real step on the user's own data failed with the same error."""
     real = None if task.real is None else task.real.error
     return task.example.is_data and real is not None and is_told_by(real, error)
 
 
 def _rehearsed(task: _Task, outside: bool) -> _Task:
-    """The task with what a real forward tells; a whole step where that was not all, or something asks outside of it."""
+    """Add a real forward's answers to the task; a whole step's if those were not enough or something asks outside."""
     step = task.step
     if task.rehearsal is None and not outside:
         found = _real_forward(task)
@@ -143,7 +143,7 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
 
 
 def _real_forward(task: _Task) -> Rehearsal:
-    """A real forward, on copies of what the model's code reaches beside the model."""
+    """Run a real forward on copies of the tensors that the model's code reaches besides the model."""
     outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
     with outside.kept(), exchanging() as exchange:
         outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
@@ -151,7 +151,7 @@ def _real_forward(task: _Task) -> Rehearsal:
 
 
 def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
-    """The log where no fake step can be made: on a card that of the CPU, there of a real one; or else the error."""
+    """Return the log if the step cannot run on fakes: the CPU's for a GPU, a real step's for the CPU; or raise."""
     if is_sharded(error.original):
         raise error from error.__cause__
     why = f"the step cannot run on fake tensors ({str(error).splitlines()[0]})"
@@ -233,5 +233,5 @@ def _record(task: _Task) -> MemoryLog:
 
 
 def placed(device: torch.device) -> torch.device:
-    """A device with its index."""
+    """Return the device with its index."""
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device

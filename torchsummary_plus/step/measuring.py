@@ -1,4 +1,4 @@
-"""A model's training or inference steps for real, on its own device -> their memory events as the profiler saw them."""
+"""A model's training or inference steps, run for real on its own device -> memory events from torch's profiler."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from .runner import Held, Step, Steps, tensors_in, with_loss
 
 
 def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
-    """The memory events of a model's steps run for real, on copies of its tensors. The model is as it was.
+    """Return the memory events of real steps on copies of the model's tensors. The model is left unchanged.
 
-    On CUDA also the bytes that the caching allocator has reserved for them at most.
-    Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
+    On CUDA, also return the most bytes that the caching allocator reserved for them.
+    Raises :class:`InputError` if the model is on another device, :class:`ForwardError` and :class:`StepError`.
     """
     example = _settled(model, example, step)
     with LOCK:
@@ -54,7 +54,7 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
 
 
 def _reserved(device: torch.device, afresh: bool = False) -> int | None:
-    """The most that CUDA's caching allocator has reserved, counted ``afresh`` from now on; None of another device."""
+    """Return the CUDA allocator's peak of reserved bytes, reset first if ``afresh``; None on other devices."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -75,7 +75,7 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 
 @contextmanager
 def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Held]]]:
-    """While it holds, copies are what the tensors of a model and those that its steps reach are; gives the latter."""
+    """Replace the tensors of a model and its steps by copies; yield the copies of those besides the model's."""
     outside = Outside(tree, step)
     with (
         outside.kept(),
@@ -98,7 +98,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
 def profiled(
     tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Held]
 ) -> MemoryLog:
-    """The memory events of the steps of a model, whose tensors are copies already, as torch's profiler sees them."""
+    """Run steps whose tensors are already copies, and return the memory events from torch's profiler."""
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
@@ -144,7 +144,7 @@ def profiled(
 def _missed(
     reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
 ) -> tuple[str, ...]:
-    """What to say where the allocator's own peak is not that of the changes that were read."""
+    """Return a note if the allocator's own peak differs from the profile's."""
     if history.peak_bytes is None:
         return ()
     own = history.peak_bytes + sum(block for _, _, block in before)
@@ -153,7 +153,7 @@ def _missed(
 
 
 class RealSteps(Steps):
-    """Steps that are run for real; what they tell is written between the profiler's events."""
+    """Steps run for real, whose phases are marked between the profiler's events."""
 
     def __init__(
         self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Held]
@@ -163,7 +163,7 @@ class RealSteps(Steps):
         self.exchange = exchange
 
     def run(self, args: object, kwargs: object) -> None:
-        """Run the steps; what a loop holds between two of them is there at the end."""
+        """Run the steps; what a loop holds between two steps is live at the end."""
         self._hold_what_is_there(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.exchange.give_hooks()
@@ -173,7 +173,7 @@ class RealSteps(Steps):
 
 
 def _settled(model: nn.Module, example: Example, step: Step) -> Example:
-    """The example with integers where a sized input of no dtype turns out to reach an embedding."""
+    """Return the example with integers for sized inputs without a dtype that reach an embedding."""
     undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
     if not undecided:
         return example
