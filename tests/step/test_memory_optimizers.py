@@ -162,7 +162,7 @@ def test_lbfgs_that_searches_along_lines(iterations: int) -> None:
     )
     least, most = predicted.peak_range
     assert least <= measured.peak_bytes <= most
-    assert any("each line search accepts its first point" in note for note in predicted.assumptions)
+    assert any("each line search is assumed to accept its first point" in note for note in predicted.assumptions)
 
 
 def test_lbfgs_by_its_name_and_one_that_has_converged() -> None:
