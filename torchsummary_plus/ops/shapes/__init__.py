@@ -1,7 +1,7 @@
 """Closed-form result rules for operators of common models, used instead of running a meta kernel.
 
 Most meta kernels are written in Python, slow, and import torch's compiler stack on first use. A rule reads only shapes,
-strides and dtypes, agrees with the meta kernel wherever it answers (``tests/ops/test_rules.py``), and declines the rest.
+strides and dtypes, agrees with the meta kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
 """
 
 from __future__ import annotations
