@@ -1,4 +1,4 @@
-"""The model summary that PyTorch users keep: the table everybody knows, with numbers that are right."""
+"""Model summaries for PyTorch, and the peak memory of a step, predicted without a GPU."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ _HOMES = {
     "summary": "api.table",
     "summary_string": "api.table",
 }
-"""The module each public name lives in, imported when the name is first asked for: `import torch` stays as it was."""
+"""The module of each public name, imported on first use: importing the package adds little to `import torch`."""
 
 __all__ = [*_HOMES, "__version__"]
 

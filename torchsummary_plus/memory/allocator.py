@@ -161,7 +161,7 @@ class CpuAllocator:
         self._live: dict[int, int] = {}
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """Allocate and return 0, or return by how many bytes the limit is too low; raises InputError for a live block."""
+        """Allocate and return 0, or return how much too low the limit is; raises InputError for a live block."""
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         total = self.allocated_bytes + nbytes
@@ -203,7 +203,7 @@ class CachingAllocator:
         self._live: dict[int, Block] = {}
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """Return 0 if allocated; else empty the cache, allocate nothing, and return by how much the limit is too low."""
+        """Allocate and return 0; else empty the cache and return how many bytes too low the limit is."""
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         size = self.options.rounded(nbytes)
