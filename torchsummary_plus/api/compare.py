@@ -28,10 +28,10 @@ from .table import summary
 OPTIONS = tuple(
     name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
 )
-"""What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
+"""Options of an entry besides name and memory: the arguments of :func:`summary` that affect its figures."""
 
 TRAINING = ("optimizer", "loss", "targets", "train_step")
-"""The options of a step that are of no use to inference."""
+"""Options of a step that do not apply to inference."""
 
 
 @overload
@@ -128,12 +128,12 @@ def compare(
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
     result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
-    shared_names(result, columns)  # Columns of memory are there only where all have them.
+    shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 
 
 def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
-    """Steps that were predicted or measured, side by side."""
+    """Compare predicted or measured steps."""
     for estimate in estimates:
         if not isinstance(estimate, MemoryEstimate):
             raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates alone, or models")
@@ -144,7 +144,7 @@ def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepCompari
 
 
 def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
-    """A name for each entry: the one given, else its ``own``, numbered where several share it."""
+    """Return a name per entry: the given one, else its ``own``, numbered if several share it."""
     if names is not None:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
             raise InputError(f"names are {describe(names)}; accepted: {len(own)} different ones")
@@ -158,7 +158,7 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
 
 
 def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | None) -> Entry:
-    """What is compared of a model, a summary, or a dict of options over the common ones; its name is not final."""
+    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
     if isinstance(given, ModelSummary):
         return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
     own = dict(given) if isinstance(given, Mapping) else {"model": given}
@@ -181,12 +181,12 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
 
 
 def _report(result: ModelSummary) -> Report:
-    """The numbers of a summary without the way it is shown."""
+    """Return the figures of a summary without its default view."""
     return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
 
 
 def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options of a step: later ones go before earlier ones. None where none is asked for."""
+    """Merge the options of a step, later ones first; None if there are none."""
     if all(memory is None for memory in memories):
         return None
     options: dict[str, Any] = {"mode": "train"}
@@ -201,7 +201,7 @@ def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _peaks_of(result: ModelSummary) -> StepPeaks | None:
-    """What a summary that was made before tells of its step."""
+    """Return the peaks of an existing summary, if it has an estimate."""
     if result.memory is None:
         return None
     info, peak = result.memory.info, result.memory.peak_bytes
@@ -212,9 +212,9 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
 def _peaks(
     model: Any, done: ModelSummary, options: Mapping[str, Any], step: Mapping[str, Any], gpu: Any
 ) -> StepPeaks | None:
-    """The peaks of a training and of an inference step, and the largest batch that fits in ``gpu``."""
+    """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
     found = _peaks_of(done)
-    assert found is not None  # The summary was asked for it.
+    assert found is not None  # The summary was asked for an estimate.
     given = {name: options[name] for name in ("device", "dtypes", "input_data")}
     if step["mode"] == "train":
         forward = {

@@ -66,7 +66,7 @@ class StepOptions:
         return None if self.gpu is None else find_gpu(self.gpu)
 
     def asker(self, device: torch.device) -> Cudnn:
-        """cuDNN for the card that was named, else for the one that is here. Raises :class:`InputError`."""
+        """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
         if self.cudnn not in HOW:
             raise choice_error("cudnn", self.cudnn, HOW)
         if device.type != "cuda":
@@ -100,7 +100,7 @@ class StepOptions:
 
 
 def figures_of(gpu: GPU) -> Card | None:
-    """A card as cuDNN sees it; None where no card of its kind is known.
+    """Return a GPU's properties as cuDNN sees them; None if no similar GPU is known.
 
     >>> figures_of(find_gpu("RTX 3080")).like, figures_of(find_gpu("RTX 3080")).multiprocessors
     ('NVIDIA GeForce RTX 3090', 68)

@@ -16,8 +16,8 @@ def is_proportional(two: Trace, three: Trace) -> bool:
 def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
     """Extrapolate the trace of a batch of 1 from those of 2 and 3 (and 4 if multiply-adds are not proportional).
 
-    An axis of length a + c*b becomes a + c, and counts as a batch axis unless c is 0. Multiply-adds are taken to be at
-    most quadratic in the batch. If the calls depend on the batch size, the trace at batch 2 is returned as it is.
+    An axis of length a + c*b becomes a + c, and counts as a batch axis unless c is 0. Multiply-adds are assumed to be
+    at most quadratic in the batch. If the calls depend on the batch size, the trace at batch 2 is returned as it is.
     """
     traces = [two, three, *([four] if four is not None else [])]
     if any(not _alike(two, other) for other in traces[1:]):

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
-    from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .memory_estimate import MemoryEstimate  # Imported here: a plain table starts faster without it.
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
-"""What a report shows of each layer, unless the summary was made with columns."""
+"""A report's columns for each layer, unless the summary has its own."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class View:
     def with_look(
         self, columns: Columns, depth: Depth, style: str | None
     ) -> tuple[str, int | None, Iterable[str] | None]:
-        """Style, depth and columns as they are asked for, and as they are here where they are not."""
+        """Replace style, depth and columns by those given."""
         return (
             self.style if style is None else style,
             self.depth if isinstance(depth, EllipsisType) else depth,
@@ -89,7 +89,7 @@ class ModelSummary(Report, Views, Figures):
         return self.render(style=style, depth=depth, col_names=columns, units=units)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
+        """Return the table of the layers and, with an estimate, that of the memory at the peak."""
         table = summary_table(self, *self.view.with_look(columns, depth, style))
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
 
@@ -159,7 +159,7 @@ class ModelSummary(Report, Views, Figures):
         return self.render()
 
     def _ipython_display_(self) -> None:
-        """Nothing where a notebook's statement showed it and ends with it; else IPython shows it as it does others."""
+        """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""
         if not (takes_html() and is_echo(self)):
             raise NotImplementedError
 

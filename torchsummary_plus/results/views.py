@@ -30,7 +30,7 @@ Depth = Union[int, EllipsisType, None]
 
 
 class Look(TypedDict, total=False):
-    """What a table shows; options left out keep the result's own."""
+    """A table's look; options left out keep the result's own."""
 
     columns: Columns
     depth: Depth
@@ -39,10 +39,10 @@ class Look(TypedDict, total=False):
 
 
 class ShownLook(Look, total=False):
-    """What a table for people shows."""
+    """A look with units, for formats that people read."""
 
     units: str
-    """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+    """Sizes in "MiB" (1024 x 1024 bytes), "MB" (1,000,000) or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class Views(ABC):
     __slots__ = ()
 
     _derived: ClassVar[tuple[str, ...]] = ()
-    """What :meth:`to_json` writes beside the fields: properties that are plain data."""
+    """Properties that :meth:`to_json` adds to the fields."""
 
     _html_style: ClassVar[str | None] = "tree"
-    """The style of HTML unless it is given; None: as the result was made."""
+    """The default style of HTML; None keeps the result's own."""
 
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
@@ -145,7 +145,7 @@ class Views(ABC):
         return data_frame(self._plain(table, **look))
 
     def _plain(self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None) -> Table:
-        """A table that no unit was chosen for."""
+        """Return a table before any unit is chosen."""
         found = self._tables(columns, depth, style)
         if table not in range(len(found)):
             raise choice_error("table", table, range(len(found)))
@@ -177,7 +177,7 @@ class Views(ABC):
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:
-        """The types of fields that the class's own module does not import."""
+        """Return the field types that the class's own module does not import."""
         return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
@@ -191,7 +191,7 @@ class Views(ABC):
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
-        """A page with what :meth:`to_html` gives."""
+        """Return a page with :meth:`to_html`'s fragment."""
         from ..render.html import page
 
         look.setdefault("style", self._html_style)

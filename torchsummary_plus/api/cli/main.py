@@ -122,7 +122,7 @@ def table(arguments: argparse.Namespace) -> str:
 
 
 def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
-    """The memory of one rank's step; MODEL is its builder. Raises :class:`SummaryError`."""
+    """Return the memory of one rank's step, whose builder is MODEL. Raises :class:`SummaryError`."""
     from ...memory.gpus import named_gpu
     from ..memory import estimate_memory, max_batch_size
 
