@@ -122,7 +122,7 @@ def compare(
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
-        raise InputError(f"there are {len(models)} models; accepted: two or more")
+        raise InputError(f"the number of models is {len(models)}; accepted: 2 or more")
     entries = [_entry(model, common, memory) for model in models]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
@@ -136,9 +136,9 @@ def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepCompari
     """Compare predicted or measured steps."""
     for estimate in estimates:
         if not isinstance(estimate, MemoryEstimate):
-            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates alone, or models")
+            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: only estimates, or only models")
     if len(estimates) < 2:
-        raise InputError("there is 1 estimate; accepted: two or more")
+        raise InputError("the number of estimates is 1; accepted: 2 or more")
     own = ["measured" if one.info.measured else "predicted" for one in estimates]
     return StepComparison(tuple(_names(own, names)), tuple(estimates))
 

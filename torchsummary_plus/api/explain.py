@@ -75,7 +75,7 @@ def explain_batch(
       Largest batch in 2.00 KiB: floor((2,048 - 144 - 144) / 96) = 18
     """
     report = summary(model, input_size, dtypes=dtypes, functional=True, verbose=0)
-    if report.run.batch_size is not None:  # Another batch makes other calls.
+    if report.run.batch_size is not None:  # The calls depend on the batch size.
         report = summary(model, input_size, 1, dtypes=dtypes, functional=True, verbose=0)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     limit = max_batch_size(model, input_size, memory, dtypes=dtypes, device=device, **options) if engine else None

@@ -85,7 +85,7 @@ class StepOptions:
         device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
         if self.gpu is not None and device.type != "cuda":
             raise InputError(
-                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a card: device='cuda', "
+                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a GPU: device='cuda', "
                 "or none"
             )
         if device.type not in BACKENDS:

@@ -21,7 +21,7 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
     """
     traces = [two, three, *([four] if four is not None else [])]
     if any(not _alike(two, other) for other in traces[1:]):
-        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; another batch makes other calls"))
+        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batch sizes make other calls"))
     calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
     inputs = _open(two.inputs, three.inputs)
     return replace(two, calls=calls, inputs=inputs, run=replace(two.run, batch_size=None))

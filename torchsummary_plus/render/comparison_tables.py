@@ -135,7 +135,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if compared.changes_only:
-        notes.append(f"Alike in all, and left out: {alike:,}")
+        notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
 

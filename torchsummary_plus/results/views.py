@@ -60,7 +60,7 @@ FORMATS: dict[str, FileFormat] = {}
 def register_format(suffix: str, method: str) -> None:
     """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
     if suffix in FORMATS:
-        raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
+        raise InputError(f"the suffix {suffix} is already registered for {FORMATS[suffix].method}")
     FORMATS[suffix] = FileFormat(suffix, method)
 
 
