@@ -224,7 +224,7 @@ def test_from_tensors_to_what_the_device_shows() -> None:
 def test_what_cannot_be_compared_is_an_error() -> None:
     make, size = MODELS["mlp"]
     estimate = estimate_memory(make(), size)
-    with pytest.raises(InputError, match="accepted: only estimates, or only models"):
+    with pytest.raises(InputError, match="accepted: estimates only, or models"):
         compare(estimate, make())  # type: ignore[call-overload]
     with pytest.raises(InputError, match="two or more"):
         compare(estimate)

@@ -136,7 +136,7 @@ def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepCompari
     """Compare predicted or measured steps."""
     for estimate in estimates:
         if not isinstance(estimate, MemoryEstimate):
-            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: only estimates, or only models")
+            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates only, or models")
     if len(estimates) < 2:
         raise InputError("the number of estimates is 1; accepted: 2 or more")
     own = ["measured" if one.info.measured else "predicted" for one in estimates]
