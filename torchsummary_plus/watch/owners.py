@@ -19,7 +19,7 @@ class Owners:
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._read = (-1, -1)
 
-    def meet(self, owner: Any) -> None:
+    def add(self, owner: Any) -> None:
         """Register a module or optimizer."""
         (self._modules if isinstance(owner, nn.Module) else self._optimizers).add(owner)
 

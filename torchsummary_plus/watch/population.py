@@ -43,7 +43,7 @@ class _Ref(weakref.ref[T]):
     met: bool
 
 
-class _Roll(Generic[T]):
+class _Registry(Generic[T]):
     """Live objects, each with a number last read from it."""
 
     def __init__(self, read: Callable[[T], int]) -> None:
@@ -68,17 +68,17 @@ class _Roll(Generic[T]):
         self._by_id[id(one)] = ref
         return ref
 
-    def bury(self) -> list[_Ref[T]]:
+    def remove_dead(self) -> list[_Ref[T]]:
         """Remove the objects that have died and return their references."""
-        buried = []
+        removed = []
         while self.dead:
             ref = self.dead.popleft()
             if ref.place >= 0:
-                self.strike(ref)
-                buried.append(ref)
-        return buried
+                self.remove(ref)
+                removed.append(ref)
+        return removed
 
-    def strike(self, ref: _Ref[T]) -> None:
+    def remove(self, ref: _Ref[T]) -> None:
         """Remove one object; the last one takes its place."""
         place, last = ref.place, len(self.refs) - 1
         if self._by_id.get(self._ids[place]) is ref:
@@ -157,11 +157,11 @@ class Population:
     def __init__(self) -> None:
         self.owners = Owners()
         self._lock = threading.RLock()
-        self._alone: _Roll[torch.Tensor] = _Roll(id)
-        self._shared: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
-        self._odd: _Roll[torch.Tensor] = _Roll(id)
+        self._alone: _Registry[torch.Tensor] = _Registry(id)
+        self._shared: _Registry[torch.Tensor] = _Registry(torch.Tensor.data_ptr)
+        self._unusual: _Registry[torch.Tensor] = _Registry(id)
         self._leaves: list[weakref.ref[torch.Tensor]] = []
-        self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
+        self._storages: _Registry[torch.UntypedStorage] = _Registry(torch.UntypedStorage.nbytes)
         self._young = _Young()
         self._came: list[Holding] = []
         self._went: list[Holding] = []
@@ -173,7 +173,7 @@ class Population:
         gc.callbacks.append(self._young.around_collection)
         self._close = weakref.finalize(self, gc.callbacks.remove, self._young.around_collection)
         with self._lock:
-            self._meet(watched_objects())
+            self._add(watched_objects())
 
     def end(self) -> None:
         """Stop watching."""
@@ -186,41 +186,41 @@ class Population:
     def update(self) -> tuple[list[Holding], list[Holding]]:
         """Return what came and went since the last call; a resized storage both went and came."""
         with self._lock:
-            self._bury()
+            self._remove_dead()
             young = watched_objects(0)  # First, so that what a collection moves away from now on is included.
-            self._meet([*self._young.take(), *young])
+            self._add([*self._young.take(), *young])
             for _, tensor in self._shared.changed():
                 self._book(tensor)
-            for odd in [ref() for ref in self._odd.refs]:
-                if odd is not None:
-                    self._book_parts(odd)
+            for unusual in [ref() for ref in self._unusual.refs]:
+                if unusual is not None:
+                    self._book_parts(unusual)
             for ref, storage in self._storages.changed():
                 self._resize(ref, storage.nbytes())
-            self._bury()
+            self._remove_dead()
             came, went, self._came, self._went = self._came, self._went, [], []
             self._count(came, 1)
             self._count(went, -1)
             return came, went
 
-    def _meet(self, objects: Iterable[Any]) -> None:
+    def _add(self, objects: Iterable[Any]) -> None:
         """Register tensors, modules and optimizers; modules, optimizers and leaves first, since they name tensors."""
         found = []
         for one in objects:
             if torch.Tensor in type(one).__mro__:
                 found.append(one)
             else:
-                self.owners.meet(one)
+                self.owners.add(one)
         for tensor in found:
             if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
-                self._meet_tensor(tensor)
-        self._meet_gradients()
+                self._add_tensor(tensor)
+        self._add_gradients()
         for tensor in found:
-            self._meet_tensor(tensor)
+            self._add_tensor(tensor)
 
-    def _meet_tensor(self, tensor: torch.Tensor) -> None:
+    def _add_tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
-            if self._odd.find(tensor) is None:
-                self._odd.add(tensor)
+            if self._unusual.find(tensor) is None:
+                self._unusual.add(tensor)
                 self._book_parts(tensor)
         elif not self._knows(tensor):
             storage = self._book(tensor)
@@ -243,14 +243,14 @@ class Population:
         else:
             other = None if storage.alone is None else storage.alone()
             if storage.alone is not None and other is not None:
-                self._alone.strike(storage.alone)
+                self._alone.remove(storage.alone)
                 self._shared.add(other)
                 self._book(other)  # It may have moved to another storage since.
             storage.alone = None
             self._shared.add(tensor)
         storage.met = True
 
-    def _meet_gradients(self) -> None:
+    def _add_gradients(self) -> None:
         """Register the gradients of leaves, which only their leaves know until someone asks for them."""
         leaves = [ref() for ref in self._leaves]
         if any(leaf is None for leaf in leaves):
@@ -259,7 +259,7 @@ class Population:
             grad = None if leaf is None else leaf.grad
             if leaf is not None and grad is not None and not self._knows(grad):
                 self.owners.give_gradient(leaf, grad)
-                self._meet_tensor(grad)
+                self._add_tensor(grad)
 
     def _book_parts(self, tensor: torch.Tensor) -> None:
         """Register the parts of an unusual tensor, if it has memory of its own."""
@@ -300,15 +300,15 @@ class Population:
             storages, nbytes = self._totals.get(one.device, (0, 0))
             self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
 
-    def _bury(self) -> None:
-        for roll in (self._alone, self._shared, self._odd):
-            roll.bury()
-        for ref in self._storages.bury():
+    def _remove_dead(self) -> None:
+        for registry in (self._alone, self._shared, self._unusual):
+            registry.remove_dead()
+        for ref in self._storages.remove_dead():
             self._went.append(ref.holding)
             moved = None if ref.alone is None else ref.alone()
             if ref.alone is not None and moved is not None:
-                self._alone.strike(ref.alone)
-                self._meet_tensor(moved)
+                self._alone.remove(ref.alone)
+                self._add_tensor(moved)
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
