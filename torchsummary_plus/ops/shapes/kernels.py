@@ -29,7 +29,7 @@ from .registry import (
     is_channels_last,
     is_contiguous,
     numel,
-    preserved,
+    preserved_strides,
     sure,
 )
 
@@ -106,14 +106,14 @@ def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
 def dropout(x: Tensor, p: float, train: bool | None) -> Outs:
     """The output in the iterator's layout, and the mask in the input's."""
     sure(x.dtype in FLOATS and train and 0 < p < 1 and numel(x.shape))
-    return [result([x], x.dtype), (x.shape, preserved(x), torch.bool)]
+    return [result([x], x.dtype), (x.shape, preserved_strides(x), torch.bool)]
 
 
 @_register(KERNEL_RULES, "hardtanh _prelu_kernel")
-def kept(x: Tensor, *others: Operand) -> Out:
+def like_first(x: Tensor, *others: Operand) -> Out:
     """The result is created like the first operand (``empty_like``)."""
     sure(promoted([x, *(other for other in others if isinstance(other, Tensor))]) is x.dtype and x.dtype in FLOATS)
-    return x.shape, preserved(x), x.dtype
+    return x.shape, preserved_strides(x), x.dtype
 
 
 @_register(KERNEL_RULES, "pow.Scalar")
@@ -143,28 +143,28 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
 
 
 @_register(KERNEL_RULES, "mse_loss smooth_l1_loss")
-def loss_of_each(x: Tensor, target: Tensor, reduction: int = 1, *_: float, **__: float) -> Out:
+def loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, *_: float, **__: float) -> Out:
     """The loss per element, in the iterator's layout."""
     sure(reduction == 0)
     return _alike(x, target)
 
 
 @_register(KERNEL_RULES, "huber_loss")
-def huber_loss_of_each(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Out:
+def huber_loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Out:
     """The loss per element, in the input's layout."""
     sure(reduction == 0)
     shape, _, dtype = _alike(x, target)
-    return shape, preserved(x), dtype
+    return shape, preserved_strides(x), dtype
 
 
 @_register(KERNEL_RULES, "binary_cross_entropy_with_logits")
-def cross_entropy_of_each(
+def cross_entropy_per_element(
     x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
 ) -> Out:
     """The computation starts from one minus the target, whose layout it keeps."""
     sure(reduction == 0 and weight is pos_weight is None and x.shape == target.shape and x.dtype is target.dtype)
     sure(x.dtype in FLOATS and numel(x.shape))
-    return x.shape, preserved(target), x.dtype
+    return x.shape, preserved_strides(target), x.dtype
 
 
 @_register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")

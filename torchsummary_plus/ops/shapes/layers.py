@@ -18,7 +18,7 @@ from .registry import (
     axis_of,
     channels_last,
     contiguous,
-    densely,
+    dense_strides,
     each,
     fresh,
     in_format_of,
@@ -26,7 +26,7 @@ from .registry import (
     is_contiguous,
     is_dense,
     numel,
-    preserved,
+    preserved_strides,
     rule,
     sure,
 )
@@ -314,14 +314,14 @@ def glu(x: Tensor, dim: int = -1) -> Out:
     if is_contiguous(x):
         return fresh(shape, x.dtype)
     sure(numel(shape))
-    return shape, densely(shape, [x.stride()]), x.dtype
+    return shape, dense_strides(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")
 def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
     """The output and the boolean mask, both in the input's layout."""
     sure(x.dtype in FLOATS and train and 0 < p < 1)
-    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.bool)]
+    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.bool)]
 
 
 # Attention and recurrent layers
@@ -336,14 +336,14 @@ def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__
     sure(key.shape[0] == batch and key.shape[3] == size)
     sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
     sure(since("2.6"))  # Before, the output was in token order, as in the meta kernel.
-    return [(query.shape, preserved(query), query.dtype), sums]
+    return [(query.shape, preserved_strides(query), query.dtype), sums]
 
 
 @rule("_transformer_encoder_layer_fwd")
 def encoder_layer(source: Tensor, *_: object) -> Out:
     """The source's shape, in its layout."""
     sure(source.dim() == 3 and numel(source.shape) and source.dtype in FLOATS)
-    return source.shape, preserved(source), source.dtype
+    return source.shape, preserved_strides(source), source.dtype
 
 
 @rule("mkldnn_rnn_layer")

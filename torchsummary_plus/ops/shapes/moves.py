@@ -17,14 +17,14 @@ from .registry import (
     axis_of,
     channels_last,
     contiguous,
-    densely,
-    formatted,
+    dense_strides,
     fresh,
     is_channels_last,
     is_contiguous,
     numel,
-    preserved,
+    preserved_strides,
     rule,
+    strides_in_format,
     sure,
 )
 
@@ -87,7 +87,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
     shape, strides = [x.shape[axis] for axis in others], [x.stride()[axis] for axis in others]
     shape[first:first], strides[first:first] = picked, [0] * len(picked)
     sure(numel(shape))
-    return tuple(shape), densely(shape, [strides]), x.dtype
+    return tuple(shape), dense_strides(shape, [strides]), x.dtype
 
 
 # Moving
@@ -106,7 +106,7 @@ def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
 def flip(x: Tensor, dims: Sizes) -> Out:
     """A tensor like the input, in its layout."""
     sure(len({axis_of(dim, x.dim()) for dim in dims}) == len(dims))
-    return x.shape, preserved(x), x.dtype
+    return x.shape, preserved_strides(x), x.dtype
 
 
 @rule("repeat")
@@ -118,7 +118,7 @@ def repeat(x: Tensor, repeats: Sizes) -> Out:
 
 
 @rule("tril", "triu")
-def triangle(x: Tensor, diagonal: int = 0) -> Out:
+def triangular(x: Tensor, diagonal: int = 0) -> Out:
     """A row-major tensor like the input, which is a matrix or a batch of matrices."""
     sure(x.dim() >= 2)
     return fresh(x.shape, x.dtype)
@@ -130,7 +130,7 @@ def triangle(x: Tensor, diagonal: int = 0) -> Out:
 @rule("clone")
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Out:
     """A tensor like the input, in the memory format."""
-    return x.shape, formatted(x, memory_format), x.dtype
+    return x.shape, strides_in_format(x, memory_format), x.dtype
 
 
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")
@@ -144,7 +144,7 @@ def like(
 ) -> Out:
     """A tensor like the input, in the dtype and memory format."""
     sure(layout in (None, torch.strided))
-    return x.shape, formatted(x, memory_format), dtype or x.dtype
+    return x.shape, strides_in_format(x, memory_format), dtype or x.dtype
 
 
 @rule("rand_like", "randn_like")
@@ -175,7 +175,7 @@ def new_full(x: Tensor, size: Sizes, value: float, **options: Any) -> Out:
 
 
 @rule("zeros", "ones", "empty.memory_format", "rand", "randn")
-def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+def new_tensor(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
     """A row-major tensor of a size, by default with torch's default dtype."""
     sure(options.get("layout") in (None, torch.strided) and options.get("memory_format") is None)
     sure(all(length >= 0 for length in size))
@@ -185,13 +185,13 @@ def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) ->
 @rule("full")
 def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
     """A row-major tensor of a size, filled with a value that sets the default dtype."""
-    return made(size, dtype=dtype or dtype_of_number(value), **options)
+    return new_tensor(size, dtype=dtype or dtype_of_number(value), **options)
 
 
 @rule("scalar_tensor")
 def scalar_tensor(value: float, **options: Any) -> Out:
     """A 0-d tensor."""
-    return made((), **options)
+    return new_tensor((), **options)
 
 
 @rule("arange", "arange.start", "arange.start_step")
@@ -200,4 +200,4 @@ def arange(*numbers: int, dtype: torch.dtype | None = None, **options: Any) -> O
     sure(all(type(number) is int for number in numbers))
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     sure(step and (end - start) * step >= 0)
-    return made([-((start - end) // step)], dtype=dtype or torch.int64, **options)
+    return new_tensor([-((start - end) // step)], dtype=dtype or torch.int64, **options)

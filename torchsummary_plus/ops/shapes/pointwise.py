@@ -19,7 +19,7 @@ from .registry import (
     Shape,
     channels_last,
     contiguous,
-    densely,
+    dense_strides,
     fresh,
     is_contiguous,
     is_dense,
@@ -53,7 +53,7 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
     sure(numel(shape))
-    return densely(shape, [_stretched(tensor, shape) for tensor in tensors])
+    return dense_strides(shape, [_stretched(tensor, shape) for tensor in tensors])
 
 
 def _lies_channels_last(x: Tensor) -> bool:
@@ -203,7 +203,7 @@ _elementwise("addcmul addcdiv", "default", 3, _same_float)
 
 
 @rule("rsub.Tensor")
-def subtracted_from(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
+def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
     """The second operand minus the scaled first."""
     dtype = _kept((other, x))
     sure(dtype in FLOATS or isinstance(alpha, int))
@@ -211,7 +211,7 @@ def subtracted_from(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
-def divided(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
+def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
     """The quotient; floating-point unless a rounding mode is given."""
     return result((x, other), (_to_float if rounding_mode is None else _kept)((x, other)))
 
@@ -234,14 +234,14 @@ def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
-def clamped(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
+def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
     """The input within one or two limits, numbers or tensors."""
     given = _limits(limits, named)
     return result([x, *(limit for limit in given if isinstance(limit, Tensor))], _kept((x, *given)))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
-def clamped_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
+def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
     """The input, clamped in place."""
     given = _limits(limits, named)
     return written(x, given, _kept((x, *given)))
@@ -276,20 +276,20 @@ def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
 
 
 @rule("copy_")
-def copied_into(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
+def copy_in_place(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
     """The target, after copying the broadcast source into it."""
     return written(x, (source,), x.dtype)
 
 
 @rule("fill_.Tensor")
-def filled_from(x: Tensor, value: Tensor) -> int:
+def fill_with_tensor(x: Tensor, value: Tensor) -> int:
     """The target, filled with a 0-d tensor."""
     sure(value.dim() == 0)
     return written(x, (), x.dtype)
 
 
 @rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
-def filled(x: Tensor, *numbers: Operand, generator: object = None) -> int:
+def fill_in_place(x: Tensor, *numbers: Operand, generator: object = None) -> int:
     """The target, filled with numbers or random values; no rule for floats into integers."""
     sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
     return written(x, (), x.dtype)

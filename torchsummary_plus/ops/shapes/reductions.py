@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .registry import FLOATS, NUMBERS, Out, Outs, Shape, Sizes, axis_of, fresh, numel, preserved, rule, sure
+from .registry import FLOATS, NUMBERS, Out, Outs, Shape, Sizes, axis_of, fresh, numel, preserved_strides, rule, sure
 
 
 def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
@@ -19,7 +19,7 @@ def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
 
 
 @rule("sum", "sum.dim_IntList", "prod", "prod.dim_int")
-def total(
+def sum_of(
     x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Out:
     """The sum; integers and booleans as int64."""
@@ -66,14 +66,14 @@ def logsumexp(x: Tensor, dims: Sizes, keepdim: bool = False) -> Out:
 
 
 @rule("max", "min")
-def overall(x: Tensor) -> Out:
+def extreme_of_all(x: Tensor) -> Out:
     """The extreme of all elements; no rule for empty tensors."""
     sure(x.dtype in NUMBERS and numel(x.shape))
     return fresh((), x.dtype)
 
 
 @rule("max.dim", "min.dim")
-def best_and_where(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
+def extreme_and_index(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
     """The extremes along one axis and their indices; no rule for empty tensors."""
     sure(x.dtype in NUMBERS and numel(x.shape))
     shape = _reduced(x, dim, keepdim)
@@ -81,14 +81,14 @@ def best_and_where(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
 
 
 @rule("argmax", "argmin")
-def where_best(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
+def extreme_index(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
     """The indices of the extremes along one axis."""
     sure(x.dtype in NUMBERS and x.dtype is not torch.bool and numel(x.shape))
     return fresh(_reduced(x, dim, keepdim), torch.int64)
 
 
 @rule("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
-def whether(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False) -> Out:
+def all_or_any(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False) -> Out:
     """Booleans along the axes; no rule for uint8."""
     sure(x.dtype in NUMBERS and x.dtype is not torch.uint8 and dims != [])
     return fresh(_reduced(x, dims, keepdim), torch.bool)
@@ -115,7 +115,7 @@ def norm(x: Tensor, p: float | None, dims: Sizes, keepdim: bool = False) -> Out:
 
 
 @rule("cumsum", "cumprod")
-def cumulated(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
+def cumulative(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
     """A tensor like the input, row-major; integers and booleans as int64."""
     sure(x.dtype in NUMBERS)
     axis_of(dim, x.dim())
@@ -132,8 +132,8 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool =
 
 
 @rule("sort", "sort.stable")
-def ordered(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+def sorted_and_index(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
     """The sorted input and the indices, in the input's layout."""
     sure(x.dtype in NUMBERS)
     axis_of(dim, x.dim())
-    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.int64)]
+    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.int64)]

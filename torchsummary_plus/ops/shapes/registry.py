@@ -142,7 +142,7 @@ def in_format_of(x: Tensor, shape: Shape, dtype: torch.dtype) -> Out:
     return (shape, channels_last(shape), dtype) if is_channels_last(x) else fresh(shape, dtype)
 
 
-def densely(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
+def dense_strides(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
     """Return the strides of a new dense tensor in the operands' order of axes.
 
     ``operands`` are their strides in the broadcast shape, 0 where expanded. This is the insertion sort of
@@ -175,15 +175,15 @@ def densely(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
     return tuple(strides)
 
 
-def preserved(x: Tensor) -> Shape:
+def preserved_strides(x: Tensor) -> Shape:
     """Return the strides of a new tensor like ``x``: the same if ``x`` is dense, else in the same order of axes."""
-    return x.stride() if is_dense(x) else densely(x.shape, [x.stride()])
+    return x.stride() if is_dense(x) else dense_strides(x.shape, [x.stride()])
 
 
-def formatted(x: Tensor, memory_format: Any) -> Shape:
+def strides_in_format(x: Tensor, memory_format: Any) -> Shape:
     """Return the strides of a new tensor like ``x`` in a memory format; None preserves the format."""
     if memory_format is None or memory_format is torch.preserve_format:
-        return preserved(x)
+        return preserved_strides(x)
     if memory_format is torch.contiguous_format:
         return contiguous(x.shape)
     sure(x.dim() == (4 if memory_format is torch.channels_last else 5))
