@@ -122,7 +122,10 @@ class MemTracker(ContextDecorator):
     def _changes(self) -> tuple[list[Holding], list[Holding]]:
         """Return what came and went on the device since the last point, except what came and went in between."""
         self._live_bytes()
-        came, went = ({id(one): one for one in found if one.device == str(self.device)} for found in self._since)
+        device = str(self.device)
+        came, went = (
+            {id(holding): holding for holding in holdings if holding.device == device} for holdings in self._since
+        )
         self._since = [], []
         return [came[key] for key in came if key not in went], [went[key] for key in went if key not in came]
 
@@ -158,7 +161,7 @@ class _Watch:
 
     def modules(self) -> list[WatchedModule]:
         """Return the modules that were called, in the model's order."""
-        return [one for one in self._seen.values() if one.calls]
+        return [module for module in self._seen.values() if module.calls]
 
     def _before(self, *_: Any) -> None:
         self._open.append((self._live_bytes(), []))

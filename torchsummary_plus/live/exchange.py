@@ -147,16 +147,16 @@ def _give_back_hooks(tensor: Any, hooks: Any, late: Any) -> None:
         tensor._post_accumulate_grad_hooks = late
 
 
-def _swap(one: Any, other: Any) -> None:
+def _swap(tensor: Any, other: Any) -> None:
     """Swap two tensors; raises RuntimeError if C++ holds a weak reference to either.
 
     Autocast's cache and uncollected garbage may hold such references, so both are cleared before a second attempt.
     """
     try:
-        compat.swap_tensors(one, other)
+        compat.swap_tensors(tensor, other)
     except RuntimeError:
         torch.clear_autocast_cache()
         gc.collect()
-        compat.swap_tensors(one, other)
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = vars(other), vars(one)
+        compat.swap_tensors(tensor, other)
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = vars(other), vars(tensor)

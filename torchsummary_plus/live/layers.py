@@ -39,12 +39,12 @@ _KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary
 
 def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
     """Return the nearest class exported by ``torch.nn`` and the names of its constants."""
-    bases = [one for one in kind.__mro__ if one.__module__.startswith("torch.nn.") and one is not nn.Module]
-    exported = [one.__name__ for one in bases if getattr(nn, one.__name__, None) is one]
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("torch.nn.") and base is not nn.Module]
+    exported = [base.__name__ for base in bases if getattr(nn, base.__name__, None) is base]
     if not exported:
         return "", ()
-    declared = [name for one in bases for name in vars(one).get("__constants__", ())]
-    more = [name for one in bases for name in UNDECLARED.get(one.__name__, ())]
+    declared = [name for base in bases for name in vars(base).get("__constants__", ())]
+    more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
     return exported[0], tuple(dict.fromkeys(declared + more))
 
 

@@ -146,7 +146,7 @@ def _behind(value: Any) -> Iterator[Any]:
 @lru_cache(maxsize=4096)
 def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the global names and all other names that code uses, including nested functions."""
-    named = {one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS}
+    named = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS}
     others = set(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -27,8 +27,8 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
 
 def _wrapper(tensor: Any, change: Change) -> Any:
     held = {name: getattr(tensor, name) for name in inner_names(tensor)}
-    inner = {name: change(one) for name, one in held.items()}
-    if all(inner[name] is one for name, one in held.items()):
+    inner = {name: change(part) for name, part in held.items()}
+    if all(inner[name] is part for name, part in held.items()):
         return tensor
     if type(tensor).__module__.startswith("torch.distributed") and any(isinstance(t, Fake) for t in inner.values()):
         raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {type(tensor).__name__}")

@@ -110,7 +110,7 @@ class Search:
         if batch in self.logs:
             return self.logs[batch]
         near = self._near(batch)
-        alike = [one for one in near if scales(self.logs[near[0]], self.logs[one])]
+        alike = [traced for traced in near if scales(self.logs[near[0]], self.logs[traced])]
         return self._through(self._simplest(alike), batch)
 
     def _add(self, batch: int) -> None:
@@ -129,11 +129,11 @@ class Search:
 
     def _near(self, batch: int) -> list[int]:
         """Return the traced batches, nearest by ratio first."""
-        return sorted(self.logs, key=lambda one: max(one, batch) / min(one, batch))
+        return sorted(self.logs, key=lambda traced: max(traced, batch) / min(traced, batch))
 
     def _scales_to(self, batch: int) -> bool:
         """Whether at least two traces have a batch's events."""
-        first, *others = (self.logs[one] for one in self._near(batch))
+        first, *others = (self.logs[traced] for traced in self._near(batch))
         return any(scales(first, other) for other in others)
 
     def _simplest(self, near: list[int]) -> list[int]:
@@ -148,12 +148,12 @@ class Search:
         return near[:3] if len(near) == 3 else near[:2]
 
     def _through(self, batches: list[int], batch: int) -> MemoryLog:
-        return at_batch({one: self.logs[one] for one in batches}, batch)
+        return at_batch({traced: self.logs[traced] for traced in batches}, batch)
 
     def _seems_to_fit(self, batch: int) -> bool:
         """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
-        there, beyond = (self._spare(self.logs[one]) for one in (first, second))
+        there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
         return there + (beyond - there) * (batch - first) // (second - first) >= 0
 
 

@@ -50,8 +50,8 @@ def _lesser(specs: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], i
 def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:
     """Return the Lagrange weights for a batch, as integers over a common denominator."""
     parts = []
-    for one in batches:
-        others = [other for other in batches if other != one]
-        parts.append((prod(batch - other for other in others), prod(one - other for other in others)))
+    for node in batches:
+        others = [other for other in batches if other != node]
+        parts.append((prod(batch - other for other in others), prod(node - other for other in others)))
     over = lcm(*(below for _, below in parts))
     return [above * (over // below) for above, below in parts], over

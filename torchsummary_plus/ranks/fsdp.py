@@ -47,11 +47,11 @@ def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Cal
 
     def make(function: Any) -> Any:
         @wraps(function)
-        def called(one: Any) -> None:
-            before = getattr(one, "_unsharded_param", None)
-            function(one)
-            if one._unsharded_param is not before and one._unsharded_param.requires_grad:
-                one._unsharded_param.register_post_accumulate_grad_hook(name)
+        def called(param: Any) -> None:
+            before = getattr(param, "_unsharded_param", None)
+            function(param)
+            if param._unsharded_param is not before and param._unsharded_param.requires_grad:
+                param._unsharded_param.register_post_accumulate_grad_hook(name)
 
         return called
 

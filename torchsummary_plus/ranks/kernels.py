@@ -74,10 +74,10 @@ class RankKernels(StepKernels):
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
-        self.groups.update(one.group_name for one in map(_as_group, args) if one is not None)
+        self.groups.update(group.group_name for group in map(_as_group, args) if group is not None)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
-        results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
+        results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
 
 

@@ -104,4 +104,4 @@ class MemoryEstimate(Estimate, Views, Figures):
 
 def as_memory_estimate(estimate: Estimate) -> MemoryEstimate:
     """Return an estimate as a MemoryEstimate."""
-    return MemoryEstimate(**{one.name: getattr(estimate, one.name) for one in fields(Estimate)})
+    return MemoryEstimate(**{field.name: getattr(estimate, field.name) for field in fields(Estimate)})

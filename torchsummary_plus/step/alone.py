@@ -91,8 +91,8 @@ def _entries_of(found: Reached) -> dict[int, list[Entry]]:
 def _entries(found: Reached) -> Iterator[Entry]:
     """Yield every entry on the way, once."""
     containers: dict[int, Any] = {}
-    for one in found.mutable:
-        held = one if isinstance(one, (list, deque, dict)) else getattr(one, "__dict__", None)
+    for container in found.mutable:
+        held = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
         if isinstance(held, (list, deque, dict)):
             containers[id(held)] = held
     for container in containers.values():

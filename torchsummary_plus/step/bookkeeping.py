@@ -47,8 +47,8 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
     resize = kind.resize_
 
     def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
-        for one in {id(one): one for one in (storage, kernels.twins.of(storage))}.values():
-            resize(one, nbytes)
+        for target in {id(target): target for target in (storage, kernels.twins.of(storage))}.values():
+            resize(target, nbytes)
         ledger.resized(storage)
         return storage
 

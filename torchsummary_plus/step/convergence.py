@@ -54,7 +54,7 @@ def _shorter(*given: Any) -> Any:
 
     Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
     """
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
     return tensors[0] if len(given) == 2 and len(tensors) == 1 else min(*given)
 
 

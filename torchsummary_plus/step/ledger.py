@@ -374,7 +374,7 @@ def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> l
     Autocast's cache frees its tensors in the order of a hash of their addresses, which differs between runs.
     """
     stops = sorted(set(edges))
-    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(stops, one[0])))
+    runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
     found: list[tuple[int, int, int]] = []
     for (_, is_made, _), run in runs:
         together = [event for _, event in run]

@@ -209,7 +209,7 @@ def _needs_targets(loss: Any) -> bool:
     except (TypeError, ValueError):
         return False
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in by_place and one.default is one.empty for one in parameters) > 1
+    return sum(parameter.kind in by_place and parameter.default is parameter.empty for parameter in parameters) > 1
 
 
 def _given(targets: Any) -> Any:

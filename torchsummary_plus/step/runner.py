@@ -103,7 +103,7 @@ class Steps:
         self.outside.clear()
         for parameter, owner in self.held.values():
             self.account.hold([parameter], "parameters", owner)
-        for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:
+        for index, module in [*((OUTSIDE, module) for module in self.loss_modules), *enumerate(self.tree.modules)]:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
@@ -348,10 +348,10 @@ def default_loss(output: Any) -> Tensor:
 def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
     """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
     known = set(map(id, tree.modules))
-    return [*tree.modules, *(one for one in (step.loss.modules if step.loss else []) if id(one) not in known)]
+    return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
 
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
     """Return the parameters and buffers that modules hold themselves."""
-    held = (tensor for one in modules for tensor in (*one._parameters.values(), *one._buffers.values()))
+    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
     return [tensor for tensor in held if tensor is not None]

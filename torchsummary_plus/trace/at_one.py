@@ -34,9 +34,9 @@ def _forms(name: str, *overloads: str) -> list[int]:
 
 
 _BOTH: dict[int, Callable[[Any, Any], Any]] = {
-    one: getattr(operator, name)
+    overload: getattr(operator, name)
     for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for one in _forms(name, "Scalar", "Tensor")
+    for overload in _forms(name, "Scalar", "Tensor")
 }
 _BOTH |= dict.fromkeys([*_forms("logical_and", "default"), *_forms("bitwise_and", "Tensor")], operator.and_)
 _BOTH |= dict.fromkeys([*_forms("logical_or", "default"), *_forms("bitwise_or", "Tensor")], operator.or_)

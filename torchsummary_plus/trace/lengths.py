@@ -64,5 +64,5 @@ _NAMES: dict[Callable[..., Any], tuple[str, ...]] = {
     _ctc_backward: ("_ctc_loss_backward",),
     _by_cudnn: ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"),
 }
-_KERNELS = {id(one): kernel for kernel, names in _NAMES.items() for name in names for one in _overloads(name)}
+_KERNELS = {id(overload): kernel for kernel, names in _NAMES.items() for name in names for overload in _overloads(name)}
 """Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""

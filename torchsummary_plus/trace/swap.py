@@ -43,8 +43,8 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
         memory.keep(vars(module))
     for other in others:
         memory.keep(vars(other))
-    for one in alone:
-        memory.keep_alone(one)
+    for value in alone:
+        memory.keep_alone(value)
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted]
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]

@@ -54,18 +54,18 @@ class _Registry(Generic[T]):
         self._by_id: dict[int, _Ref[T]] = {}
         self._ids: list[int] = []
 
-    def find(self, one: T) -> _Ref[T] | None:
+    def find(self, value: T) -> _Ref[T] | None:
         """Return the reference to a registered object, or None."""
-        ref = self._by_id.get(id(one))
-        return ref if ref is not None and ref() is one else None
+        ref = self._by_id.get(id(value))
+        return ref if ref is not None and ref() is value else None
 
-    def add(self, one: T) -> _Ref[T]:
-        ref = _Ref(one, self.dead.append)
+    def add(self, value: T) -> _Ref[T]:
+        ref = _Ref(value, self.dead.append)
         ref.place = len(self.refs)
         self.refs.append(ref)
-        self.figures.append(self.read(one))
-        self._ids.append(id(one))
-        self._by_id[id(one)] = ref
+        self.figures.append(self.read(value))
+        self._ids.append(id(value))
+        self._by_id[id(value)] = ref
         return ref
 
     def remove_dead(self) -> list[_Ref[T]]:
@@ -96,11 +96,11 @@ class _Registry(Generic[T]):
         try:
             now = list(map(self.read, living))  # type: ignore[arg-type]
         except TypeError:  # Another thread has freed one since.
-            now = [before if one is None else self.read(one) for one, before in zip(living, self.figures)]
+            now = [before if value is None else self.read(value) for value, before in zip(living, self.figures)]
         if now == self.figures:
             return []
         before, self.figures = self.figures, now
-        return [(self.refs[i], one) for i, one in enumerate(living) if one is not None and now[i] != before[i]]
+        return [(self.refs[i], value) for i, value in enumerate(living) if value is not None and now[i] != before[i]]
 
 
 def _pull(column: list[Any], place: int) -> None:
@@ -144,7 +144,7 @@ class _Young:
         if self.missed:
             self.missed = False
             return watched_objects()
-        return [one for one in (self.seen.popleft()() for _ in range(len(self.seen))) if one is not None]
+        return [value for value in (self.seen.popleft()() for _ in range(len(self.seen))) if value is not None]
 
 
 class Population:
@@ -205,11 +205,11 @@ class Population:
     def _add(self, objects: Iterable[Any]) -> None:
         """Register tensors, modules and optimizers; modules, optimizers and leaves first, since they name tensors."""
         found = []
-        for one in objects:
-            if torch.Tensor in type(one).__mro__:
-                found.append(one)
+        for value in objects:
+            if torch.Tensor in type(value).__mro__:
+                found.append(value)
             else:
-                self.owners.add(one)
+                self.owners.add(value)
         for tensor in found:
             if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
                 self._add_tensor(tensor)
@@ -296,9 +296,9 @@ class Population:
         self._came.append(ref.holding)
 
     def _count(self, holdings: Iterable[Holding], sign: int) -> None:
-        for one in holdings:
-            storages, nbytes = self._totals.get(one.device, (0, 0))
-            self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
+        for holding in holdings:
+            storages, nbytes = self._totals.get(holding.device, (0, 0))
+            self._totals[holding.device] = storages + sign * bool(holding.nbytes), nbytes + sign * holding.nbytes
 
     def _remove_dead(self) -> None:
         for registry in (self._alone, self._shared, self._unusual):

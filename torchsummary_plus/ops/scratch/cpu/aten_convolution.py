@@ -83,10 +83,10 @@ def forward(call: Call) -> Phases:
         return (Phase(1, copies + (0 if call.is_plain else call.conv.batch * call.columns)),)
     if call.conv.groups == 1:
         return with_bytes(copies, _forward_alone(ready))
-    one, groups = ready.one_group, call.conv.groups
-    before = copies + copied(ready.x.part(1, groups), one.x) + (groups - 1) * one.storage
-    parts = (Phase(0, before + phase.results * one.storage + phase.nbytes) for phase in _forward_alone(one))
-    return (*parts, Phase(1, copies + groups * one.storage))
+    group, groups = ready.one_group, call.conv.groups
+    before = copies + copied(ready.x.part(1, groups), group.x) + (groups - 1) * group.storage
+    parts = (Phase(0, before + phase.results * group.storage + phase.nbytes) for phase in _forward_alone(group))
+    return (*parts, Phase(1, copies + groups * group.storage))
 
 
 def _forward_alone(call: Call) -> Phases:
@@ -110,13 +110,13 @@ def backward(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phas
     copies = call.copies_for(ready)
     if call.conv.groups == 1:
         return with_bytes(copies, _backward_alone(ready, grad, wanted))
-    one, groups = ready.one_group, call.conv.groups
+    group, groups = ready.one_group, call.conv.groups
     part = grad.part(1, groups)
     one_grad = part.contiguous(grad.suggests_last)
-    sizes = (one.conv.read, one.conv.weights, one.conv.oc * one.conv.itemsize)
+    sizes = (group.conv.read, group.conv.weights, group.conv.oc * group.conv.itemsize)
     results = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
-    before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), one.x) + (groups - 1) * sum(results)
-    inner = _backward_alone(one, one_grad, wanted)
+    before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), group.x) + (groups - 1) * sum(results)
+    inner = _backward_alone(group, one_grad, wanted)
     parts = (Phase(0, before + sum(results[: phase.results]) + phase.nbytes) for phase in inner)
     return (*parts, Phase(len(results), copies + groups * sum(results)))
 

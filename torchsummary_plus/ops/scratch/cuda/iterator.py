@@ -121,13 +121,13 @@ def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> l
 def _compare(first: int, second: int, shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> int:
     """Return 1 if the second axis belongs before the first, -1 if after, 0 if undecided."""
     for strides in (outputs, inputs):
-        one, other = strides[first], strides[second]
-        if strides is outputs and (one == 0) != (other == 0):
-            return 1 if other == 0 else -1
-        if one == 0 or other == 0:
+        a, b = strides[first], strides[second]
+        if strides is outputs and (a == 0) != (b == 0):
+            return 1 if b == 0 else -1
+        if a == 0 or b == 0:
             continue
-        if one != other:
-            return -1 if one < other else 1
+        if a != b:
+            return -1 if a < b else 1
         if shape[first] > shape[second]:
             return 1
     return 0

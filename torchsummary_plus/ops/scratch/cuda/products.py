@@ -14,27 +14,27 @@ SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
 
 @scratch("cuda", "aten::mm", source=SOURCE, band=0.0)
-def product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+def product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product."""
-    return _copies(one, other, is_readable=_is_readable)
+    return _copies(a, b, is_readable=_is_readable)
 
 
 @scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE, band=0.0)
-def added_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a matrix product with an addend."""
-    return _copies(one, other, is_readable=_is_readable)
+    return _copies(a, b, is_readable=_is_readable)
 
 
 @scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
-def batch_product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product."""
-    return _copies(one, other, is_readable=_is_readable_batch)
+    return _copies(a, b, is_readable=_is_readable_batch)
 
 
 @scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
-def added_batch_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
+def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
     """Copies of unreadable operands of a batched product with an addend."""
-    return _copies(one, other, is_readable=_is_readable_batch)
+    return _copies(a, b, is_readable=_is_readable_batch)
 
 
 def _copies(*tensors: Any, is_readable: Any) -> Course:

@@ -118,7 +118,7 @@ class Descriptor:
             self._get(attribute, Type.DESCRIPTOR, 0, count, None)
             most = count.value
         made = [Descriptor(kind) for _ in range(most)]
-        array = (ctypes.c_void_p * most)(*(one.pointer for one in made))
+        array = (ctypes.c_void_p * most)(*(descriptor.pointer for descriptor in made))
         self._get(attribute, Type.DESCRIPTOR, most, count, array)
         for unused in made[count.value :]:
             unused.close()
