@@ -67,13 +67,13 @@ def test_it_writes_a_new_file(places: list[str], tmp_path: Path, capsys: pytest.
     ("words", "told"),
     [
         (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "the number of models is 1; accepted: 2 or more"),
-        (["1,28,28"], "there are 0 models"),
+        (["1,28,28"], "the number of models is 0"),
         (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
         (
             ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
             "accepted: 'package.module:callable'",
         ),
-        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different ones"),
+        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different names"),
         (
             ["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--output", "models.docx"],
             "'.docx'; accepted: '.txt'",

@@ -148,7 +148,7 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """Return a name per entry: the given one, else its ``own``, numbered if several share it."""
     if names is not None:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
-            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different ones")
+            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different names")
         return [str(name) for name in names]
     many, met = Counter(own), Counter[str]()
     called = []

@@ -136,10 +136,10 @@ PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "
 def _has_flag(name: str) -> bool:
     """Whether Linux reports a CPU feature; False on other systems."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    return any(name in line.split() for line in told.splitlines() if line.startswith("flags"))
+    return any(name in line.split() for line in cpuinfo.splitlines() if line.startswith("flags"))
 
 
 _PROCESSOR = "/proc/cpuinfo is read instead; without it, the feature is assumed to be missing"

@@ -191,9 +191,9 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     """
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
-    told = Fake.cuda_is_guarded or device.type != "cuda"
+    reports_device = Fake.cuda_is_guarded or device.type != "cuda"
     fake: Fake = torch.Tensor._make_subclass(
-        Fake, meta, requires_grad, dispatch_device=told, device_for_backend_keys=device
+        Fake, meta, requires_grad, dispatch_device=reports_device, device_for_backend_keys=device
     )
     fake.fake_device = device
     return fake
@@ -269,17 +269,17 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
 @contextmanager
 def quiet_refusals() -> Iterator[None]:
     """Silence threads that end because a fake has no values: a real pass follows."""
-    told = threading.excepthook
+    original = threading.excepthook
 
     def tell(ended: threading.ExceptHookArgs) -> None:
         if not isinstance(ended.exc_value, DataDependentError):
-            told(ended)
+            original(ended)
 
     threading.excepthook = tell
     try:
         yield
     finally:
-        threading.excepthook = told
+        threading.excepthook = original
 
 
 @contextmanager

@@ -144,9 +144,7 @@ def _dtypes(dtypes: Any, count: int) -> list[torch.dtype | None]:
     if not isinstance(dtypes, (list, tuple)):
         return [as_dtype(dtypes)] * count
     if len(dtypes) != count:
-        raise InputError(
-            f"{len(dtypes)} dtypes for {count} inputs; accepted: one per input, or one for all of them"
-        )
+        raise InputError(f"{len(dtypes)} dtypes for {count} inputs; accepted: one per input, or one for all of them")
     return [as_dtype(dtype) for dtype in dtypes]
 
 

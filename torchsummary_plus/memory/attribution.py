@@ -48,9 +48,9 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
     born, died = lifetimes(log)
 
     def kind(number: int) -> str:
-        told = log.storages[number].kind
-        if told is not None or born[number] < 0:
-            return told or "temporaries"
+        recorded = log.storages[number].kind
+        if recorded is not None or born[number] < 0:
+            return recorded or "temporaries"
         first = log.events[born[number]][0]
         last = -1 if died[number] < 0 else log.events[died[number]][0]
         met_by_backward = log.moments[first].phase in ("forward", "end") and backwards[last] > backwards[first]
@@ -61,8 +61,8 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
 
 def kinds_of(log: MemoryLog) -> tuple[str, ...]:
     """Return the kinds in a log: all kinds of a single device, and those of a rank that occur."""
-    told = {storage.kind for storage in log.storages}
-    return (*KINDS, *(kind for kind in RANK_KINDS if kind in told))
+    recorded = {storage.kind for storage in log.storages}
+    return (*KINDS, *(kind for kind in RANK_KINDS if kind in recorded))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Search:
         return sorted(self.logs, key=lambda traced: max(traced, batch) / min(traced, batch))
 
     def _scales_to(self, batch: int) -> bool:
-        """Whether at least two traces have a batch's events."""
+        """Whether the trace nearest to a batch has the same events as another, so that both extrapolate."""
         first, *others = (self.logs[traced] for traced in self._near(batch))
         return any(scales(first, other) for other in others)
 

@@ -108,8 +108,8 @@ class Books(Steps):
         """
         if self.doing == "forward" or failed_frame(error) is not None:
             return forward_error(error, self.watch, (), values)
-        told = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
-        phase = self.ledger.phase if told else self.doing
+        names_phase = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
+        phase = self.ledger.phase if names_phase else self.doing
         node = failed_node(error)
         owner = OUTSIDE if node is None else self.ledger.made_in(node)
         return step_error(error, phase, self.tree, owner, values)

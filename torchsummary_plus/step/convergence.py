@@ -34,7 +34,7 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
         return
     module: Any = lbfgs
     group = optimizer.param_groups[0]
-    told = {name: group[name] for name in TOLERANCES}
+    tolerances = {name: group[name] for name in TOLERANCES}
     group.update(dict.fromkeys(TOLERANCES, -inf))
     by_search = group["line_search_fn"] is not None
     answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
@@ -46,7 +46,7 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     finally:
         del module.min
         ledger.assuming, answers.is_search = None, outer
-        group.update(told)
+        group.update(tolerances)
 
 
 def _shorter(*given: Any) -> Any:

@@ -146,8 +146,8 @@ def _guessed(phases: Any) -> tuple[Phase, ...]:
     """Mark the scratch of a rule for another release as a guess that may be off by as much."""
     if phases is None or isinstance(phases, int):
         return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
-    told = phases.phases if isinstance(phases, AtMost) else phases
-    return (*(phase._replace(band=1.0) for phase in told), AT_LAST)
+    known = phases.phases if isinstance(phases, AtMost) else phases
+    return (*(phase._replace(band=1.0) for phase in known), AT_LAST)
 
 
 def _reach(*values: Any) -> int:

@@ -75,8 +75,8 @@ class Answers:
 
     def recall(self, asked: Asked, number: int) -> Any:
         """Return the answer that a real forward or step got the ``number``-th time; None if it never asked."""
-        told = (self.recorded or {}).get(asked)
-        return told[number % len(told)] if told else None
+        answers = (self.recorded or {}).get(asked)
+        return answers[number % len(answers)] if answers else None
 
     def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.

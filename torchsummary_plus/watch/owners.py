@@ -28,8 +28,8 @@ class Owners:
         known = (len(self._modules), sum(len(optimizer.state) for optimizer in self._optimizers))
         if known != self._read or (isinstance(tensor, nn.Parameter) and id(tensor) not in self._names):
             self._read = known
-            for tensor, name in self._all():
-                self._give(tensor, name)
+            for owned, owned_name in self._all():
+                self._give(owned, owned_name)
         ref, name = self._names.get(id(tensor), (None, ""))
         return name if ref is not None and ref() is tensor else ""
 

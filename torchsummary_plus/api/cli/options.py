@@ -70,7 +70,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument(
         "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
     )
-    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: how its workspaces are known; auto by default")
+    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
 
 

@@ -67,8 +67,8 @@ def _attention_peak(x: Any, heads: int, mask: Any, weights: bool, averaged: bool
     scores = len(x) * heads * tokens * tokens * itemsize(x)
     peaks = [6 * own, 3 * own + scores, 5 * own + (scores if weights else 0)]
     if mask is not None:
-        told = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
-        peaks.append(3 * own + 2 * scores + told)
+        mask_bytes = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
+        peaks.append(3 * own + 2 * scores + mask_bytes)
     if weights and averaged:
         mean = scores // heads
         peaks += [4 * own + scores + mean, 4 * own + mean + scalar(x)]
