@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
+    from .api.step_options import StepOptions as StepOptions
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
     from .api.tracker import MemTracker as MemTracker
@@ -40,6 +41,7 @@ _HOMES = {
     "ModelSummary": "results.model_summary",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
+    "StepOptions": "api.step_options",
     "SummaryError": "data.errors",
     "TrackReport": "results.track_report",
     "UnsupportedError": "data.errors",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from torch import nn
 
@@ -22,13 +22,41 @@ from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, View
 from ..results.step_comparison import StepComparison
 from .memory import estimate_memory, max_batch_size
-from .step_options import MODES
+from .memory_columns import INPUTS, WORLD
+from .step_options import StepOptions, shows, step_keywords
 from .table import summary
 
-OPTIONS = tuple(
-    name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
-)
-"""Options of an entry besides name and memory: the arguments of :func:`summary` that affect its figures."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class ReadingArguments(TypedDict, total=False):
+    """The arguments of :func:`summary` that affect its figures, which an entry may override."""
+
+    input_size: Any
+    batch_size: int
+    device: Any
+    dtypes: Any
+    input_data: Any
+    mode: str
+    run: str
+    functional: bool
+
+
+class CompareArguments(ReadingArguments, total=False):
+    """The keyword arguments of a comparison of models; their defaults are those of :func:`compare`."""
+
+    names: Sequence[str] | None
+    memory: str | Mapping[str, Any] | StepOptions | None
+    style: str
+    depth: int | None
+    col_names: Iterable[str] | None
+    ratios: bool
+    changes_only: bool
+
+
+READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
+"""These arguments as parameters, with their defaults."""
 
 TRAINING = ("optimizer", "loss", "targets", "train_step")
 """Options of a step that do not apply to inference."""
@@ -40,42 +68,21 @@ def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> Step
 
 @overload
 def compare(
-    *models: nn.Module | ModelSummary | Mapping[str, Any],
-    input_size: Any = None,
-    batch_size: int = -1,
-    names: Sequence[str] | None = None,
-    memory: str | Mapping[str, Any] | None = None,
-    device: Any = None,
-    dtypes: Any = None,
-    input_data: Any = None,
-    mode: str = "same",
-    run: str = "auto",
-    functional: bool = False,
-    style: str = "torchsummary",
-    depth: int | None = None,
-    col_names: Iterable[str] | None = None,
-    ratios: bool = False,
-    changes_only: bool = False,
+    *models: nn.Module | ModelSummary | Mapping[str, Any], **options: Unpack[CompareArguments]
 ) -> Comparison: ...
 
 
+@shows(READING.values())
 def compare(
     *models: Any | ModelSummary | Mapping[str, Any],
-    input_size: Any = None,
-    batch_size: int = -1,
     names: Sequence[str] | None = None,
-    memory: str | Mapping[str, Any] | None = None,
-    device: Any = None,
-    dtypes: Any = None,
-    input_data: Any = None,
-    mode: str = "same",
-    run: str = "auto",
-    functional: bool = False,
+    memory: str | Mapping[str, Any] | StepOptions | None = None,
     style: str = "torchsummary",
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
     ratios: bool = False,
     changes_only: bool = False,
+    **reading: Unpack[ReadingArguments],
 ) -> Comparison | StepComparison:
     """Compare models: their totals with the best value marked, and their layers aligned by type and shapes.
 
@@ -109,16 +116,10 @@ def compare(
     ([46, 178], ((1, 1), (2, 2), (3, 3)))
     """
     check_layout(style, depth)
-    common = {
-        "input_size": input_size,
-        "batch_size": batch_size,
-        "device": device,
-        "dtypes": dtypes,
-        "input_data": input_data,
-        "mode": mode,
-        "run": run,
-        "functional": functional,
-    }
+    for name in reading:
+        if name not in READING:
+            raise TypeError(f"compare() got an unexpected keyword argument {name!r}")
+    common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
@@ -157,12 +158,12 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
     return called
 
 
-def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | None) -> Entry:
+def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:
     """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
     if isinstance(given, ModelSummary):
         return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
     own = dict(given) if isinstance(given, Mapping) else {"model": given}
-    accepted = ("model", "name", "memory", *(name for name in OPTIONS if name != "model"))
+    accepted = ("model", "name", "memory", *READING)
     for option in own:
         if option not in accepted:
             raise choice_error("option of an entry", option, accepted)
@@ -185,18 +186,13 @@ def _report(result: ModelSummary) -> Report:
     return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
 
 
-def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, Any] | None:
     """Merge the options of a step, later ones first; None if there are none."""
     if all(memory is None for memory in memories):
         return None
     options: dict[str, Any] = {"mode": "train"}
     for memory in memories:
-        if isinstance(memory, Mapping):
-            options.update(memory)
-        elif memory is not None:
-            options["mode"] = memory
-    if options["mode"] not in MODES:
-        raise choice_error("memory", options["mode"], [*MODES, "a dict of options of estimate_memory"])
+        options.update({} if memory is None else step_keywords(memory, also=(*INPUTS, *WORLD)))
     return options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -23,10 +23,15 @@ from ..step.fake_steps import record_step
 from ..step.measuring import measure_step
 from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
+from ..trace.run import read
 from .progress import progress_bar
-from .step_options import StepOptions, step_info
+from .step_options import StepArguments, StepOptions, step_info, takes_step_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@takes_step_arguments
 def estimate_memory(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
@@ -35,21 +40,14 @@ def estimate_memory(
     dtypes: Any = None,
     *,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
     gpu: str | None = None,
     cudnn: str = "auto",
     world_size: int | None = None,
     rank: int = 0,
     ranks: str | Sequence[int] | None = None,
     progress: bool = True,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Predict the memory of a training or inference step on fake tensors; no GPU is needed.
 
@@ -80,6 +78,7 @@ def estimate_memory(
         ranks: "all" or a list of ranks, to return the one with the highest peak (shards may be uneven, and ZeRO gives
             each rank different parameters).
         progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
+        options: the step's options as one object, to share between calls; arguments of the call override them.
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -91,12 +90,29 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
+    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    asked = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    return predicted(model, example, asked, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
+
+
+def fixed_example(input_size: Any, batch_size: int, dtypes: Any, input_data: Any) -> Example | None:
+    """Return what to call the model with, at one batch. Raises :class:`InputError`."""
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    example = make_example(input_size, batch_size, dtypes, input_data)
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
-    )
+    return make_example(input_size, batch_size, dtypes, input_data)
+
+
+def predicted(
+    model: nn.Module | ModuleTree | Callable[[], Any],
+    example: Example | None,
+    options: StepOptions,
+    *,
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: str | Sequence[int] | None = None,
+    progress: bool = True,
+) -> MemoryEstimate:
+    """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     given, found = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
         for one in _ranks(world_size, rank, ranks):
@@ -107,6 +123,7 @@ def estimate_memory(
     return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
 
 
+@takes_step_arguments
 def measure_memory(
     model: nn.Module,
     input_size: Any = None,
@@ -115,15 +132,8 @@ def measure_memory(
     dtypes: Any = None,
     *,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Run the step of :func:`estimate_memory` for real and measure its memory with torch's profiler.
 
@@ -144,20 +154,17 @@ def measure_memory(
     >>> measure_memory(net, (256,), **asked).peak_bytes == estimate_memory(net, (256,), **asked).peak_bytes
     True
     """
-    if batch_size == -1:
-        raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    example = make_example(input_size, batch_size, dtypes, input_data)
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, None, allocator
-    )
-    asked = _Asked(model, _given(example), options)
+    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
+    asked = _Asked(_a_module(model), _given(example), given)
     batch = asked.example.batch_size or 1
-    log, reserved = measure_step(model, with_batch(asked.example, batch), asked.step, asked.device)
+    log, reserved = measure_step(asked.tree, with_batch(asked.example, batch), asked.step, asked.device)
     found = asked.estimate(batch, log)
     info = replace(found.info, measured=True)
     return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
 
 
+@takes_step_arguments
 def max_batch_size(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
@@ -166,19 +173,12 @@ def max_batch_size(
     device: Any = "cuda",
     dtypes: Any = None,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
     cudnn: str = "auto",
     world_size: int | None = None,
     rank: int = 0,
     progress: bool = True,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
 ) -> BatchSizeLimit:
     """Find the largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name); no GPU is needed.
 
@@ -195,10 +195,9 @@ def max_batch_size(
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
-    )
-    asked = _asked(model, _given(example), options, world_size, rank)
+    place = None if options is not None and options.device is not None and device == "cuda" else device
+    given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
+    asked = _asked(model, _given(example), replace(given, gpu=named), world_size, rank)
 
     def room(log: MemoryLog) -> int:
         _, outside = communicator_range(log, asked.backend)
@@ -228,14 +227,11 @@ def max_batch_size(
 class _Asked:
     """A request: a model, its example and a step, on one device with one allocator."""
 
-    def __init__(self, model: nn.Module, example: Example, options: StepOptions) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-        self.model = model
+    def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
         self.step = options.step()
         self.gpu = options.card()
-        self.tree = ModuleTree(model)
+        self.tree = read(model, example)
         self.device = options.place(self.tree)
         self.backend = self.device.type
         self.options = options.allocation()
@@ -247,7 +243,7 @@ class _Asked:
         capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [_Ticks(tick, batch)]
-            return record_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)
+            return record_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
@@ -312,13 +308,19 @@ def _asked(model: Any, example: Example, options: StepOptions, world_size: int |
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
             raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
-        return _Asked(model, example, options)
+        return _Asked(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
             "the model, since the wrapping must run in that world"
         )
     return _AskedOfRank(model, example, options, world_size, rank)
+
+
+def _a_module(model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+    return model
 
 
 class _Ticks(Listener):

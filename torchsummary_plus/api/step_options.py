@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter, signature
+from typing import Any, TypedDict, TypeVar
 
 import torch
 
@@ -28,9 +29,30 @@ AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
 
 
+class StepArguments(TypedDict, total=False):
+    """The keyword arguments of a step, which all calls take alike; their defaults are those of :class:`StepOptions`."""
+
+    mode: str
+    optimizer: Any
+    loss: Any
+    targets: Any
+    autocast: Any
+    train_step: Callable[..., Any] | None
+    keep_output: bool
+    steps: int
+    allocator: str | None
+
+
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step does and where it runs; see :func:`estimate_memory` for each option."""
+    """What a step does and where it runs; see :func:`estimate_memory` for each option.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import estimate_memory
+    >>> training = StepOptions(optimizer="sgd", device="cuda")
+    >>> estimate_memory(nn.Linear(8, 8), (8,), 4, options=training).info.optimizer
+    'sgd'
+    """
 
     mode: str = "train"
     optimizer: Any = None
@@ -44,6 +66,22 @@ class StepOptions:
     gpu: str | None = None
     allocator: str | None = None
     cudnn: str = AUTO
+
+    @classmethod
+    def of(
+        cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any
+    ) -> StepOptions:
+        """Return ``base`` with the arguments that a call was given: ``step``, and ``own`` ones other than a default's.
+
+        Raises TypeError for an argument that no step has, InputError for a ``base`` of another type.
+        """
+        if not isinstance(base, cls | None):
+            raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
+        for name in step:
+            if name not in StepArguments.__annotations__:
+                raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+        options = base or cls()
+        return replace(options, **step, **{name: value for name, value in own.items() if value != getattr(cls, name)})
 
     def step(self) -> Step:
         """Return the validated step. Raises :class:`InputError`."""
@@ -97,6 +135,49 @@ class StepOptions:
         if self.allocator is None:
             return AllocatorOptions.from_environment()
         return AllocatorOptions.parse(self.allocator)
+
+
+def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:
+    """Return what ``memory=`` says as keyword arguments: those of :class:`StepOptions`, and ``also`` accepted ones.
+
+    Raises :class:`InputError` for a mode or an option that is none.
+    """
+    if isinstance(memory, StepOptions):
+        values = ((field, getattr(memory, field.name)) for field in fields(memory))
+        return {field.name: value for field, value in values if value is not field.default}
+    if not isinstance(memory, Mapping):
+        if memory not in MODES:
+            raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
+        return {"mode": memory}
+    accepted = (*(field.name for field in fields(StepOptions)), *also)
+    for name in memory:
+        if name not in accepted:
+            raise choice_error("memory option", name, accepted)
+    return dict(memory)
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def shows(parameters: Iterable[Parameter]) -> Callable[[Call], Call]:
+    """Show keyword arguments in a call's signature, in place of the ``**`` that takes them."""
+
+    def change(call: Call) -> Call:
+        *own, _ = signature(call).parameters.values()
+        keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        call.__signature__ = signature(call).replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return call
+
+    return change
+
+
+takes_step_arguments = shows(
+    [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(StepOptions)
+        if field.name in StepArguments.__annotations__
+    ]
+)
 
 
 def figures_of(gpu: GPU) -> Card | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,8 +15,11 @@ from ..render.columns import check_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, View, as_summary
 from ..trace.passes import no_collection
-from ..trace.run import Options, trace
+from ..trace.run import Options, read, trace
 from .notebook import show
+
+if TYPE_CHECKING:
+    from .step_options import StepOptions
 
 MODES = ("same", "train", "eval")
 RUNS = ("auto", "fake", "real")
@@ -36,7 +39,7 @@ def summary(
     run: str = "auto",
     style: str = "torchsummary",
     functional: bool = False,
-    memory: str | Mapping[str, Any] | None = None,
+    memory: str | Mapping[str, Any] | StepOptions | None = None,
     verbose: int = 1,
 ) -> ModelSummary:
     """Print the layer table of a model and return its numbers.
@@ -61,8 +64,8 @@ def summary(
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat) or "tree" (nested).
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
-        memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
-            memory columns; an open batch counts as 1.
+        memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
+            that step below the table, and memory columns; an open batch counts as 1.
         verbose: 0 prints nothing.
 
     Raises:
@@ -79,13 +82,16 @@ def summary(
     check_view(style, depth, names, memory is not None)
     example = make_example(input_size, batch_size, dtypes, input_data)
     with no_collection():
-        done = trace(model, example, Options(run, mode, as_device(device), functional))
+        tree = read(model, example)
+        done = trace(tree, example, Options(run, mode, as_device(device), functional))
         result = as_summary(build_report(done), View(style, depth, names))
         if memory is not None:
             from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
-            given = {"batch_size": max(1, batch_size), "device": device, "dtypes": dtypes, "input_data": input_data}
-            estimate, rows = memory_of(model, input_size, given, memory, done, result.rows)
+            inputs = {
+                "input_size": input_size, "batch_size": max(1, batch_size), "dtypes": dtypes, "input_data": input_data
+            }  # fmt: skip
+            estimate, rows = memory_of(tree, example, inputs, memory, device, done, result.rows)
             result = replace(result, row_memory=rows, memory=estimate)
         if verbose:
             show(result)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.cuda_guard import capability_of
-from ..live.exchange import Copies, exchanging
+from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.fakes import CPU, standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
@@ -26,7 +27,7 @@ from ..trace.hints import forward_error, is_sharded, is_told_by, told_of_real_st
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import Rehearsal, rehearse
-from ..trace.run import GrewError, eager, materialised, unwrapped
+from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import LOCK, swap_tensors
 from .autograd.dispatch import StepKernels
 from .bookkeeping import Books, tell_of_twins
@@ -65,7 +66,7 @@ class _NeedsValuesError(Exception):
 
 
 def record_step(
-    model: nn.Module,
+    model: nn.Module | ModuleTree,
     example: Example,
     step: Step,
     device: torch.device | None,
@@ -85,9 +86,7 @@ def record_step(
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with LOCK:
-        tree = ModuleTree(unwrapped(model))
-        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
+        tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
         return _recorded(_Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners))
@@ -169,21 +168,14 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
 
 
 def _record(task: _Task) -> MemoryLog:
-    tree, device, training = task.tree, task.device, task.step.mode == "train"
+    tree, device = task.tree, task.device
     outside = Outside(tree, task.step)
     recorded = None if task.rehearsal is None else task.rehearsal.answers
     answers = Answers(recorded, task.real is not None and task.real.journal is not None, task.guesses)
     if task.guesses is not None:
         task.guesses.begin()
     with ExitStack() as stack:
-        stack.enter_context(outside.kept())
-        exchange = stack.enter_context(exchanging())
-        stack.enter_context(deep_stack())
-        stack.enter_context(eager())
-        stack.enter_context(torch.set_grad_enabled(training))
-        mode_key = stack.enter_context(standing_in_for(device, task.capability))
-        stack.enter_context(taken_for_tensors())
-        tree.modules[0].train(training)
+        exchange, mode_key = _entered(stack, task, outside)
         kernels = StepKernels(device, answers)
         ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
@@ -191,45 +183,72 @@ def _record(task: _Task) -> MemoryLog:
         tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
-
-        of_model: set[int] = set()
-
-        def put(tensor: Tensor) -> Tensor:
-            if id(tensor) in outside.alone.ids:
-                of_model.add(id(tensor))
-                return tensor
-            return exchange.put(tensor, kernels.of_model)
-
-        def stand_in(tensor: Tensor) -> Tensor:
-            return remade(tensor, kernels.of_model if id(tensor) in of_model else kernels.other)
-
-        away = Away(
-            lambda tensor: exchange.put(tensor, kernels.offloaded),
-            lambda tensor: exchange.put(tensor, kernels.absent),
-            device,
-        )
-        try:
-            swap_tensors(with_loss(tree, task.step), put, put, away)
-        except RuntimeError as error:
-            raise forward_error(error, watch, ()) from error
-        stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
-        outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
+        stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
         books = Books(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
-        try:
-            log = books.keep(task.example, embeddings)
-        except (NeedsIntegerError, SummaryError):
-            raise
-        except Exception as error:
-            if answers.refused is not None and task.guesses is None:
-                raise _NeedsValuesError(answers.refused == OUTSIDE) from error
-            raise books.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
-        if answers.refused is not None and task.guesses is None:
-            raise _NeedsValuesError(answers.refused == OUTSIDE)
+        log = _kept(books, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
         return log
+
+
+def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:
+    """What holds while a step is recorded, the model in its mode; and the key that keeps a card's stand-in."""
+    training = task.step.mode == "train"
+    stack.enter_context(outside.kept())
+    exchange = stack.enter_context(exchanging())
+    stack.enter_context(deep_stack())
+    stack.enter_context(eager())
+    stack.enter_context(torch.set_grad_enabled(training))
+    mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
+    stack.enter_context(taken_for_tensors())
+    task.tree.modules[0].train(training)
+    return exchange, mode_key
+
+
+def _exchanged(
+    stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels
+) -> StandIns:
+    """Put fakes in place of the tensors of the model and of those that its step reaches; gives the latter by id."""
+    of_model: set[int] = set()
+
+    def put(tensor: Tensor) -> Tensor:
+        if id(tensor) in outside.alone.ids:
+            of_model.add(id(tensor))
+            return tensor
+        return exchange.put(tensor, kernels.of_model)
+
+    def stand_in(tensor: Tensor) -> Tensor:
+        return remade(tensor, kernels.of_model if id(tensor) in of_model else kernels.other)
+
+    away = Away(
+        lambda tensor: exchange.put(tensor, kernels.offloaded),
+        lambda tensor: exchange.put(tensor, kernels.absent),
+        task.device,
+    )
+    try:
+        swap_tensors(with_loss(task.tree, task.step), put, put, away)
+    except RuntimeError as error:
+        raise forward_error(error, kernels.watch, ()) from error
+    stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
+    outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
+    return stand_ins
+
+
+def _kept(books: Books, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
+    """The steps run. Raises what tells of values that are needed, or what failed in them."""
+    try:
+        log = books.keep(task.example, embeddings)
+    except (NeedsIntegerError, SummaryError):
+        raise
+    except Exception as error:
+        if answers.refused is not None and task.guesses is None:
+            raise _NeedsValuesError(answers.refused == OUTSIDE) from error
+        raise books.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
+    if answers.refused is not None and task.guesses is None:
+        raise _NeedsValuesError(answers.refused == OUTSIDE)
+    return log
 
 
 def placed(device: torch.device) -> torch.device:

@@ -24,7 +24,7 @@ from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import Pass, failed_frame, run_really
 from ..trace.questions import OUTSIDE
-from ..trace.run import Options, eager, materialised, trace, unwrapped
+from ..trace.run import Options, eager, read, trace
 from ..trace.swap import LOCK, swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks
@@ -34,17 +34,17 @@ from .outside import Outside
 from .runner import Held, Step, Steps, tensors_in, with_loss
 
 
-def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
+def measure_step(
+    model: nn.Module | ModuleTree, example: Example, step: Step, device: torch.device
+) -> tuple[MemoryLog, int | None]:
     """Return the memory events of real steps on copies of the model's tensors. The model is left unchanged.
 
     On CUDA, also return the most bytes that the caching allocator reserved for them.
     Raises :class:`InputError` if the model is on another device, :class:`ForwardError` and :class:`StepError`.
     """
-    example = _settled(model, example, step)
     with LOCK:
-        tree = ModuleTree(unwrapped(model))
-        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
+        tree = read(model, example)
+        example = _settled(tree, example, step)
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
         with copied(tree, step, Copies(device)) as (exchange, outside):
@@ -172,12 +172,12 @@ class RealSteps(Steps):
             del output
 
 
-def _settled(model: nn.Module, example: Example, step: Step) -> Example:
+def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     """Return the example with integers for sized inputs without a dtype that reach an embedding."""
     undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
     if not undecided:
         return example
-    specs = list(tensors(trace(model, example, Options("auto", step.mode, None, False)).inputs))
+    specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
     for number in undecided:
         if specs[number].dtype == "int64":
             example = example.with_dtype(number, torch.int64)

@@ -40,23 +40,31 @@ class Options:
     functional: bool = False
 
 
-def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
+def trace(model: nn.Module | ModuleTree, example: Example | None, options: Options) -> Trace:
     """Run one pass through a model, or without an example only read its structure; raises :class:`ForwardError`.
 
     The model is left unchanged, bit for bit, whether the pass succeeds or fails.
     """
-    model = unwrapped(model)
     with LOCK:
-        tree = ModuleTree(model)
+        tree = read(model, example)
         if example is None:
             device = str(options.device or tree.device())
             return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
-        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
         try:
             return _Runner(tree, example, options).trace()
         except GrewError:
             return _Runner(materialised(tree, example), example, options).trace()
+
+
+def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
+    """The modules of a model without its wrappers, lazy ones in shape where there is an example; a tree as it is."""
+    if isinstance(model, ModuleTree):
+        return model
+    with LOCK:
+        tree = ModuleTree(unwrapped(model))
+        if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = materialised(tree, example)
+        return tree
 
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...data.errors import InputError, choice_error
 from ...render.columns import COLUMNS, DEFAULT_COLUMNS
 from ...render.lines import STYLES
 from ...results.views import Views
 from ..table import MODES, RUNS
+
+if TYPE_CHECKING:
+    from ..step_options import StepOptions
 
 MEMORY_MODES = ("train", "eval")
 CUDNN = ("auto", "ask", "rule")
@@ -76,15 +79,17 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(names)
 
 
-def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the step's options, at least its mode; None if no estimate was asked for."""
+def step_options(arguments: argparse.Namespace) -> StepOptions | None:
+    """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
     asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None
     if arguments.memory not in (None, *MEMORY_MODES):
         raise choice_error("--memory", arguments.memory, MEMORY_MODES)
-    return {"mode": arguments.memory or "train", **given}
+    from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.
+
+    return StepOptions(arguments.memory or "train", **given)
 
 
 def saved(result: Views, path: str | None) -> list[str]:
