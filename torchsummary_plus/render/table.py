@@ -11,11 +11,14 @@ Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
 
 
+UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
+"""Units of the values of a column; "" is text, which is left-aligned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name in data, its printed heading, and the unit of its values.
+    """A column: its name in data, its printed heading, and the unit of its values, of ``UNITS_OF_VALUES``.
 
-    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%", or "" for text, which is left-aligned.
     ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children.
     """
 
