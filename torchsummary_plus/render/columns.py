@@ -287,11 +287,6 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tupl
     return chosen
 
 
-def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
-    """Return the chosen columns, the defaults for None. Raises :class:`InputError`."""
-    return [COLUMNS[name] for name in chosen_names(names, with_memory)]
-
-
 def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
     """Raise :class:`InputError` for an unknown style, column or depth."""
     check_layout(style, depth)
