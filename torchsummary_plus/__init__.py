@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
-    from .ops.macs import register_formula as register_formula
+    from .ops.macs import register_mult_adds as register_mult_adds
+    from .ops.scratch.registry import register_scratch as register_scratch
+    from .render.columns import register_column as register_column
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
     from .results.model_summary import ModelSummary as ModelSummary
@@ -51,7 +53,9 @@ _HOMES = {
     "explain_batch": "api.explain",
     "max_batch_size": "api.memory",
     "measure_memory": "api.memory",
-    "register_formula": "ops.macs",
+    "register_column": "render.columns",
+    "register_mult_adds": "ops.macs",
+    "register_scratch": "ops.scratch.registry",
     "summary": "api.table",
     "summary_string": "api.table",
 }

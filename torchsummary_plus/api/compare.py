@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ReadingArguments(TypedDict, total=False):
-    """The arguments of :func:`summary` that affect its figures; an entry may set its own, besides name and memory."""
+    """The arguments of :func:`summary` that affect its figures, which an entry may override."""
 
     input_size: Any
     batch_size: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..report.report import Report
-from .columns import COLUMNS, check_view, chosen_names
+from .columns import COLUMNS, Column, check_view, chosen_names
 from .lines import STYLES, Line
 from .table import Cell, Field, Table, TableRow
 from .totals import report_totals
@@ -25,12 +25,14 @@ def summary_table(
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(
-            Field(name, COLUMNS[name].heading, COLUMNS[name].unit, adds_up=COLUMNS[name].adds_up) for name in names
-        ),
+        fields=tuple(_field(name, COLUMNS[name]) for name in names),
         rows=tuple(_row(report, line, names, nested) for line in STYLES[style](report, depth)),
         totals=report_totals(report),
     )
+
+
+def _field(name: str, column: Column) -> Field:
+    return Field(name, column.heading, column.unit, adds_up=column.adds_up, width=column.flat_width)
 
 
 def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..render.columns import MEMORY_COLUMNS
 from ..render.tables import summary_table
-from ..render.text import render
+from ..render.text import summary_text
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
@@ -77,10 +77,10 @@ class ModelSummary(Report, Views, Figures):
         if units is not None:
             check_units(units)
         style, depth, names = self.view.with_look(col_names, depth, style)
-        table = render(self, style, depth, names, units)
+        text = summary_text(summary_table(self, style, depth, names), style, units)
         if self.memory is None:
-            return table
-        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]), units)}"
+            return text
+        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), units)}"
 
     def to_text(
         self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None

@@ -2,7 +2,8 @@
 
 The convention is that of torch's flop counter and of fvcore, in multiply-adds (flops / 2): convolutions, matrix
 products, attention, bilinear forms and recurrent cells count; biases and everything else do not. Formulas are in
-``products.py`` and ``layers.py``, free operators in ``free.py``; :func:`register_formula` adds third-party operators.
+``products.py`` and ``layers.py``, free operators in ``free.py``; :func:`register_mult_adds` adds third-party
+operators, as does torch's own ``register_flop_formula`` (``flops.py``).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 from torch._ops import HigherOrderOperator, OpOverload
 
 from . import layers, products  # noqa: F401 - their formulas register themselves
+from .flops import user_flop_formula
 from .free import is_free
-from .registry import FORMULAS, base_name, register_formula
+from .registry import FORMULAS, base_name, register_mult_adds
 
-__all__ = ["multiply_adds", "register_formula"]
+__all__ = ["multiply_adds", "register_mult_adds"]
 
 
 def multiply_adds(
@@ -36,10 +38,13 @@ def multiply_adds(
     """
     name, free = _classify(func)
     formula = FORMULAS.get(name)
-    if formula is None:
-        return 0 if free else None
-    count = formula(out, *args, **kwargs)
-    return count if isinstance(count, int) else None
+    if formula is not None:
+        count = formula(out, *args, **kwargs)
+        return count if isinstance(count, int) else None
+    in_flops = user_flop_formula(func)
+    if in_flops is not None:
+        return -(-int(in_flops(*args, **kwargs, out_val=out)) // 2)
+    return 0 if free else None
 
 
 @cache

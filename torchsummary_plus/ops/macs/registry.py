@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch._ops import OpOverloadPacket
 
 from ...data.errors import InputError
+from ...data.registered import Registered
 from ...data.units import describe
 
 Formula = Callable[..., "int | None"]
@@ -20,7 +21,7 @@ FORMULAS: dict[str, Formula] = {}
 """By operator name, such as ``aten::mm``; overloads and in-place forms share one formula."""
 
 
-def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
+def register_mult_adds(*ops: OpOverloadPacket | str) -> Callable[[F], Registered[F]]:
     """Register the decorated formula, ``(result, *args, **kwargs) -> int | None``, for operators.
 
     ``ops`` are packets (``torch.ops.mylib.rotate``) or names (``"mylib::rotate"``), which need not exist yet; a
@@ -30,10 +31,32 @@ def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
     Raises InputError for any other kind of ``op``, for an operator that already has a formula, and for a formula with a
     wrong signature: it must accept each overload's fewest and most arguments for a packet, a result for a name.
 
-    >>> @register_formula("mylib::rotate")
+    The formula is returned with a ``remove()`` method; in a ``with`` statement it is removed at the end of the block.
+    Formulas of ``torch.utils.flop_counter.register_flop_formula`` are used too: two flops are one multiply-add.
+
+    >>> @register_mult_adds("mylib::rotate")
     ... def rotate(result, points, angles):
     ...     return 4 * points.shape[0]
+    >>> register_mult_adds("mylib::rotate")(rotate)
+    Traceback (most recent call last):
+    torchsummary_plus.data.errors.InputError: mylib::rotate already has a formula
+    >>> rotate.remove()
     """
+
+    def register(formula: F) -> Registered[F]:
+        register_formula(*ops)(formula)
+
+        def forget() -> None:
+            for op in ops:
+                del FORMULAS[_name(op)]
+
+        return Registered(formula, forget)
+
+    return register
+
+
+def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
+    """Register a formula for good, as the package's own are; see :func:`register_mult_adds`."""
 
     def register(formula: F) -> F:
         """Check the formula and register it for every operator."""

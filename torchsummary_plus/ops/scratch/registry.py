@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ...data.errors import InputError, choice_error
+from ...data.registered import Registered
+from ...data.units import describe
 
 Formula = Callable[..., Any]
 """``formula(result, *args, **kwargs)`` with the operator's arguments; each registry below says what it returns."""
@@ -92,7 +99,12 @@ DOUBT = 8
 Of the CPU operators in ``UNMODELLED``, the matrix exponential needs the most: 6 times those bytes.
 """
 
+F = TypeVar("F", bound=Formula)
+
 Register = Callable[[Formula], Formula]
+
+OLDEST = "2.4"
+"""The oldest release of torch that is supported."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
 """-> the scratch bytes at the kernel's peak, besides all of its results; or the kernel's phases, or its course.
@@ -130,6 +142,59 @@ UNMODELLED: dict[str, frozenset[str]] = {
     "cuda": frozenset(f"aten::{name}" for name in _SPARSE),
 }
 """Operators known to use scratch memory but without a rule; estimates name them."""
+
+
+def register_scratch(
+    device: str, *ops: OpOverload | OpOverloadPacket | str, source: str, band: float = 0.0
+) -> Callable[[F], Registered[F]]:
+    """Say what operators take beside their results: decorates ``(result, *args, **kwargs) -> bytes | None``.
+
+    The bytes are those at the kernel's own peak, freed when it returns; None where it takes some, how many is unknown.
+    ``device`` is "cpu" or "cuda". ``ops`` are packets (all their overloads), overloads, or names: "mylib::rotate" for
+    the overload without a name, else "mylib::rotate.out". ``source`` says where the figure comes from, and ``band`` is
+    its largest relative error, by which ``peak_range`` is widened. The rule that comes back has ``remove()``, and is
+    forgotten at the end of a ``with`` block.
+
+    Raises InputError for another device, for what is no operator, and for one that has a rule already.
+
+    >>> @register_scratch("cuda", "mylib::rotate", source="rotate.cu: a copy of the points")
+    ... def rotate(result, points, angles):
+    ...     return points.numel() * points.element_size()
+    >>> rotate.remove()
+    """
+    if device not in ("cpu", "cuda"):
+        raise choice_error("device", device, ["cpu", "cuda"])
+    import_module(f"..{device}", __name__)  # Its rules register themselves; one of them may be a duplicate.
+    names = [name for op in ops for name in _names(op)]
+
+    def register(formula: F) -> Registered[F]:
+        if not callable(formula):
+            raise InputError(f"the rule of {names[0]} is {describe(formula)}; accepted: a function")
+        for name in names:
+            if (device, name) in SCRATCH or names.count(name) > 1:
+                raise InputError(f"{name} already has a scratch rule on {device}")
+        SCRATCH.update({(device, name): Rule(formula, source, band, since=OLDEST) for name in names})
+
+        def forget() -> None:
+            for name in names:
+                del SCRATCH[device, name]
+
+        return Registered(formula, forget)
+
+    return register
+
+
+def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
+    """The names by which the dispatcher calls an operator. Raises :class:`InputError`."""
+    if isinstance(op, OpOverloadPacket):
+        return [getattr(op, overload).name() for overload in op.overloads()]
+    name = op.name() if isinstance(op, OpOverload) else op
+    if not isinstance(name, str) or name.count("::") != 1:
+        raise InputError(
+            f"operator is {describe(op)}; accepted: a packet (torch.ops.mylib.rotate), one of its overloads, or a name "
+            "('mylib::rotate')"
+        )
+    return [name]
 
 
 def scratch(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
