@@ -164,6 +164,7 @@ def test_the_settings_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
     """As ``try_configs`` goes on where the allocator fails; a plan that is no smaller would fail as well."""
     assert Plans((64, 96, 16), (0,)).tried == (64, 16, 0) and Plans((64, 96, 16), (0,)).largest == 96
+    assert Plans((0,), ()).tried == (0,) and Plans((0,), ()).largest == 0
     context = context_range(1 << 40, uses_libraries=False)[1]
     for lesser, fits in (((), False), ((90 << 20,), False), ((90 << 20, 4 << 20), True), ((0,), True)):
         storages = (StorageSpec(100 << 20, None, 0), StorageSpec(100 << 20, "workspace", 0, lesser))

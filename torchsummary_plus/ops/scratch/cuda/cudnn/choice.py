@@ -83,7 +83,7 @@ class Plans:
     @property
     def largest(self) -> int:
         """The workspace in which ``cudnn.benchmark`` tries all plans."""
-        return max(*self.listed, *self.fallback)
+        return max((*self.listed, *self.fallback))
 
 
 Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
