@@ -207,9 +207,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     return exchange, mode_key
 
 
-def _exchanged(
-    stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels
-) -> StandIns:
+def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
     """Put fakes in place of the tensors of the model and of those that its step reaches; gives the latter by id."""
     of_model: set[int] = set()
 

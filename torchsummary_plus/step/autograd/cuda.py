@@ -47,7 +47,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call."""
+    """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call.
+
+    Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp).
+    """
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
@@ -61,7 +64,9 @@ def attention(
         )[0]
         return fused
     if kernel == "math":
-        result: Tensor = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        with torch.autocast("cuda", enabled=False):
+            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        result: Tensor = parts[0]
         return result
     scale = width**-0.5 if scale is None else scale
     if kernel == "flash":
