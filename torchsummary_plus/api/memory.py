@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.capability import AMPERE
 from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -21,7 +22,6 @@ from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.fake_steps import record_step
 from ..step.measuring import measure_step
-from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
 from ..trace.run import read
 from .progress import progress_bar

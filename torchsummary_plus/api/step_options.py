@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
@@ -17,13 +18,12 @@ from ..live.inputs import as_device, as_dtype
 from ..live.modules import ModuleTree
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
-from ..ops.scratch.cuda.cudnn.asking import AUTO, HOW, RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
 
-MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
@@ -85,8 +85,8 @@ class StepOptions:
 
     def step(self) -> Step:
         """Return the validated step. Raises :class:`InputError`."""
-        if self.mode not in MODES:
-            raise choice_error("mode", self.mode, MODES)
+        if self.mode not in STEP_MODES:
+            raise choice_error("mode", self.mode, STEP_MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
         if self.train_step is not None and not callable(self.train_step):
@@ -105,8 +105,8 @@ class StepOptions:
 
     def asker(self, device: torch.device) -> Cudnn:
         """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
-        if self.cudnn not in HOW:
-            raise choice_error("cudnn", self.cudnn, HOW)
+        if self.cudnn not in CUDNN:
+            raise choice_error("cudnn", self.cudnn, CUDNN)
         if device.type != "cuda":
             return Cudnn(how=RULE)
         gpu = self.card()
@@ -146,8 +146,8 @@ def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[
         values = ((field, getattr(memory, field.name)) for field in fields(memory))
         return {field.name: value for field, value in values if value is not field.default}
     if not isinstance(memory, Mapping):
-        if memory not in MODES:
-            raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
+        if memory not in STEP_MODES:
+            raise choice_error("memory", memory, [*STEP_MODES, "a dict of options of estimate_memory"])
         return {"mode": memory}
     accepted = (*(field.name for field in fields(StepOptions)), *also)
     for name in memory:

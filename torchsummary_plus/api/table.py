@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.choices import PASS_MODES, RUNS
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import as_device, make_example
@@ -21,8 +22,6 @@ from .notebook import show
 if TYPE_CHECKING:
     from .step_options import StepOptions
 
-MODES = ("same", "train", "eval")
-RUNS = ("auto", "fake", "real")
 
 
 def summary(
@@ -112,6 +111,6 @@ def summary_string(
 def _check(model: Any, mode: str, run: str) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-    for what, value, accepted in (("mode", mode, MODES), ("run", run, RUNS)):
+    for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:
             raise choice_error(what, value, accepted)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.capability import AMPERE, Capability
+from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.cuda_guard import capability_of
@@ -20,7 +22,7 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..live.offloading import Away
 from ..live.remaking import remade
-from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, is_sharded, is_told_by, told_of_real_step
@@ -35,7 +37,6 @@ from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, measured_step, rehearse_step
 from .runner import Step, with_loss
-from .workspace import AMPERE, Capability
 
 
 @dataclass(frozen=True)

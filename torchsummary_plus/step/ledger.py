@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 
+from ..data.capability import AMPERE, Capability
 from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from ..live import compat
 from ..live.fakes import Fake
@@ -21,7 +22,7 @@ from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Course, Made, Pha
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
-from .workspace import AMPERE, Capability, Workspaces
+from .workspace import Workspaces
 
 GATHERED = "aten::cat"
 """How a line-searching optimizer concatenates all gradients."""

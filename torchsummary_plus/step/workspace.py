@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ..data.capability import AMPERE, Capability
+from ..data.choices import RULE
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT
 from ..data.units import MIB
@@ -12,7 +14,7 @@ from ..live.structures import all_tensors
 from ..live.versions import since
 from ..ops.processor import is_half
 from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
-from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import (
     ALL_RESULTS,
     DOUBT,
@@ -28,12 +30,6 @@ from ..ops.scratch.registry import (
 from .foreign import foreign_scratch, is_foreign
 
 AT_LAST = Phase(ALL_RESULTS, 0)
-
-Capability = tuple[int, int]
-"""A GPU's compute capability, such as (9, 0) for an H200."""
-
-AMPERE: Capability = (8, 0)
-"""The GPU assumed if none is known: an A100."""
 
 
 LARGEST_LASTING = 32 * MIB

@@ -156,7 +156,7 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         name = function_name(func)
         frame = self.watch.frame
-        if name is None or self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+        if name is None or not self.watch.state.heard or frame is None or not self._speaks_for_itself(frame.module):
             return func(*args, **kwargs)
         call = self.watch.open(None, name, args, kwargs)
         output = func(*args, **kwargs)

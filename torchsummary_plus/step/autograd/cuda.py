@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.capability import Capability
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.blas import KEPT, rnn_workspace
-from ..workspace import Capability
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten

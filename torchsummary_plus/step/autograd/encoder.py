@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
-from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
+from ...data.capability import Capability
+from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the GPU runs."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ..cpu.strided import Strided, copied, laid_out, strided
 from ..registry import Phase, lasting, scratch
 from .blas import HANDLES, workspace_bytes
@@ -27,7 +28,6 @@ from .cudnn.table import guess
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
-Capability = tuple[int, int]
 Held = tuple[tuple[str, int], ...]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....live.cuda_guard import capability_of
 from . import helped
@@ -12,9 +13,6 @@ from .cards import Card
 from .choice import Plans, Settings, allows_tf32, plans
 from .library import CudnnError, cudnn_library, version_text
 from .table import tensor_bytes
-
-AUTO, ASK, RULE = HOW = ("auto", "ask", "rule")
-"""Query if possible; query or raise; do not query."""
 
 
 class Cudnn:

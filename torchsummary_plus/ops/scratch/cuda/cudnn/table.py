@@ -19,8 +19,8 @@ from math import log2, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .....data.capability import Capability
 from .asker import Question
-from .cards import Capability
 
 TABLE = Path(__file__).parent / "table.json"
 
