@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ..data.memory_records import RowMemory
 from ..report.report import Report, Row, flat_rows
@@ -16,7 +16,8 @@ UnknownOps = tuple[tuple[str, int], ...]
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
 
-    ``guide`` has the tree branches in front of the label.
+    ``guide`` has the tree branches in front of the label. A line that stands for ``times`` equal neighbours has the
+    figures of one of them.
     """
 
     row: Row
@@ -29,6 +30,7 @@ class Line:
     stands_for_others: bool
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
+    times: int = 1
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -79,6 +81,12 @@ def _tree_name(row: Row) -> str:
     if row.kind == "function" or not row.var_name:
         return row.class_name
     return f"{row.var_name} ({row.class_name})"
+
+
+def branches(lines: Sequence[Line]) -> list[Line]:
+    """Return nested lines with the branches that they have without the ones left out."""
+    guides = _guides([line.row for line in lines])
+    return [replace(line, guide=guides[line.row.index]) for line in lines]
 
 
 def _guides(rows: list[Row]) -> dict[int, str]:
@@ -148,4 +156,9 @@ class _Totals:
         return Line(row, "", label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 
 
-STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}
+STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {
+    "torchsummary": flat_lines,
+    "tree": tree_lines,
+    "rich": tree_lines,
+}
+"""The lines of each style; "rich" is the tree, which a terminal shows in colour."""

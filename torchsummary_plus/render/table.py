@@ -10,6 +10,9 @@ from ..data.units import in_unit
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
 
+WIDEST = 60
+"""The most characters of a name or shape, unless stated; HTML's columns are as wide."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -71,6 +74,38 @@ class Table:
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    width: int = WIDEST
+    """The most characters of a cell without a unit, and of a label if stated, in formats that cannot show the rest."""
+
+
+def with_short_cells(table: Table) -> Table:
+    """Return a table with its text cells cut to its width, and its labels if a width was stated; numbers stay whole."""
+    rows = tuple(
+        replace(
+            row,
+            label=short_label(row.label, table.width),
+            cells=tuple(
+                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.width))
+                for field, cell in zip(table.fields, row.cells)
+            ),
+        )
+        for row in table.rows
+    )
+    return replace(table, rows=rows)
+
+
+def short_label(text: str, width: int) -> str:
+    """Return a label, cut if the width is a stated one."""
+    return text if width == WIDEST else shortened(text, width)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most ``width`` characters, ending in three dots if it was longer.
+
+    >>> shortened("[[-1, 1024, 768], [-1, 12, 1024, 64]]", 20)
+    '[[-1, 1024, 768],...'
+    """
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def with_units(table: Table, units: str) -> Table:

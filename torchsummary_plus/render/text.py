@@ -8,9 +8,9 @@ from tabulate import TableFormat, tabulate
 
 from ..data.units import one_line
 from ..report.report import Report
-from .columns import Column, check_view, chosen_columns
-from .lines import STYLES
-from .table import Table, Total, total_with_unit
+from .columns import COLUMNS, Column, check_view, chosen_columns
+from .rows import RowView, folded, folded_lines, rows_note, shown_lines
+from .table import Table, Total, short_label, shortened, total_with_unit, with_short_cells
 from .totals import report_totals
 
 FLAT_WIDTH = 64
@@ -19,6 +19,9 @@ FLAT_WIDTH = 64
 NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
+VAR_NAME = COLUMNS["var_name"]
+"""The column in which equal neighbours differ."""
+
 
 def render(
     report: Report,
@@ -26,27 +29,40 @@ def render(
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
     units: str | None = None,
+    view: RowView = RowView(),
 ) -> str:
     """Return the table with its totals, without a trailing newline.
 
-    ``depth`` is the deepest level shown (the root is 0). Without ``units``, an MB is 1024 x 1024 bytes, as in
+    ``depth`` is the deepest level shown (the root is 0); nested repeats are folded unless ``view`` shows them. Without ``units``, an MB is 1024 x 1024 bytes, as in
     torchsummary. Raises :class:`InputError` for an unknown style, column or depth.
     """
     with_memory = bool(report.row_memory)
     check_view(style, depth, col_names, with_memory)
     columns = chosen_columns(col_names, with_memory)
-    lines = STYLES[style](report, depth)
+    lines = shown_lines(report, style, depth, view)
+    note = rows_note(report, style, depth, view, lines)
     flat = style == "torchsummary"
     zero = "0" if flat else "--"
+    cells = [[column.cell(line, report, zero) for column in columns] for line in lines]
+    if not flat and view.repeats != "show":
+        repeats = folded(lines, [[c for c, column in zip(own, columns) if column is not VAR_NAME] for own in cells])
+        lines, cells = folded_lines(lines, repeats), [cells[one.place] for one in repeats]
     cells = [
-        [line.guide + one_line(line.label), *(column.cell(line, report, zero) for column in columns)] for line in lines
+        [line.guide + short_label(one_line(line.label), view.width), *_cut(own, columns, view.width)]
+        for line, own in zip(lines, cells)
     ]
     draw = _flat if flat else _tree
-    return draw(report, ["Layer (type)", *(column.heading for column in columns)], cells, columns, units)
+    return draw(report, ["Layer (type)", *(column.heading for column in columns)], cells, columns, units, note)
+
+
+def _cut(cells: Iterable[str], columns: Iterable[Column], width: int) -> list[str]:
+    """Return cells with words and shapes of at most ``width`` characters; numbers stay whole."""
+    return [cell if column.unit else shortened(cell, width) for cell, column in zip(cells, columns)]
 
 
 def table_text(table: Table) -> str:
     """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
+    table = with_short_cells(table)
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [
         ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
@@ -60,7 +76,7 @@ def table_text(table: Table) -> str:
 
 
 def _flat(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
+    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None, note: str
 ) -> str:
     """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
@@ -70,7 +86,7 @@ def _flat(
     width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
     table = _ruled(headings, cells, widths, width, _flat_row)
     left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
-    return _with_totals(table, report, left_out, width, units)
+    return _with_totals(table, report, left_out, width, units, note)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -79,12 +95,12 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _tree(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
+    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None, note: str
 ) -> str:
     """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units, note)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -123,12 +139,14 @@ def _ruled(
     return table
 
 
-def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None) -> str:
-    """Return the table followed by the counts and the sizes, separated by rules."""
+def _with_totals(
+    table: str, report: Report, left_out: Set[str], width: int, units: str | None, note: str
+) -> str:
+    """Return the table followed by a note, if there is one, the counts and the sizes, separated by rules."""
     totals = [total for total in report_totals(report) if total.field.name not in left_out]
     counts = [_total(total, units) for total in totals if not total.field.scaled]
     sizes = [_total(total, units) for total in totals if total.field.scaled]
-    return "\n".join([table, *counts, "-" * width, *sizes, "-" * width])
+    return "\n".join([table, *([note] if note else []), *counts, "-" * width, *sizes, "-" * width])
 
 
 def _total(total: Total, units: str | None) -> str:
