@@ -47,6 +47,10 @@ class RowView:
             raise InputError('repeats="fold" folds nested rows; accepted with style="tree"')
         return "tree" if style == "torchsummary" and set(self.settings) & set(NESTED) else style
 
+    def guide(self, line: Line) -> str:
+        """Return the branches in front of a line."""
+        return line.guide.translate(ASCII) if "ascii_only" in self.settings else line.guide
+
     def folds(self, style: str) -> bool:
         """Return whether repeats print as one."""
         return style != "torchsummary" and self.repeats == "fold"
@@ -120,8 +124,6 @@ def shown_lines(report: Report, style: str, depth: int | None, view: RowView) ->
         lines = branches(lines)
     if nested and "depth" in view.settings:
         lines = _numbered(lines)
-    if "ascii_only" in view.settings:
-        lines = [replace(line, guide=line.guide.translate(ASCII)) for line in lines]
     return lines
 
 

@@ -86,7 +86,7 @@ def _widths(table: Table, columns: int) -> list[int]:
     for place, field in enumerate(table.fields):
         widths.append(max([len(field.heading), *(len(row.cells[place].text) for row in table.rows)]))
     flexible = [0, *(place for place, field in enumerate(table.fields, 1) if not field.unit)]
-    excess = sum(widths) + GAP * len(table.fields) - columns
+    excess = sum(widths) + GAP * len(widths) - columns
     while excess > 0:
         widest = max(flexible, key=widths.__getitem__)
         if widths[widest] <= NARROWEST:

@@ -48,7 +48,7 @@ def render(
         repeats = folded(lines, [[c for c, column in zip(own, columns) if column is not VAR_NAME] for own in cells])
         lines, cells = folded_lines(lines, repeats), [cells[one.place] for one in repeats]
     cells = [
-        [line.guide + short_label(one_line(line.label), view.width), *_cut(own, columns, view.width)]
+        [view.guide(line) + short_label(one_line(line.label), view.width), *_cut(own, columns, view.width)]
         for line, own in zip(lines, cells)
     ]
     draw = _flat if flat else _tree
