@@ -83,12 +83,12 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
     return dict(given)
 
 
-def step_options(given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """Return the options of a step that go by other names (``amp``). Raises :class:`InputError` for any other."""
+def autocast_of(autocast: Any, given: Mapping[str, Any], options: Iterable[str]) -> Any:
+    """Return ``autocast``, or ``amp`` by its other name. Raises :class:`InputError` for any other option."""
     for name in given:
         if name != "amp":
             raise InputError(f"{name} is no option" + cure(name, options, STEPS))
-    return {"autocast": given["amp"]} if "amp" in given else {}
+    return given.get("amp", autocast)
 
 
 def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -23,6 +24,7 @@ from ..step.fake_steps import record_step
 from ..step.measuring import measure_step
 from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
+from .habits import autocast_of, check_model, check_size
 from .progress import progress_bar
 from .step_options import StepOptions, step_info
 
@@ -50,6 +52,7 @@ def estimate_memory(
     rank: int = 0,
     ranks: str | Sequence[int] | None = None,
     progress: bool = True,
+    **habits: Any,
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
 
@@ -60,13 +63,14 @@ def estimate_memory(
         device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
             machine.
         mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
-        optimizer: None, a name ("adamw"), a class, or a callable from parameters to an optimizer.
+        optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds the model's
+            parameters, or a callable from parameters to an optimizer.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; its targets are made of the output's
             shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
             output's own ``.loss``, else its sum, which ``assumptions`` then says: a real loss may take much more.
         targets: what the loss is given beside the output: a tensor, a size without the batch axis, ``(size, dtype)``,
             or a list or dict of such. They are booked as inputs, and grow with the batch.
-        autocast: torch.bfloat16 or torch.float16, to autocast the forward and the loss to.
+        autocast: torch.bfloat16 or torch.float16, to autocast the forward and the loss to; True for the device's own.
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward has made another.
         steps: how many steps to run; the second one has the optimizer's state from its start.
@@ -81,6 +85,7 @@ def estimate_memory(
         ranks: "all", or several ranks: returns the one with the highest peak (shards may be uneven, and ZeRO gives each
             rank other parameters).
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
+        habits: ``amp`` is taken for ``autocast``; other trainers' options are answered with the cure.
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -94,6 +99,8 @@ def estimate_memory(
     """
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    check_size(input_size)
+    autocast = autocast_of(autocast, habits, OPTIONS)
     example = make_example(input_size, batch_size, dtypes, input_data)
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
@@ -125,6 +132,7 @@ def measure_memory(
     keep_output: bool = False,
     steps: int = 2,
     allocator: str | None = None,
+    **habits: Any,
 ) -> MemoryEstimate:
     """The memory that the step of :func:`estimate_memory` takes when it is run for real, as torch's profiler sees it.
 
@@ -147,6 +155,8 @@ def measure_memory(
     """
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    check_size(input_size)
+    autocast = autocast_of(autocast, habits, OPTIONS)
     example = make_example(input_size, batch_size, dtypes, input_data)
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, None, allocator
@@ -180,6 +190,7 @@ def max_batch_size(
     world_size: int | None = None,
     rank: int = 0,
     progress: bool = True,
+    **habits: Any,
 ) -> BatchSizeLimit:
     """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
 
@@ -193,6 +204,8 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
+    check_size(input_size)
+    autocast = autocast_of(autocast, habits, OPTIONS)
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
@@ -230,14 +243,13 @@ class _Asked:
     """What is asked about: a model, its example and a step, on one device under one allocator."""
 
     def __init__(self, model: nn.Module, example: Example, options: StepOptions) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+        check_model(model)
         self.model = model
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
         self.tree = ModuleTree(model)
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         self.cudnn = options.asker(self.device)
@@ -258,6 +270,10 @@ class _Asked:
         """A log explained."""
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+OPTIONS = tuple(name for name in signature(estimate_memory).parameters if name != "habits")
+"""The options of a step by name."""
 
 
 def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
@@ -285,10 +301,10 @@ class _AskedOfRank(_Asked):
         except ImportError as error:
             raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
         self.tree = ModuleTree(nn.Module())
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         gpu = self.gpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -14,7 +13,8 @@ from ..data.records import Trace
 from ..memory.footprint import module_memory
 from ..report.report import Row, row_memory
 from ..results.memory_estimate import MemoryEstimate
-from .memory import estimate_memory
+from .habits import STEPS
+from .memory import OPTIONS, estimate_memory
 from .step_options import MODES
 
 
@@ -37,8 +37,8 @@ def _options(memory: str | Mapping[str, Any]) -> dict[str, Any]:
         if memory not in MODES:
             raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
         return {"mode": memory}
-    accepted = [name for name in signature(estimate_memory).parameters if name not in ("model", "input_size")]
+    accepted = [name for name in OPTIONS if name not in ("model", "input_size")]
     for name in memory:
-        if name not in accepted:
+        if name not in (*accepted, "amp", *STEPS):
             raise choice_error("memory option", name, accepted)
     return dict(memory)

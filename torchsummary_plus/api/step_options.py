@@ -26,6 +26,8 @@ MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
+SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What trainers call them."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class StepOptions:
     allocator: str | None = None
     cudnn: str = AUTO
 
-    def step(self) -> Step:
-        """Return the validated step. Raises :class:`InputError`."""
+    def step(self, device: torch.device) -> Step:
+        """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in MODES:
             raise choice_error("mode", self.mode, MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
@@ -55,9 +57,12 @@ class StepOptions:
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
             raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
-        kind = None if self.autocast is None else as_dtype(self.autocast)
+        if self.autocast is True:
+            kind = torch.get_autocast_dtype(device.type)
+        else:
+            kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
         if kind not in (None, *AUTOCAST):
-            raise choice_error("autocast", kind, [None, *AUTOCAST])
+            raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
 
