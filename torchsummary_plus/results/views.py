@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -230,13 +233,13 @@ class Views(ABC):
         return page(tables[0].title, tables)
 
     def to_html_report(
-        self, path: str | Path, overwrite: bool = False, *, compare: Views | Iterable[Views] = ()
+        self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()
     ) -> Path:
         """Write everything to one self-contained HTML page and return its path.
 
         It has a tab for the layers, one for memory if an estimate was asked for (over the step, and at the peak by
-        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. Raises
-        ``FileExistsError`` if the file exists, unless ``overwrite`` is given.
+        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file is
+        replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
         from ..render.html_report import report_page
 
@@ -262,11 +265,11 @@ class Views(ABC):
             bundle["text/html"] = self.to_html()
         return bundle
 
-    def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
+    def save(self, path: str | Path, overwrite: bool = True, **options: Any) -> Path:
         """Write a file in the format of its suffix, passing on that format's options, and return its path.
 
-        Raises :class:`InputError` for an unknown suffix, and ``FileExistsError`` if the file exists, unless
-        ``overwrite`` is given.
+        An existing file is replaced once the new one is complete; with ``overwrite=False`` it raises
+        ``FileExistsError``. Raises :class:`InputError` for an unknown suffix.
         """
         place = Path(path)
         known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
@@ -277,9 +280,24 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file; an existing one only with ``overwrite``."""
-    with place.open("wb" if overwrite else "xb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+    """Write a file; one that is there is replaced with ``overwrite``, and kept if the writing fails."""
+    data = content.encode() if isinstance(content, str) else content
+    if not overwrite or not place.is_file():
+        with place.open("wb" if overwrite else "xb") as file:
+            file.write(data)
+        return place
+    target = place.resolve()  # A link keeps leading to its file.
+    with target.open("ab"):  # A file that may not be written is not replaced either.
+        pass
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        shutil.copymode(target, name)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
     return place
 
 
