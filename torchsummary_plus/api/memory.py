@@ -16,8 +16,9 @@ from ..live.inputs import Example, make_example, with_batch
 from ..live.modules import ModuleTree
 from ..memory.attribution import run_log
 from ..memory.capacity import BatchSizeLimit, Search
-from ..memory.estimate import build_estimate, communicator_range, least, log_fits, room_for_tensors, uses_libraries
+from ..memory.estimate import build_estimate, communicator_range, least, log_fits, room_for_tensors, tensors_peak, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
+from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.fake_steps import record_step
@@ -172,7 +173,7 @@ def measure_memory(
 def max_batch_size(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
-    memory: int | str = "24GiB",
+    memory: int | float | str = "24GiB",
     *,
     device: Any = "cuda",
     dtypes: Any = None,
@@ -192,7 +193,7 @@ def max_batch_size(
     progress: bool = True,
     **habits: Any,
 ) -> BatchSizeLimit:
-    """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
+    """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a device's name), without a trial on a device.
 
     Two traces, at batches of 2 and 3, are scaled to any batch and replayed. The batch that they foretell and the next
     one are then traced as well; where these differ the search goes on, up to six traces and a batch of 16,777,216.
@@ -209,6 +210,9 @@ def max_batch_size(
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
+    other = other_device(memory)
+    if other is not None and device == "cuda":
+        device = "cpu"  # Its tensors are the same; of its kernels nothing is known.
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
     )
@@ -225,14 +229,15 @@ def max_batch_size(
         search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
         found = search.run()
         fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
+    peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
     return BatchSizeLimit(
         batch_size=found,
-        peak_bytes=fitting.peak_bytes if found else 0,
-        next_peak_bytes=beyond.peak_bytes,
+        peak_bytes=peak if found else 0,
+        next_peak_bytes=next_peak,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
         missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
-        memory="" if isinstance(memory, int) else memory,
+        memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
         context_bytes=nbytes - room(fitting.log),
         info=fitting.info,

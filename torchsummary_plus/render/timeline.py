@@ -38,7 +38,7 @@ class Span:
 
 
 def draw_timeline(
-    estimate: Estimate, steps: int | Collection[int] | None, memory: int | str | None, place: Place
+    estimate: Estimate, steps: int | Collection[int] | None, memory: int | float | str | None, place: Place
 ) -> Axes:
     """Plot memory over steps (numbered from 1); None is the last that reaches the peak. Raises :class:`InputError`."""
     points = chosen_points(estimate, steps)
@@ -113,7 +113,7 @@ def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size:
     ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=INK, linewidth=0.4)
 
 
-def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: int) -> float:
+def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, size: int) -> float:
     """Draw a line at the memory that the allocator can use, and return the top of the axes that it needs.
 
     A limit far above the highest point is only named: drawn to scale it would flatten the plot.

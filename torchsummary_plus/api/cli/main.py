@@ -158,9 +158,11 @@ def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if arguments.gpu is None or step is None:
         return step
     from ...memory.gpus import named_gpu
+    from ...memory.other_devices import other_device
 
     card = named_gpu(arguments.gpu)
-    return {**step, "device": arguments.device or "cuda", "gpu": None if card is None else card.name}
+    default = "cuda" if other_device(arguments.gpu) is None else "cpu"
+    return {**step, "device": arguments.device or default, "gpu": None if card is None else card.name}
 
 
 def answers_of(
