@@ -79,7 +79,7 @@ def test_torchinfos_options_are_taken() -> None:
     assert unbatched.rows[0].outputs.shown == [1, 4]  # type: ignore[union-attr]
     trained = summary(Masked(), (3, 8), 2, batch_dim=1, memory="train", verbose=0)
     assert trained.memory is not None and trained.memory.at_peak["inputs"] == 3 * 2 * 8 * 4
-    with pytest.raises(InputError, match="batch_dim is 2; accepted: .* 0 .* to the 1 axes"):
+    with pytest.raises(InputError, match=r"batch_dim is 2; accepted: .* 0 .* to the 1 axes"):
         summary(Masked(), (8,), batch_dim=2, verbose=0)
 
 
@@ -191,7 +191,7 @@ def test_a_chosen_row_keeps_its_place_in_the_tree() -> None:
     result = summary(resnet18(), (3, 32, 32), rows="layer2.0.conv1", style="tree", verbose=0)
     names = [row.label for row in result.tables()[0].rows]
     assert names == ["ResNet", "layer2 (Sequential)", "0 (BasicBlock)", "conv1 (Conv2d)"]
-    with pytest.raises(InputError, match="no row is 'Conv3d'; types here: .*Conv2d"):
+    with pytest.raises(InputError, match=r"no row is 'Conv3d'; types here: .*Conv2d"):
         result.to_text(rows="Conv3d")
     assert ModelSummary.from_json(result.to_json()) == result
 

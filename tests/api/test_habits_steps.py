@@ -61,7 +61,9 @@ def test_an_optimizer_that_is_there_already() -> None:
         estimate_memory(model, (256,), 8, optimizer=torch.optim.SGD(model[2].parameters()))  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("adamw8bit", "AdamW8bit"), ("paged_adamw_8bit", ""), ("lion8bit", "Lion8bit")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adamw8bit", "AdamW8bit"), ("paged_adamw_8bit", ""), ("lion8bit", "Lion8bit")]
+)
 def test_eight_bit_states_are_those_of_bitsandbytes(name: str, kind: str) -> None:
     states = 1 if "lion" in name else 2
     weights, others = 256 * 64, 64 + 64 * 10 + 10

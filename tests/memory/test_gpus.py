@@ -200,7 +200,9 @@ def test_memory(value: int | str, nbytes: int) -> None:
     assert parse_memory(value) == nbytes
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 2400.5, None, "24X", "24 Gb/s", "GiB", "0GiB", "1,5GiB", "-3GB", "lots"])
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2400.5, None, "24X", "24 Gb/s", "GiB", "0GiB", "1,5GiB", "-3GB", "lots"]
+)
 def test_memory_that_cannot_be_read_names_the_accepted_forms(value: object) -> None:
     with pytest.raises(InputError, match=r"memory is .*accepted: a number of bytes, '24GiB'.*'24GB'.*name of a GPU"):
         parse_memory(value)  # type: ignore[arg-type]

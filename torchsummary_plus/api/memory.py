@@ -16,7 +16,15 @@ from ..live.inputs import Example, make_example, with_batch
 from ..live.modules import ModuleTree
 from ..memory.attribution import run_log
 from ..memory.capacity import BatchSizeLimit, Search
-from ..memory.estimate import build_estimate, communicator_range, least, log_fits, room_for_tensors, tensors_peak, uses_libraries
+from ..memory.estimate import (
+    build_estimate,
+    communicator_range,
+    least,
+    log_fits,
+    room_for_tensors,
+    tensors_peak,
+    uses_libraries,
+)
 from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named

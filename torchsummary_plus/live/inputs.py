@@ -139,7 +139,9 @@ def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
         return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
 
     args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
-    return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=1 if example.is_data else example.batch_size)
+    return dataclasses.replace(
+        example, args=args, kwargs=kwargs, batch_size=1 if example.is_data else example.batch_size
+    )
 
 
 def _batch_of(values: Sequence[Any]) -> int:

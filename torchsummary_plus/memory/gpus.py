@@ -174,7 +174,9 @@ def parse_memory(value: int | float | str) -> int:
     if isinstance(nbytes, float) and nbytes.is_integer():
         nbytes = int(nbytes)
     if is_bare and isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 < nbytes < FEWEST:
-        raise InputError(f"memory is {describe(value)}: {nbytes} bytes? accepted: '{nbytes}GiB', '{nbytes}GB', or bytes")
+        raise InputError(
+            f"memory is {describe(value)}: {nbytes} bytes? accepted: '{nbytes}GiB', '{nbytes}GB', or bytes"
+        )
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(

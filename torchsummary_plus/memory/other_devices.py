@@ -86,7 +86,9 @@ def other_device(name: object) -> OtherDevice | None:
 def _mac(name: str, chip: str, kind: str | None, gb: str | None) -> OtherDevice:
     model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
     if gb is None:
-        raise InputError(f"memory is {describe(name)}, which comes with several sizes; write '{model} 32GB' or the like")
+        raise InputError(
+            f"memory is {describe(name)}, which comes with several sizes; write '{model} 32GB' or the like"
+        )
     share = Fraction(2, 3) if int(gb) <= SMALL_MAC else Fraction(3, 4)
     return OtherDevice(f"{model} {gb}GB", "Apple", int(gb), int(int(gb) * GIB * share))
 

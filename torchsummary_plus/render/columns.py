@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..data.errors import InputError, choice_error
-from ..data.units import describe, structure_text
+from ..data.units import describe, structure_data, structure_text
 from ..report.report import Report
 from .lines import STYLES, Line
 from .table import Value
@@ -30,6 +30,8 @@ class Column:
     flat_width: int = 15
     of_memory: bool = False
     adds_up: bool = False
+    data: Callable[[Line], object] | None = None
+    """The cell's value in a data frame, where it is no plain one."""
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
@@ -110,6 +112,11 @@ def _shape(what: str) -> Callable[[Line, Report], Value]:
     return lambda line, report: structure_text(getattr(line.row, what)) if line.row.called else None
 
 
+def _axes(what: str) -> Callable[[Line], object]:
+    """Return the function of a call's input or output shapes as tuples."""
+    return lambda line: structure_data(getattr(line.row, what))
+
+
 def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
     """Return the value function of a text cell; None if it is empty."""
 
@@ -157,11 +164,11 @@ _params_arithmetic = _arithmetic("parameters")
 _mult_adds_arithmetic = _arithmetic("mult_adds")
 
 COLUMNS: dict[str, Column] = {
-    "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25),
-    "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25),
+    "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25, data=_axes("inputs")),
+    "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25, data=_axes("outputs")),
     "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements", adds_up=True),
     "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10, adds_up=True),
-    "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size)),
+    "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size), data=lambda line: line.row.kernel_size),
     "groups": Column("Groups", _groups, lambda line, _: line.row.groups, "count", 10),
     "mult_adds": Column("Mult-Adds", _mult_adds, _known_mult_adds, "mult-adds"),
     "trainable": Column("Trainable", _trainable, _as_read(_trainable), flat_width=10),
@@ -185,6 +192,10 @@ COLUMNS: dict[str, Column] = {
 DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
+
+
+FRAME_COLUMNS = ("input_size", "output_size", "num_params", "mult_adds", "output_bytes", "dtype")
+"""The columns of a data frame, unless they are chosen."""
 
 
 def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:

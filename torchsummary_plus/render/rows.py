@@ -56,6 +56,9 @@ class RowView:
         return style != "torchsummary" and self.repeats == "fold"
 
 
+ALL_ROWS = RowView()
+
+
 def row_view(
     rows: Any = None,
     repeats: str | None = None,
@@ -167,7 +170,9 @@ def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
     return [
         place
         for place, line in enumerate(lines)
-        if any(fnmatchcase(name, pattern) for name in (line.row.class_name, line.row.path, line.row.var_name, line.label))
+        if any(
+            fnmatchcase(name, pattern) for name in (line.row.class_name, line.row.path, line.row.var_name, line.label)
+        )
     ]
 
 

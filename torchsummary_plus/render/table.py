@@ -31,18 +31,23 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted."""
+    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
+
+    ``data`` is a value that is no plain one, for data frames: a shape as a tuple.
+    """
 
     value: Value
     text: str
     best: bool = False
+    data: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 
-    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name.
+    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name. ``type``
+    is the class of the module that a row is of.
     """
 
     label: str
@@ -50,6 +55,7 @@ class TableRow:
     level: int
     cells: tuple[Cell, ...]
     figure: Field | None = None
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..report.report import Report
-from .columns import COLUMNS, check_view, chosen_names
+from .columns import COLUMNS, Column, check_view, chosen_names
 from .lines import Line
-from .rows import RowView, folded, folded_lines, rows_note, shown_lines
+from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Cell, Field, Table, TableRow
 from .totals import report_totals
 
@@ -18,7 +18,7 @@ def summary_table(
     style: str = "torchsummary",
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
-    view: RowView = RowView(),
+    view: RowView = ALL_ROWS,
 ) -> Table:
     """Return a report's table in a style, with the chosen rows and columns and the totals.
 
@@ -50,5 +50,10 @@ def summary_table(
 
 def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:
     row, zero = line.row, "--" if nested else "0"
-    cells = tuple(Cell(COLUMNS[name].value(line, report), COLUMNS[name].cell(line, report, zero)) for name in names)
-    return TableRow(line.label, row.path, row.depth if nested else 0, cells)
+    cells = tuple(_cell(COLUMNS[name], line, report, zero) for name in names)
+    return TableRow(line.label, row.path, row.depth if nested else 0, cells, type=row.class_name)
+
+
+def _cell(column: Column, line: Line, report: Report, zero: str) -> Cell:
+    data = None if column.data is None else column.data(line)
+    return Cell(column.value(line, report), column.cell(line, report, zero), data=data)

@@ -9,7 +9,7 @@ from tabulate import TableFormat, tabulate
 from ..data.units import one_line
 from ..report.report import Report
 from .columns import COLUMNS, Column, check_view, chosen_columns
-from .rows import RowView, folded, folded_lines, rows_note, shown_lines
+from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Table, Total, short_label, shortened, total_with_unit, with_short_cells
 from .totals import report_totals
 
@@ -29,7 +29,7 @@ def render(
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
     units: str | None = None,
-    view: RowView = RowView(),
+    view: RowView = ALL_ROWS,
 ) -> str:
     """Return the table with its totals, without a trailing newline.
 
@@ -139,9 +139,7 @@ def _ruled(
     return table
 
 
-def _with_totals(
-    table: str, report: Report, left_out: Set[str], width: int, units: str | None, note: str
-) -> str:
+def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None, note: str) -> str:
     """Return the table followed by a note, if there is one, the counts and the sizes, separated by rules."""
     totals = [total for total in report_totals(report) if total.field.name not in left_out]
     counts = [_total(total, units) for total in totals if not total.field.scaled]

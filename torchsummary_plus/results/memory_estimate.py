@@ -69,7 +69,11 @@ class MemoryEstimate(Estimate, Views, Figures):
         return (memory_section(self, by_kind, by_module),)
 
     def plot_timeline(
-        self, *, steps: int | Collection[int] | None = None, memory: int | float | str | None = None, ax: Axes | None = None
+        self,
+        *,
+        steps: int | Collection[int] | None = None,
+        memory: int | float | str | None = None,
+        ax: Axes | None = None,
     ) -> Axes:
         """Memory over the step, stacked by kind, with its phases, its peak, and the layer that it is in.
 
@@ -81,7 +85,9 @@ class MemoryEstimate(Estimate, Views, Figures):
 
         return self._draw(placed(ax), steps=steps, memory=memory)
 
-    def _draw(self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None) -> Axes:
+    def _draw(
+        self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
+    ) -> Axes:
         from ..render.timeline import draw_timeline
 
         return draw_timeline(self, steps, memory, place)

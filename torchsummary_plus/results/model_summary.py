@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from ..render.columns import MEMORY_COLUMNS
-from ..render.rows import RowView, row_view
+from ..render.columns import FRAME_COLUMNS, MEMORY_COLUMNS
+from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
 from ..render.text import render
 from ..report.report import Report
@@ -17,14 +17,15 @@ from .figures import Figures
 from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
-    from .views import RowLook
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .views import Look, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """What a report shows of each layer, unless the summary was made with columns."""
@@ -37,7 +38,7 @@ class View:
     style: str = "torchsummary"
     depth: int | None = None
     col_names: tuple[str, ...] | None = None
-    lines: RowView = RowView()
+    lines: RowView = ALL_ROWS
 
     def with_look(
         self, columns: Columns, depth: Depth, style: str | None
@@ -135,6 +136,16 @@ class ModelSummary(Report, Views, Figures):
         """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
         table = summary_table(self, *self.view.with_look(columns, depth, style), self.view.lines)
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
+
+    def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
+        """Return the layers as a pandas DataFrame: ``type``, shapes as tuples, counts, bytes and ``dtype``.
+
+        With ``columns``, or those that the summary was made with, only they follow layer, type, path and level.
+        ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
+        """
+        if table == 0 and self.view.col_names is None:
+            look.setdefault("columns", FRAME_COLUMNS + (MEMORY_COLUMNS if self.row_memory else ()))
+        return super().to_dataframe(table=table, **look)
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:
