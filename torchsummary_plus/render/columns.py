@@ -20,7 +20,7 @@ class Column:
     """A column: its heading, the text and the value of its cells, and the value's unit.
 
     ``flat_width`` is the minimum width in torchsummary's table. ``of_memory`` columns need a summary with a memory
-    estimate. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
+    estimate, and print in the unit of its totals. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
     """
 
     heading: str
@@ -181,11 +181,11 @@ COLUMNS: dict[str, Column] = {
         "Mult-Add Arithmetic", _mult_adds_arithmetic, _as_read(_mult_adds_arithmetic), flat_width=25
     ),
     "var_name": Column("Variable", _var_name, lambda line, _: line.row.var_name or None),
-    "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),
-    "peak_bytes": Column("Live Bytes", _held("peak_bytes"), _memory("peak_bytes"), "bytes", of_memory=True),
-    "grad_bytes": Column("Gradient Bytes", _held("grad_bytes"), _memory("grad_bytes"), "bytes", of_memory=True),
+    "saved_bytes": Column("Saved", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),
+    "peak_bytes": Column("Live", _held("peak_bytes"), _memory("peak_bytes"), "bytes", of_memory=True),
+    "grad_bytes": Column("Gradients", _held("grad_bytes"), _memory("grad_bytes"), "bytes", of_memory=True),
     "optimizer_bytes": Column(
-        "Optimizer Bytes", _held("optimizer_bytes"), _memory("optimizer_bytes"), "bytes", of_memory=True
+        "Optimizer", _held("optimizer_bytes"), _memory("optimizer_bytes"), "bytes", of_memory=True
     ),
 }
 

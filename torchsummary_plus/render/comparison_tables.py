@@ -129,7 +129,12 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
             shared = [None if place is None else own[place] for own, place in zip(aligned.lines, places)]
             rows.append(_layer_row(entries, shared, change, names, nested))
     fields = [
-        Field(f"{entry.name}.{name}", f"{entry.name}: {COLUMNS[name].heading}", COLUMNS[name].unit)
+        Field(
+            f"{entry.name}.{name}",
+            f"{entry.name}: {COLUMNS[name].heading}",
+            COLUMNS[name].unit,
+            scaled=COLUMNS[name].of_memory,
+        )
         for entry in entries
         for name in names
     ]

@@ -38,14 +38,16 @@ def summary_table(
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(
-            Field(name, COLUMNS[name].heading, COLUMNS[name].unit, adds_up=COLUMNS[name].adds_up) for name in names
-        ),
+        fields=tuple(_field(name, COLUMNS[name]) for name in names),
         rows=tuple(rows),
         totals=report_totals(report),
         notes=(note,) if note else (),
         width=view.width,
     )
+
+
+def _field(name: str, column: Column) -> Field:
+    return Field(name, column.heading, column.unit, scaled=column.of_memory, adds_up=column.adds_up)
 
 
 def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from tabulate import TableFormat, tabulate
 
-from ..data.units import one_line
+from ..data.units import in_unit, one_line
 from ..report.report import Report
 from .columns import COLUMNS, Column, check_view, chosen_columns
+from .lines import Line
 from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Table, Total, short_label, shortened, total_with_unit, with_short_cells
 from .totals import report_totals
@@ -43,7 +44,7 @@ def render(
     note = rows_note(report, style, depth, view, lines)
     flat = style == "torchsummary"
     zero = "0" if flat else "--"
-    cells = [[column.cell(line, report, zero) for column in columns] for line in lines]
+    cells = [[_cell(column, line, report, zero, units) for column in columns] for line in lines]
     if not flat and view.repeats != "show":
         repeats = folded(lines, [[c for c, column in zip(own, columns) if column is not VAR_NAME] for own in cells])
         lines, cells = folded_lines(lines, repeats), [cells[one.place] for one in repeats]
@@ -52,7 +53,20 @@ def render(
         for line, own in zip(lines, cells)
     ]
     draw = _flat if flat else _tree
-    return draw(report, ["Layer (type)", *(column.heading for column in columns)], cells, columns, units, note)
+    return draw(report, ["Layer (type)", *(_heading(column, units) for column in columns)], cells, columns, units, note)
+
+
+def _cell(column: Column, line: Line, report: Report, zero: str, units: str | None) -> str:
+    """Return the text of a cell; bytes of a step in the unit of the totals."""
+    value = column.value(line, report) if column.of_memory else None
+    if not isinstance(value, int) or not value:
+        return column.cell(line, report, zero)
+    figure, unit = in_unit(value, units or "MiB")
+    return f"{figure} {unit}" if units == "auto" else figure
+
+
+def _heading(column: Column, units: str | None) -> str:
+    return f"{column.heading} ({units or 'MB'})" if column.of_memory and units != "auto" else column.heading
 
 
 def _cut(cells: Iterable[str], columns: Iterable[Column], width: int) -> list[str]:
