@@ -67,7 +67,7 @@ def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "there are 1 models; accepted: two or more"),
+        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "there is 1 model; accepted: two or more"),
         (["1,28,28"], "there are 0 models"),
         (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
         (

@@ -179,7 +179,7 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: compare(mlp(), input_size=(8,)), "there are 1 models; accepted: two or more"),
+        (lambda: compare(mlp(), input_size=(8,)), "there is 1 model; accepted: two or more"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different ones"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different ones"),
         (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "option of an entry is 'size'"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from torchsummary_plus import InputError, ModelSummary, summary
+from torchsummary_plus import ForwardError, InputError, ModelSummary, summary
 
 
 class Masked(nn.Module):
@@ -240,3 +240,24 @@ def test_rich_draws_in_a_terminal_and_plain_text_in_a_pipe(monkeypatch: pytest.M
     assert sum("Layer (type)" in line for line in lines) > 3
     assert "2,359,296" in plain and f"Total params: {result.total_params:,}" in plain
     assert result.to_terminal(io.StringIO()) == str(result) == result.to_text(style="tree")
+
+
+def test_one_channel_is_singular() -> None:
+    with pytest.raises(ForwardError, match="there is 1 channel and the layer expects 3"):
+        summary(nn.Conv2d(3, 8, 3), (1, 8, 8), verbose=0)
+    with pytest.raises(ForwardError, match="there are 4 channels and the layer expects 3"):
+        summary(nn.Conv2d(3, 8, 3), (4, 8, 8), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 8, 3)), (1, 3, 8, 8)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(12, 4)), (2, 12)),
+        (resnet18(), (32, 3, 64, 64)),
+    ],
+    ids=["convolution", "flattened", "resnet"],
+)
+def test_a_size_with_a_batch_axis_gets_a_hint(model: nn.Module, size: tuple[int, ...]) -> None:
+    with pytest.raises(ForwardError, match="without the batch axis"):
+        summary(model, size, verbose=0)

@@ -369,7 +369,11 @@ class Residual(nn.Module):
 @pytest.mark.parametrize(
     ("module", "size", "said"),
     [
-        (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (10, 32), "Parameters of linear1: (32 + 1) x 64 = 2,112"),
+        (
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+            (10, 32),
+            "Parameters of linear1: (32 + 1) x 64 = 2,112",
+        ),
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), (3, 8, 8), "Parameters of 0: (3 x 3 x 3 + 1) x 8 = 224"),
         (Residual(), (8,), "Parameters of body: (8 + 1) x 16 + (16 + 1) x 8 = 280"),
         (nn.Transformer(16, 2, 1, 1, 32, batch_first=True), [(5, 16), (5, 16)], "Parameters of encoder: "),

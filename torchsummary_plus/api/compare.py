@@ -122,7 +122,7 @@ def compare(
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
-        raise InputError(f"there are {len(models)} models; accepted: two or more")
+        raise InputError(f"there {'is 1 model' if models else 'are no models'}; accepted: two or more")
     entries = [_entry(model, common, memory) for model in models]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))

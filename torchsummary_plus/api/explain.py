@@ -24,8 +24,8 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         layer: a row of a summary, or a module; without an input only its parameters are explained.
         input_size, batch_size, options: for a module, as in :func:`summary`.
 
-    The figures of a module include those of the modules inside it, each with its own arithmetic; a row's are its own. The
-    result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
+    The figures of a module include those of the modules inside it, each with its own arithmetic; a row's are its own.
+    The result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
     With an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
 
     >>> from torch import nn

@@ -203,9 +203,7 @@ class Codec:
 
 def _needed(kind: type) -> frozenset[str]:
     """Return the names of the fields without defaults."""
-    return frozenset(
-        one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING
-    )
+    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
 
 
 def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:

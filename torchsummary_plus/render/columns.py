@@ -20,7 +20,8 @@ class Column:
     """A column: its heading, the text and the value of its cells, and the value's unit.
 
     ``flat_width`` is the minimum width in torchsummary's table. ``of_memory`` columns need a summary with a memory
-    estimate, and print in the unit of its totals. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
+    estimate, and print in the unit of its totals. In a column that ``adds_up``, a row excludes its children, so the
+    rows add up to the total.
     """
 
     heading: str

@@ -163,7 +163,9 @@ def _layer(line: Line, batch: int | None) -> Layer:
     """Return what a line is compared by; with a batch size, shapes for any batch."""
     row = line.row
     details = f"{row.kernel_size} {row.groups}"
-    outputs, inputs = (structure_text(s if batch is None else _for_any_batch(s, batch)) for s in (row.outputs, row.inputs))
+    outputs, inputs = (
+        structure_text(s if batch is None else _for_any_batch(s, batch)) for s in (row.outputs, row.inputs)
+    )
     return Layer(row.class_name, outputs, inputs, line.num_params, details, row.path)
 
 

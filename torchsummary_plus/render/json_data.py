@@ -45,7 +45,8 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
     name, version = (data.pop("type", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
     if name != kind.__name__ or str(version).partition(".")[0] != str(MAJOR):
         raise InputError(
-            f"the JSON is of {describe(name)}, version {version}; accepted: {kind.__name__}, {VERSION} or another {MAJOR}.x"
+            f"the JSON is of {describe(name)}, version {version}; "
+            f"accepted: {kind.__name__}, {VERSION} or another {MAJOR}.x"
         )
     data.pop("derived", None)
     result: Result = Codec(BY_COLUMN, names, is_exact=version == VERSION).decode(kind, data)

@@ -34,8 +34,9 @@ def render(
 ) -> str:
     """Return the table with its totals, without a trailing newline.
 
-    ``depth`` is the deepest level shown (the root is 0); nested repeats are folded unless ``view`` shows them. Without ``units``, an MB is 1024 x 1024 bytes, as in
-    torchsummary. Raises :class:`InputError` for an unknown style, column or depth.
+    ``depth`` is the deepest level shown (the root is 0); nested repeats are folded unless ``view`` shows them. Without
+    ``units``, an MB is 1024 x 1024 bytes, as in torchsummary. Raises :class:`InputError` for an unknown style, column,
+    depth or row.
     """
     with_memory = bool(report.row_memory)
     check_view(style, depth, col_names, with_memory)

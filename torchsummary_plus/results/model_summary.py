@@ -76,9 +76,9 @@ class ModelSummary(Report, Views, Figures):
         """Return the table with another style, depth, columns or rows, without running the model again.
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
-        columns, ``rows=None`` all rows. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels that exactly, "MB" is
-        1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an unknown style, depth,
-        column or unit.
+        columns, ``rows=None`` all rows. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels
+        that exactly, "MB" is 1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an
+        unknown style, depth, column, row or unit.
         """
         if units is not None:
             check_units(units)

@@ -238,8 +238,8 @@ class Views(ABC):
         """Write everything to one self-contained HTML page and return its path.
 
         It has a tab for the layers, one for memory if an estimate was asked for (over the step, and at the peak by
-        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file is
-        replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
+        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file
+        is replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
         from ..render.html_report import report_page
 

@@ -57,8 +57,8 @@ def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
         parameters = list(parameters)
         if len(parameters) != held:
             raise InputError(
-                f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of all "
-                "that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
+                f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of "
+                "all that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
             )
         made: torch.optim.Optimizer = kind(parameters, **settings)
         return made

@@ -137,7 +137,8 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
         )
     channels = getattr(module, "in_channels", None)
     if isinstance(channels, int) and tensor.dim() > 1 and tensor.shape[1] != channels:
-        return f"there are {tensor.shape[1]} channels and the layer expects {channels}: check input_size"
+        there = "is 1 channel" if tensor.shape[1] == 1 else f"are {tensor.shape[1]:,} channels"
+        return f"there {there} and the layer expects {channels}: check input_size"
     return ""
 
 
