@@ -90,7 +90,7 @@ class Codec:
         needed = _needed(kind)
 
         def is_alike(data: Any) -> bool:
-            return data.keys() == readers.keys() if self.is_exact else needed <= data.keys()
+            return bool(data.keys() == readers.keys() if self.is_exact else needed <= data.keys())
 
         def out(value: Any) -> dict[str, Any]:
             return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
