@@ -1,4 +1,4 @@
-"""Real steps beside predicted ones, allocation by allocation: what the one holds at its peak and the other does not."""
+"""Compare real and predicted steps allocation by allocation: what only one of them holds at its peak."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""cuDNN's answers recorded, and the table that stands for them where it cannot be asked.
+"""Record cuDNN's answers, and fit the table that replaces them where cuDNN cannot be queried.
 
-``python -m benchmarks.cudnn_table --ask 200`` asks, in an environment with torch's CUDA wheel, about so many
-convolutions on each card, and writes benchmarks/data/cudnn_answers.json. Under ``python -m benchmarks.nocuda`` cuDNN
-also names engines that need a driver; the recording was made without. ``--fit`` fits the trees of
-torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints how far off they are on the
-rest.
+``python -m benchmarks.cudnn_table --ask 200``, in an environment with torch's CUDA wheel, queries that many
+convolutions on each GPU and writes benchmarks/data/cudnn_answers.json. Under ``python -m benchmarks.nocuda`` cuDNN also
+lists engines that need a driver; the recording was made without. ``--fit`` fits the trees of
+torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints their errors on the rest.
 """
 
 from __future__ import annotations

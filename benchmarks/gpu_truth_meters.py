@@ -1,4 +1,4 @@
-"""What is measured while the phases of a step run: by CUDA's allocator, or on the CPU by torch's profiler."""
+"""Measure the phases of a step by CUDA's allocator, or on the CPU by torch's profiler."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_every_option_reaches_it(places: list[str], capsys: pytest.CaptureFixtur
     memory = "--optimizer sgd --memory train --gpu 1GiB"
     assert main(["compare", *places, *words.split(), *memory.split(), "4", "--names", "one, two"]) == 0
     shown = capsys.readouterr().out
-    assert "two / one" in shown and "1 (ReLU / GELU)     ~" in shown and "Alike in all, and left out: 3" in shown
+    assert "two / one" in shown and "1 (ReLU / GELU)     ~" in shown and "Identical in all, left out: 3" in shown
     assert "; largest batch in 1GiB" in shown and "Largest batch" in shown
     assert "one: Mult-Adds" in shown and "one: Param #" not in shown
     assert main(["compare", *places, "4"]) == 0
@@ -67,14 +67,14 @@ def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "there is 1 model; accepted: two or more"),
-        (["1,28,28"], "there are 0 models"),
+        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "the number of models is 1; accepted: 2 or more"),
+        (["1,28,28"], "the number of models is 0"),
         (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
         (
             ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
             "accepted: 'package.module:callable'",
         ),
-        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different ones"),
+        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different names"),
         (
             ["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--output", "models.docx"],
             "'.docx'; accepted: '.txt'",

@@ -179,9 +179,9 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: compare(mlp(), input_size=(8,)), "there is 1 model; accepted: two or more"),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different ones"),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different ones"),
+        (lambda: compare(mlp(), input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different names"),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different names"),
         (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "option of an entry is 'size'"),
         (lambda: compare(mlp(), {"input_size": (8,)}, input_size=(8,)), "model is None"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), memory="fit"), "memory is 'fit'; accepted: 'train', 'eval'"),

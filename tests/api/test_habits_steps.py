@@ -34,7 +34,7 @@ def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> Non
     ("given", "said"),
     [
         ({"gradient_accumulation_steps": 4}, "write batch_size= of one micro-batch, and train_step="),
-        ({"optimzer": "sgd"}, "optimzer is no option; near names: optimizer"),
+        ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; near names: optimizer"),
         ({"bf16": True}, "write autocast=torch.bfloat16"),
         ({"loss_fn": "mse"}, "write loss="),
     ],

@@ -144,7 +144,7 @@ def test_aliases_mean_a_card() -> None:
     ],
 )
 def test_unknown_names_list_near_ones(written: str, near: str) -> None:
-    with pytest.raises(InputError, match=r"unknown GPU .*; near names: ") as caught:
+    with pytest.raises(InputError, match=r"unknown GPU .*; similar names: ") as caught:
         find_gpu(written)
     assert f"'{near}'" in str(caught.value)
 
@@ -169,7 +169,7 @@ def test_a_card_of_ones_own() -> None:
     try:
         assert find_gpu("nvidia example x1 48gb") is mine
         assert parse_memory("Example X1") == 48_000 * MIB
-        with pytest.raises(InputError, match="registered already"):
+        with pytest.raises(InputError, match="already registered"):
             register_gpu(GPU("example x1", "Hopper", (9, 0), 48))
     finally:
         del GPUS["Example X1"]
@@ -209,7 +209,7 @@ def test_memory_that_cannot_be_read_names_the_accepted_forms(value: object) -> N
 
 
 def test_memory_misspelt_lists_near_names() -> None:
-    with pytest.raises(InputError, match="near names: 'RTX 4090'"):
+    with pytest.raises(InputError, match="similar names: 'RTX 4090'"):
         parse_memory("RTX 409O")
 
 

@@ -97,12 +97,12 @@ def test_what_was_asked_is_exact_and_needs_no_cuda() -> None:
     assert not estimate.unknown and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
     assert not torch.cuda.is_initialized()
     near = estimate_memory(model, (64, 56, 56), 8, gpu="RTX 3080 10GB", cudnn="ask", progress=False)
-    assert any("RTX 3080 10GB by the figures of a NVIDIA GeForce RTX 3090" in said for said in near.assumptions)
+    assert any("RTX 3080 10GB with the properties of a NVIDIA GeForce RTX 3090" in said for said in near.assumptions)
 
 
 @pytest.mark.skipif(has_cudnn(), reason="torch brings a cuDNN that can be asked")
 def test_cudnn_that_must_be_asked_and_is_not_there_is_an_error() -> None:
-    with pytest.raises(InputError, match="cudnn is 'ask', and torch is a build without CUDA"):
+    with pytest.raises(InputError, match="cudnn is 'ask', but this torch is a CPU build"):
         estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="A100 80GB", cudnn="ask", progress=False)
 
 

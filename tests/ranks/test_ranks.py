@@ -203,7 +203,7 @@ def test_what_is_no_world_is_said(options: dict[str, Any], said: str) -> None:
 def test_what_is_no_builder_is_said() -> None:
     with pytest.raises(InputError, match="a function without arguments that builds and wraps"):
         estimate_memory(net(), (WIDTH,), 4, world_size=4)
-    with pytest.raises(InputError, match="the builder returns None"):
+    with pytest.raises(InputError, match="the builder returned None"):
         estimate_memory(lambda: None, (WIDTH,), 4, world_size=4)
     with pytest.raises(InputError, match="or with world_size its builder"):
         estimate_memory(net, (WIDTH,), 4)
@@ -212,7 +212,7 @@ def test_what_is_no_builder_is_said() -> None:
 
 
 def test_what_is_not_covered_is_refused_with_what_is() -> None:
-    with pytest.raises(UnsupportedError, match="FullyShardedDataParallel is not covered yet; use fully_shard"):
+    with pytest.raises(UnsupportedError, match="FullyShardedDataParallel is not supported yet; use fully_shard"):
         estimated(lambda: FullyShardedDataParallel(net()), 2)
     with pytest.raises(UnsupportedError, match="make the mesh with init_device_mesh"):
         estimated(tensor_parallel, 2, gpu="H100")

@@ -155,10 +155,10 @@ def test_it_reads_without_style_and_script(of_resnet: ModelSummary) -> None:
 
 
 def test_branches_are_those_of_the_text(of_resnet: ModelSummary) -> None:
-    from torchsummary_plus.render.lines import tree_lines
-
-    lines = tree_lines(of_resnet)
-    assert guides([line.row.depth for line in lines]) == [line.guide for line in lines]
+    table, *_ = of_resnet.tables(style="tree")
+    lines = of_resnet.render(style="tree").splitlines()[3:]
+    for guide, row, line in zip(guides([row.level for row in table.rows]), table.rows, lines, strict=False):
+        assert line.startswith(f"{guide}{row.label} ")
 
 
 def test_bars_are_shares_of_the_whole() -> None:

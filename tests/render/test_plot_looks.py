@@ -15,7 +15,7 @@ from matplotlib.text import Annotation, Text
 from torch import nn
 
 from examples.resnet import resnet18
-from torchsummary_plus import Comparison, ModelSummary, compare, estimate_memory, summary
+from torchsummary_plus import Comparison, ModelSummary, compare, summary
 from torchsummary_plus.render.figure import BLACK, LAYERS, seen
 
 matplotlib.use("Agg")

@@ -255,7 +255,7 @@ def test_wrong_arguments_name_what_is_accepted() -> None:
         gpt2().plot_timeline(steps=3)
     with pytest.raises(InputError, match="needs a memory estimate"):
         summary(nn.Linear(2, 2), (2,), verbose=0).plot("saved_bytes")
-    with pytest.raises(InputError, match="near names: 'RTX 4090'"):
+    with pytest.raises(InputError, match="similar names: 'RTX 4090'"):
         gpt2().plot_timeline(memory="RTX 40900", ax=axes())
 
 

@@ -111,7 +111,7 @@ def test_an_unknown_suffix_names_the_known_ones(made: ModelSummary, tmp_path: Pa
 
 
 def test_a_suffix_has_one_format() -> None:
-    with pytest.raises(InputError, match=r"\.csv is taken by to_csv"):
+    with pytest.raises(InputError, match=r"\.csv is already registered for to_csv"):
         register_format(".csv", "to_text")
     assert FORMATS[".csv"].method == "to_csv"
 

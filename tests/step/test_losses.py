@@ -337,7 +337,7 @@ CONFLICTS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", CONFLICTS)
 def test_a_card_on_the_cpu_is_an_error_with_its_cure(name: str) -> None:
-    with pytest.raises(InputError, match=r"accepted with a card: device='cuda'|an estimate with gpu='RTX 3060 12GB'"):
+    with pytest.raises(InputError, match=r"accepted with a GPU: device='cuda'|an estimate with gpu='RTX 3060 12GB'"):
         CONFLICTS[name]()
 
 
@@ -353,5 +353,5 @@ def test_the_shell_takes_a_loss_and_a_card(command: list[str], capsys: pytest.Ca
     assert main([*words, "--gpu", "T4"]) == 0
     assert "batch of 2, T4, no optimizer, float32, loss: cross_entropy" in capsys.readouterr().out
     assert main([*words, "--gpu", "T4", "--device", "cpu"]) == 2
-    assert "accepted with a card: device='cuda'" in capsys.readouterr().err
+    assert "accepted with a GPU: device='cuda'" in capsys.readouterr().err
     assert main([*words[:-1], "cross"]) == 2

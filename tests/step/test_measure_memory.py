@@ -185,11 +185,11 @@ def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
         measure_memory(make(), (65,), 2)
     with pytest.raises(StepError, match="loss"):
         measure_memory(make(), size, 2, loss=lambda output: output.no_such_thing)
-    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0: model\.to\('cuda:0'\) moves it"):
+    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0; move it with model\.to\('cuda:0'\)"):
         measure_memory(make(), size, 2, device="cuda")
     with torch.device("meta"):
         model = make()
-    with pytest.raises(InputError, match="has tensors on meta"):
+    with pytest.raises(InputError, match="has meta tensors"):
         measure_memory(model, size, 2)
 
 
@@ -224,7 +224,7 @@ def test_from_tensors_to_what_the_device_shows() -> None:
 def test_what_cannot_be_compared_is_an_error() -> None:
     make, size = MODELS["mlp"]
     estimate = estimate_memory(make(), size)
-    with pytest.raises(InputError, match="accepted: estimates alone, or models"):
+    with pytest.raises(InputError, match="accepted: estimates only, or models"):
         compare(estimate, make())  # type: ignore[call-overload]
     with pytest.raises(InputError, match="two or more"):
         compare(estimate)

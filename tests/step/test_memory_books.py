@@ -204,7 +204,8 @@ def test_a_real_forward_leaves_what_the_code_reaches_as_it_was() -> None:
 
     before = facts([seen])
     estimate = estimate_memory(Model(run), (WIDTH,), ROWS, loss=itself)
-    assert estimate.assumptions == ("_local_scalar_dense in the model itself, 2 times: value as in a real forward",)
+    said = "_local_scalar_dense in the model itself, 2 times: value taken from a real forward"
+    assert estimate.assumptions == (said,)
     assert_same(before, facts([seen]))
 
 

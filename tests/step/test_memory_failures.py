@@ -66,7 +66,7 @@ FAILURES: dict[str, tuple[type[Exception], str, Callable[[], nn.Module], dict[st
     "train_step": (StepError, "the train_step failed: ValueError: not today", block, {"train_step": failing}),
     "no gradient": (
         InputError,
-        "no floating tensor that requires gradients",
+        "no floating-point output requires gradients",
         lambda: block().requires_grad_(False),
         {},
     ),

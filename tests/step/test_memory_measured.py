@@ -105,7 +105,7 @@ def test_a_step_without_fakes_is_measured(name: str) -> None:
     held = list(model.state_dict().values())
     before = [tensor.to_dense().clone() for tensor in held]
     estimate = estimate_memory(model, input_data=x, mode=mode)
-    assert "measured in a real step on the CPU: no fake step could be made" in estimate.assumptions[0]
+    assert "measured by a real step on the CPU: the step cannot run on fake tensors" in estimate.assumptions[0]
     assert all(map(torch.equal, [tensor.to_dense() for tensor in held], before))
     assert estimate.peak_bytes == truth(model, x, mode)
 
@@ -122,15 +122,15 @@ def test_jagged_tensors_without_gradients_have_fakes() -> None:
 def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
     estimate = estimate_memory(Pooled(), (WIDTH,), ROWS, device="cuda", mode="eval")
     assert [assumption.partition(":")[0] for assumption in estimate.assumptions] == [
-        "the kernels are those of the CPU",
-        "measured in a real step on the CPU",
+        "estimated with the CPU's kernels",
+        "measured by a real step on the CPU",
     ]
     assert estimate.peak_bytes % 512 == 0
 
 
 @padded
 def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ForwardError, match=r"a real step would tell, and there is none: the model is on meta"):
+    with pytest.raises(ForwardError, match=r"only a real step can provide, but the model is on the meta device"):
         estimate_memory(Pooled().to("meta"), (WIDTH,), ROWS)
     monkeypatch.setattr(untouched, "LARGEST", 1000)
     with pytest.raises(StepError, match=r"\(Ragged\) failed(.|\n)*more than 1,000 bytes"):

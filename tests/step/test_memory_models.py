@@ -241,7 +241,7 @@ def test_a_sharded_model_is_refused_with_the_cure(name: str, kind: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrapped = sharding.fully_shard(model) if kind == "DTensor" else getattr(sharding, name)(model, device_id=CPU)
-    with pytest.raises(ForwardError, match=rf"of class {kind} has no fake\nHint: .*ask before .*{name}"):
+    with pytest.raises(ForwardError, match=rf"of class {kind}\nHint: .*call this before .*{name}"):
         estimate_memory(wrapped, (WIDTH,), 4, optimizer="sgd")
 
 

@@ -122,7 +122,7 @@ def test_a_step_through_an_operator(case: str) -> None:
 def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
     estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     (told,) = estimate.assumptions
-    assert told == "multi_margin_loss_backward in the step, 2 times: sizes as on zeros"
+    assert told == "multi_margin_loss_backward in the step, 2 times: sizes computed on zeros"
 
 
 @torch.library.custom_op("torchsummary_plus_tests::cubed", mutates_args=(), schema="(Tensor x) -> Tensor")
@@ -178,7 +178,7 @@ def test_an_operator_that_refuses_zeros_is_told_by_a_real_step() -> None:
     model = Through(lambda x: Picky.apply(x))
     estimate = estimate_memory(model, (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     assert estimate.assumptions == (
-        "torchsummary_plus_tests::picky_backward in the step, 2 times: sizes as in a real step",
+        "torchsummary_plus_tests::picky_backward in the step, 2 times: sizes taken from a real step",
     )
 
 

@@ -148,7 +148,7 @@ def test_lbfgs_to_its_limits(options: dict[str, int]) -> None:
     assert predicted.steady_bytes == measured.steady_bytes
     assert predicted.peak_range[0] < predicted.peak_bytes == predicted.peak_range[1] - LEAST_DOUBT
     limits = f"max_iter {options['max_iter']}, max_eval {options.get('max_eval', options['max_iter'] * 5 // 4)}"
-    assert f"LBFGS in the step, 2 times: iterates until a limit ({limits}), whatever its tolerances" in (
+    assert f"LBFGS in the step, 2 times: assumed to run to its limits ({limits}) without converging" in (
         predicted.assumptions
     )
 
@@ -162,12 +162,12 @@ def test_lbfgs_that_searches_along_lines(iterations: int) -> None:
     )
     least, most = predicted.peak_range
     assert least <= measured.peak_bytes <= most
-    assert any("each line search accepts its first point" in note for note in predicted.assumptions)
+    assert any("each line search is assumed to accept its first point" in note for note in predicted.assumptions)
 
 
 def test_lbfgs_by_its_name_and_one_that_has_converged() -> None:
     named = estimate_memory(Fitted(), input_data=rows(), optimizer="lbfgs")
-    assert "iterates until a limit (max_iter 20, max_eval 25)" in " ".join(named.assumptions)
+    assert "assumed to run to its limits (max_iter 20, max_eval 25)" in " ".join(named.assumptions)
     assert named.at_peak["optimizer_state"] > 40 * named.at_peak["parameters"]
     converged = measure_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())
     expected = estimate_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())

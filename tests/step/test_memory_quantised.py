@@ -96,7 +96,7 @@ def test_the_scratch_memory_of_an_operator_of_another_library(name: str) -> None
 def test_what_a_run_on_zeros_has_told_is_said() -> None:
     pytest.importorskip("bitsandbytes")
     estimate = estimate_memory(four_bit(True), (NARROW,), 4)
-    assert "bitsandbytes::gemm_4bit, 4 times: scratch memory as on zeros" in estimate.assumptions
+    assert "bitsandbytes::gemm_4bit, 4 times: scratch memory measured on zeros" in estimate.assumptions
     assert not estimate.unknown
 
 

@@ -93,7 +93,7 @@ def test_a_real_step_tells_what_a_loss_asks(loss: Callable[[Tensor], Tensor]) ->
     estimate = estimate_memory(model, input_data=x, loss=loss)
     assert estimate.peak_bytes == truth(model, x, loss)
     assert estimate.assumptions
-    assert all("as in a real step" in assumption for assumption in estimate.assumptions)
+    assert all("taken from a real step" in assumption for assumption in estimate.assumptions)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -101,7 +101,7 @@ def test_a_real_step_tells_what_a_loss_asks(loss: Callable[[Tensor], Tensor]) ->
 def test_without_a_real_step_checks_pass(loss: Callable[[Tensor], Tensor], device: str) -> None:
     x = torch.randn(32, WIDTH)
     estimate = estimate_memory(linear().to("meta"), input_data=x, loss=loss, device=device)
-    assert any("taken to be" in assumption for assumption in estimate.assumptions)
+    assert any("assumed to be" in assumption for assumption in estimate.assumptions)
     if device == "cpu":
         assert estimate.peak_bytes == truth(linear(), x, loss)
 
@@ -135,7 +135,7 @@ def test_an_assumption_names_the_operator_the_place_and_the_answer() -> None:
     estimate = estimate_memory(linear().to("meta"), (WIDTH,), 4, loss=gaussian)
     (assumption,) = estimate.assumptions
     said, _, place = assumption.partition(" in gaussian_nll_loss ")
-    assert said == "_local_scalar_dense in the step, 2 times: value taken to be False"
+    assert said == "_local_scalar_dense in the step, 2 times: value assumed to be False"
     assert place.startswith("(functional.py:")
 
 
@@ -164,7 +164,7 @@ def test_a_loop_until_convergence_ends() -> None:
     model, x = linear(), torch.randn(32, WIDTH)
     real, guessed = Descent(0.1), Descent(0.1)
     estimate = estimate_memory(model, input_data=x, train_step=real)
-    assert "as in a real step" in estimate.assumptions[0]
+    assert "taken from a real step" in estimate.assumptions[0]
     assert estimate.peak_bytes == estimate_memory(model.to("meta"), input_data=x, train_step=guessed).peak_bytes
     assert len(guessed.losses) > 101
 
@@ -213,7 +213,7 @@ def test_what_a_real_step_writes_is_put_back() -> None:
 def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
-    assert "taken to be False" in estimate.assumptions[0]
+    assert "assumed to be False" in estimate.assumptions[0]
 
 
 def failing(y: Tensor) -> Tensor:

@@ -259,7 +259,7 @@ def test_a_parameter_that_a_hook_looks_up_in_vain_has_a_hint() -> None:
     model = block()
     by_name = {name: torch.optim.SGD([p]) for name, p in model.named_parameters()}
     model[0].weight.register_post_accumulate_grad_hook(lambda p: by_name[p])
-    with pytest.raises(StepError, match=r"KeyError: Fake.*\n?.*Hint: fakes stand for parameters"):
+    with pytest.raises(StepError, match=r"KeyError: Fake.*\n?.*Hint: fake tensors replace parameters"):
         estimate_memory(model, input_data=rows(), optimizer="sgd")
 
 

@@ -105,7 +105,7 @@ def test_one_real_forward_tells_sizes_and_values(build: Callable[[], nn.Module])
     assert {name: (id(t), t._version) for name, t in model.state_dict(keep_vars=True).items()} == before
     assert torch.equal(torch.get_rng_state(), generator)
     assert estimate.assumptions
-    assert all("as in a real forward" in assumption for assumption in estimate.assumptions)
+    assert all("taken from a real forward" in assumption for assumption in estimate.assumptions)
     assert abs(estimate.peak_bytes - peak_of_two_steps(model, x)) <= 16
     on_card = estimate_memory(model, input_data=x, device="cuda", loss=loss)
     assert on_card.assumptions == estimate.assumptions
@@ -115,7 +115,7 @@ def test_an_answer_is_for_the_shapes_that_it_was_given_for() -> None:
     torch.manual_seed(0)
     model = AsTheDevice()
     estimate = estimate_memory(model, input_data=rows(), device="cuda", loss=loss)
-    assert estimate.assumptions == ("nonzero in the model itself, 2 times: sizes as in a real forward",)
+    assert estimate.assumptions == ("nonzero in the model itself, 2 times: sizes taken from a real forward",)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -128,7 +128,7 @@ def test_without_values_the_largest_sizes_are_assumed(build: Callable[[], nn.Mod
     estimate = estimate_memory(bare, input_data=rows(), device=device, loss=loss)
     assert estimate.peak_bytes >= real.peak_bytes
     assert estimate.assumptions
-    assert all(assumption.endswith("taken to give as much as it can") for assumption in estimate.assumptions)
+    assert all(assumption.endswith("assumed to return its maximum size") for assumption in estimate.assumptions)
 
 
 class NamedExperts(Layer):
@@ -153,7 +153,7 @@ def test_single_values_name_and_index(device: str) -> None:
     torch.manual_seed(0)
     model, x = NamedExperts(), rows()
     estimate = estimate_memory(model, input_data=x, device=device, loss=loss)
-    assert any("value as in a real forward" in assumption for assumption in estimate.assumptions)
+    assert any("value taken from a real forward" in assumption for assumption in estimate.assumptions)
     if device == "cpu":
         assert estimate.peak_bytes == measure_memory(model, input_data=x, loss=loss).peak_bytes
 
@@ -202,7 +202,7 @@ def test_every_row_may_pass_a_mask() -> None:
 def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device: str) -> None:
     with torch.device("meta"):
         model = Inner()
-    with pytest.raises(ForwardError, match=r"part \(Steered\) failed (.|\n)*on meta and has no values"):
+    with pytest.raises(ForwardError, match=r"part \(Steered\) failed (.|\n)*on the meta device and has no values"):
         estimate_memory(model, (WIDTH,), 8, device)
 
 
@@ -210,7 +210,7 @@ def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(rehearsal, "LONGEST", 1000)
     monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
     estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
-    assert all(assumption.endswith("taken to give as much as it can") for assumption in estimate.assumptions)
+    assert all(assumption.endswith("assumed to return its maximum size") for assumption in estimate.assumptions)
     with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):
         estimate_memory(Inner(), (WIDTH,), 8)
 
@@ -285,11 +285,11 @@ def test_outside_the_forward_a_real_step_tells_or_a_value_is_taken_to_be_one() -
     told = seen[-1]
     step(model, real_input((4, WIDTH), torch.float32, torch.device("cpu")))
     assert told == seen[-1]
-    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value as in a real step",)
+    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken from a real step",)
     estimate = estimate_memory(model.to("meta"), (WIDTH,), 4, train_step=step)
     assert (1.0, False, 1) in seen
     places = [assumption.partition(" in step (test_memory_values.py:")[0] for assumption in estimate.assumptions]
-    assert places == [f"_local_scalar_dense in the step, 2 times: value taken to be {v}" for v in (1.0, False, 1)]
+    assert places == [f"_local_scalar_dense in the step, 2 times: value assumed to be {v}" for v in (1.0, False, 1)]
 
 
 def test_a_value_that_is_only_told_needs_no_real_step() -> None:
@@ -300,7 +300,7 @@ def test_a_value_that_is_only_told_needs_no_real_step() -> None:
         print(f"{loss:.2f} {loss.item() / 2:.3f}", loss.item())
 
     estimate = estimate_memory(nn.Linear(WIDTH, 1), (WIDTH,), 4, train_step=step)
-    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken to be 1",)
+    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value assumed to be 1",)
 
 
 def test_unknown_values_are_finite() -> None:

@@ -60,7 +60,7 @@ def explain_batch(
     I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the
     activation and its gradient. This textbook formula is solved for the largest batch that fits in ``memory`` (bytes,
     "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
-    :func:`max_batch_size`, with ``device`` and other ``options``, is shown beside it unless ``engine`` is False.
+    "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
 
     >>> from torch import nn
     >>> print(explain_batch(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 10, 2048, engine=False))
@@ -76,7 +76,7 @@ def explain_batch(
       Largest batch in 2.00 KiB: floor((2,048 - 144 - 144) / 96) = 18
     """
     report = summary(model, input_size, dtypes=dtypes, functional=True, verbose=0)
-    if report.run.batch_size is not None:  # Another batch makes other calls.
+    if report.run.batch_size is not None:  # The calls depend on the batch size.
         report = summary(model, input_size, 1, dtypes=dtypes, functional=True, verbose=0)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     limit = max_batch_size(model, input_size, memory, dtypes=dtypes, device=device, **options) if engine else None

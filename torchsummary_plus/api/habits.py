@@ -13,6 +13,11 @@ from ..data.errors import InputError
 from ..data.units import describe
 from ..live.structures import all_tensors
 
+
+class OptionError(InputError, TypeError):
+    """A keyword argument that a call does not have; the message names the cure."""
+
+
 ELSEWHERE = {
     "input_shape": "input_size=(3, 224, 224), without the batch axis",
     "input_shapes": "input_size=[(3, 224, 224), (10,)], without the batch axis",
@@ -47,6 +52,13 @@ STEPS = {
 """The same for the calls about a step."""
 
 
+HABITS = ("amp", *STEPS)
+"""Names of a step's options elsewhere."""
+
+RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
+"""Options of the calls beside those of a step, for near names."""
+
+
 def check_model(model: object) -> None:
     """Raise :class:`InputError` unless it is a module; of a class it says to call it."""
     if isinstance(model, nn.Module):
@@ -76,19 +88,23 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
     for name in given:
         if name not in own and (not takes_any or name in ELSEWHERE):
             takes = f"it takes {', '.join(own)}" if own else "it takes none"
-            raise InputError(
+            raise OptionError(
                 f"{name} is neither an option nor an argument of {type(model).__name__}.forward ({takes})"
                 + cure(name, (*options, *own), ELSEWHERE)
             )
     return dict(given)
 
 
-def autocast_of(autocast: Any, given: Mapping[str, Any], options: Iterable[str]) -> Any:
-    """Return ``autocast``, or ``amp`` by its other name. Raises :class:`InputError` for any other option."""
+def taken(call: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments of a step by their names here. Raises :class:`InputError` for any other, with the cure."""
+    options = tuple(options)
     for name in given:
-        if name != "amp":
-            raise InputError(f"{name} is no option" + cure(name, options, STEPS))
-    return given.get("amp", autocast)
+        if name not in (*options, "amp"):
+            raise OptionError(
+                f"{call}() got an unexpected keyword argument {name!r}" + cure(name, (*options, *RUNS_ON), STEPS)
+            )
+    step = {name: value for name, value in given.items() if name != "amp"}
+    return step | ({"autocast": given["amp"]} if "amp" in given else {})
 
 
 def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -17,9 +17,12 @@ from ..render.rows import row_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, View, as_summary
 from ..trace.passes import no_collection
-from ..trace.run import Options, trace
+from ..trace.run import Options, read, trace
 from .habits import check_model, check_size, forward_arguments
 from .notebook import show
+
+if TYPE_CHECKING:
+    from .step_options import StepOptions
 
 MODES = ("same", "train", "eval")
 RUNS = ("auto", "fake", "real")
@@ -39,7 +42,7 @@ def summary(
     run: str = "auto",
     style: str = "torchsummary",
     functional: bool = False,
-    memory: str | Mapping[str, Any] | None = None,
+    memory: str | Mapping[str, Any] | StepOptions | None = None,
     verbose: int = 1,
     rows: Any = None,
     repeats: str | None = None,
@@ -63,16 +66,14 @@ def summary(
             dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
             first tensor, or the length of a list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
-        col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
-            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
-            ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``, ``peak_bytes``,
-            ``grad_bytes``, ``optimizer_bytes``.
+        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; "What each number
+            means" lists them all, and so does the error for another name.
         mode: "train" or "eval" during the pass; "same" or None keeps each module's mode.
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat), "tree" (nested), or "rich" (nested, in colour where a terminal shows it).
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
-        memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
-            memory columns; an open batch counts as 1.
+        memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
+            that step below the table, and memory columns; an open batch counts as 1.
         verbose: 0 prints nothing.
         rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
             ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of
@@ -107,15 +108,16 @@ def summary(
     example = with_batch_dim(make_example(input_size, batch_size, dtypes, input_data), batch_dim)
     example = with_arguments(example, forward_arguments(model, kwargs, signature(summary).parameters))
     with no_collection():
-        done = trace(model, example, Options(run, mode, as_device(device), functional))
+        tree = read(model, example)
+        done = trace(tree, example, Options(run, mode, as_device(device), functional))
         result = as_summary(build_report(done), View(style, depth, names, lines))
         if memory is not None:
-            from .memory_columns import memory_of  # What else need not wait for: a table alone is quicker without it.
+            from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
-            given = {"batch_size": max(1, batch_size), "device": device, "dtypes": dtypes, "input_data": input_data}
-            if kwargs or batch_dim is not None:
-                input_size, given["dtypes"], given["input_data"] = None, None, example
-            estimate, shares = memory_of(model, input_size, given, memory, done, result.rows)
+            inputs = {
+                "input_size": input_size, "batch_size": max(1, batch_size), "dtypes": dtypes, "input_data": input_data
+            }  # fmt: skip
+            estimate, shares = memory_of(tree, example, inputs, memory, device, done, result.rows)
             result = replace(result, row_memory=shares, memory=estimate)
         if verbose:
             show(result)

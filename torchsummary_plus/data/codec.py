@@ -60,7 +60,7 @@ class Codec:
     def hints(self, kind: type) -> dict[str, Any]:
         """Return the types of a dataclass's fields, in order."""
         known = get_type_hints(kind, localns=self.names)
-        return {one.name: known[one.name] for one in fields(kind)}
+        return {field.name: known[field.name] for field in fields(kind)}
 
     def way(self, kind: Any) -> Way:
         """Return the encoder and decoder of a type, cached."""
@@ -107,9 +107,9 @@ class Codec:
             return self._fixed(inner)
         if inner[0] in self.by_column:
             return self._columns(inner[0])
-        one = self.way(inner[0])
-        out = list if one.plain else lambda values: [one.out(value) for value in values]
-        return Way(out, lambda data: tuple([one.back(item) for item in _array(data)]))
+        way = self.way(inner[0])
+        out = list if way.plain else lambda values: [way.out(value) for value in values]
+        return Way(out, lambda data: tuple([way.back(item) for item in _array(data)]))
 
     def _fixed(self, inner: tuple[Any, ...]) -> Way:
         """Return the encoder and decoder of a fixed-length tuple."""
@@ -163,14 +163,14 @@ class Codec:
         return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
 
     def _mapping(self, inner: Any) -> Way:
-        one = self.way(inner)
+        way = self.way(inner)
 
         def back(data: Any) -> dict[str, Any]:
             if not isinstance(data, dict):
                 raise InputError(f"{describe(data)} is not an object")
-            return {name: one.back(item) for name, item in data.items()}
+            return {name: way.back(item) for name, item in data.items()}
 
-        return Way(lambda values: {name: one.out(value) for name, value in values.items()}, back)
+        return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back)
 
     def schema(self, kind: Any) -> Schema:
         """Return the JSON Schema (draft 2020-12) of a type, with every definition it refers to."""
@@ -189,11 +189,11 @@ class Codec:
                 definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
             return {"$ref": f"#/$defs/{kind.__name__}"}
         if origin in UNIONS:
-            return {"anyOf": [self._schema(one, definitions) for one in inner]}
+            return {"anyOf": [self._schema(option, definitions) for option in inner]}
         if origin is Mapping:
             return {"type": "object", "additionalProperties": self._schema(inner[1], definitions)}
         if inner[-1] is not Ellipsis:
-            items = [self._schema(one, definitions) for one in inner]
+            items = [self._schema(item, definitions) for item in inner]
             return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
         if inner[0] in self.by_column:
             hints = self.hints(inner[0]).items()

@@ -1,13 +1,12 @@
-"""The registry of GPUs: how much memory a card is sold with, and how much of it a program gets.
+"""Registry of GPUs: the memory a GPU is sold with, and how much of it a program gets.
 
-Three figures. The datasheet's: its "24 GB" is read as 24 GiB, since memory is built in powers of 2 and the driver
-confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). What ``nvidia-smi`` reports as the total. And what CUDA
-shows to a program, ``torch.cuda.get_device_properties(0).total_memory``: the driver and, on cards that have it, error
-correction take their part first. It moves a little from driver to driver; given is the least that was seen in print, on
-Linux.
+Each GPU has three figures. The datasheet's: "24 GB" means 24 GiB, since memory is built in powers of 2 and the driver
+confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s total. And what a program sees in
+``torch.cuda.get_device_properties(0).total_memory``, after the driver and, where present, error correction have taken
+their share; it varies slightly between drivers, and the table has the least published figure on Linux.
 
-Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each card names
-that of the other two.
+Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each GPU names
+the source of the other two.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ DATASHEET = "NVIDIA's datasheet alone"
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """A card: the datasheet's GB, and the totals of nvidia-smi and of CUDA in MiB (None where no source is known)."""
+    """A GPU: the datasheet's GB, and the totals of nvidia-smi and CUDA in MiB (None without a source)."""
 
     name: str
     architecture: str
@@ -48,7 +47,7 @@ class GPU:
 
     @property
     def datasheet_bytes(self) -> int:
-        """What the card is sold with.
+        """Bytes the GPU is sold with.
 
         >>> find_gpu("RTX 4090").datasheet_bytes == 24 * 1024**3
         True
@@ -57,7 +56,7 @@ class GPU:
 
     @property
     def usable_bytes(self) -> int:
-        """What a program gets, its CUDA context included: the smallest figure known.
+        """Bytes a program gets, including its CUDA context: the smallest known figure.
 
         >>> find_gpu("RTX 4090").usable_bytes // 1024**2
         24081
@@ -69,12 +68,12 @@ class GPU:
 
     @property
     def context_bytes(self) -> tuple[int, int]:
-        """The least and the most of it that the CUDA context takes."""
+        """The least and the most bytes of the CUDA context."""
         return context_bytes(self.compute_capability)
 
 
 GPUS: dict[str, GPU] = {}
-"""Every card by its name."""
+"""All GPUs by name."""
 
 ALIASES: dict[str, str] = {
     "H100": "H100 SXM",
@@ -91,30 +90,30 @@ ALIASES: dict[str, str] = {
     "GB300": "B300",
     "DGX Spark": "GB10",
 }
-"""Names that mean one card among several, or that count the memory of the CPU beside it."""
+"""Names for one GPU among several, or that include the memory of the CPU next to it."""
 
 
 def register_gpu(gpu: GPU) -> GPU:
-    """Add a card, for :func:`find_gpu` and every ``memory=`` argument. Raises InputError if its name is taken.
+    """Register a GPU for :func:`find_gpu` and every ``memory=`` argument. Raises InputError if the name is taken.
 
     >>> register_gpu(GPU("Example 9000", "Blackwell", (12, 0), 64)).usable_bytes // 1024**3
     64
     >>> del GPUS["Example 9000"]
     """
     if _spellings(gpu) in map(_spellings, GPUS.values()):
-        raise InputError(f"The GPU {describe(gpu.name)} is registered already")
+        raise InputError(f"GPU {describe(gpu.name)} is already registered")
     if gpu.architecture not in ARCHITECTURES:
-        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
+        raise InputError(f"architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
     GPUS[gpu.name] = gpu
     return gpu
 
 
 def find_gpu(name: str) -> GPU:
-    """The card of a name, as people or ``torch.cuda.get_device_name()`` write it.
+    """Return the GPU of a name, as people or ``torch.cuda.get_device_name()`` spell it.
 
-    Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor do not matter; the memory does where
-    a card comes with several sizes. Raises InputError for an unknown name, with near ones, and for one that several
-    cards share, with theirs.
+    Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor are ignored; the memory size matters
+    if a GPU comes in several. Raises InputError for an unknown name, with similar ones, and for an ambiguous name, with
+    the GPUs it fits.
 
     >>> find_gpu("nvidia geforce rtx4090").name, find_gpu("NVIDIA A100-SXM4-80GB").name
     ('RTX 4090', 'A100 80GB')
@@ -129,7 +128,7 @@ def find_gpu(name: str) -> GPU:
         raise InputError(f"{other.words}; accepted: an estimate without gpu=, and then fits({describe(name)})")
     near = _near(name)
     raise InputError(
-        f"unknown GPU {describe(name)}; near names: {_names(near)}"
+        f"unknown GPU {describe(name)}; similar names: {_names(near)}"
         if near
         else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
     )
@@ -181,7 +180,7 @@ def parse_memory(value: int | float | str) -> int:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(
             f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
-            "or the name of a GPU" + (f"; near names: {_names(near)}" if near else "")
+            "or the name of a GPU" + (f"; similar names: {_names(near)}" if near else "")
         )
     return nbytes
 
@@ -190,7 +189,7 @@ SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|()()b)\s*", re.
 
 
 def _size(text: str) -> int | None:
-    """The bytes that a text means, or None."""
+    """Return the bytes that a text stands for, or None."""
     match = SIZE.fullmatch(text)
     if match is not None:
         number, prefix, binary = match[1], match[2] or "", match[3]
@@ -222,14 +221,14 @@ def _compact(name: str) -> str:
 
 @cache
 def _spellings(gpu: GPU) -> tuple[str, str]:
-    """A card's compact name without and with its memory."""
+    """Return a GPU's compact name without and with its memory."""
     memory = f"{gpu.datasheet_gb}gb"
     model = _compact(gpu.name).removesuffix(memory)
     return model, model + memory
 
 
 def _candidates(name: str) -> list[GPU]:
-    """The cards that a name can mean; its form factor counts only where cards differ by it."""
+    """Return the GPUs a name may mean; its form factor counts only if GPUs differ by it."""
     aliases = {_compact(alias): GPUS[meant] for alias, meant in ALIASES.items()}
     for wanted in (_compact(name), _compact(FORM_FACTOR.sub("", name.lower()))):
         if wanted in aliases:
@@ -241,7 +240,7 @@ def _candidates(name: str) -> list[GPU]:
 
 
 def _near(name: str) -> list[GPU]:
-    """The cards whose names resemble one, nearest first."""
+    """Return the GPUs with similar names, most similar first."""
     models = sorted({_spellings(gpu)[0] for gpu in GPUS.values()})
     close = difflib.get_close_matches(_compact(name), models, n=5, cutoff=0.5)
     return [gpu for model in close for gpu in GPUS.values() if _spellings(gpu)[0] == model]
@@ -383,7 +382,7 @@ KNOWN: tuple[Row, ...] = (
     ("RTX 5080", "Blackwell", (12, 0), 16, 16_303, 15_840, PRINTED),
     ("RTX 5090", "Blackwell", (12, 0), 32, 32_607, 32_102, PRINTED),
 )
-"""Name, architecture, compute capability, datasheet's GB, nvidia-smi's total and CUDA's in MiB, source of these two."""
+"""Name, architecture, compute capability, datasheet GB, nvidia-smi's and CUDA's totals in MiB, source of these two."""
 
 for row in KNOWN:
     register_gpu(GPU(*row))

@@ -46,6 +46,7 @@ class Bar:
 
     @property
     def length(self) -> int:
+        """Length of the whole bar."""
         return sum(self.parts.values())
 
 

@@ -138,7 +138,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
             f"{entry.name}.{name}",
             f"{entry.name}: {COLUMNS[name].heading}",
             COLUMNS[name].unit,
-            scaled=COLUMNS[name].of_memory,
+            scaled=COLUMNS[name].is_scaled,
         )
         for entry in entries
         for name in names
@@ -147,7 +147,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     if len({entry.report.run.batch_size for entry in entries}) > 1:
         notes.append("Batch sizes differ; what differs only by them is not marked")
     if compared.changes_only:
-        notes.append(f"Alike in all, and left out: {alike:,}")
+        notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..report.report import Report, Row
-from .lines import STYLES, Line, branches
+from .lines import STYLES, Line
 from .table import WIDEST
 
 REPEATS = ("fold", "show")
@@ -24,9 +24,6 @@ NESTED = ("var_names", "depth")
 
 NARROWEST = 8
 """The least ``col_width``."""
-
-ASCII = str.maketrans("├└│─", "|`|-")
-"""Stand-ins for the tree's branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,10 @@ class RowView:
             raise InputError('repeats="fold" folds nested rows; accepted with style="tree"')
         return "tree" if style == "torchsummary" and set(self.settings) & set(NESTED) else style
 
-    def guide(self, line: Line) -> str:
-        """Return the branches in front of a line."""
-        return line.guide.translate(ASCII) if "ascii_only" in self.settings else line.guide
+    @property
+    def is_ascii(self) -> bool:
+        """Whether the tree's branches are drawn in ASCII."""
+        return "ascii_only" in self.settings
 
     def folds(self, style: str) -> bool:
         """Return whether repeats print as one."""
@@ -117,14 +115,12 @@ def shown_lines(report: Report, style: str, depth: int | None, view: RowView) ->
     In a nested style the modules around a chosen row stay, for its place.
     """
     lines = STYLES[style](report, depth)
-    nested, before = style != "torchsummary", len(lines)
+    nested = style != "torchsummary"
     if "hide_recursive_layers" in view.settings:
         hidden = _recursive(report)
         lines = [line for line in lines if line.row.index not in hidden]
     if view.rows is not None:
         lines = _with_parents(lines, _chosen(lines, view.rows)) if nested else _chosen(lines, view.rows)
-    if nested and len(lines) < before:
-        lines = branches(lines)
     if nested and "depth" in view.settings:
         lines = _numbered(lines)
     return lines
@@ -251,7 +247,7 @@ def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]
         if one.times > 1:
             line = replace(line, label=f"{_names(line.row, one.last, line.label)} x {one.times:,}", times=one.times)
         kept.append(line)
-    return branches(kept)
+    return kept
 
 
 def _names(row: Row, last: str, label: str) -> str:

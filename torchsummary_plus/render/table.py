@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -14,11 +15,15 @@ WIDEST = 60
 """The most characters of a name or shape, unless stated; HTML's columns are as wide."""
 
 
+UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
+"""Units of the values of a column; "" is text, which is left-aligned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name in data, its printed heading, and the unit of its values.
+    """A column: its name in data, its printed heading, and the unit of its values, of ``UNITS_OF_VALUES``.
 
-    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%", or "" for text, which is left-aligned.
+    ``width`` is the minimum width in torchsummary's style.
     ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children.
     """
 
@@ -27,6 +32,7 @@ class Field:
     unit: str = ""
     scaled: bool = False
     adds_up: bool = False
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Table:
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    width: int = WIDEST
+    widest: int = WIDEST
     """The most characters of a cell without a unit, and of a label if stated, in formats that cannot show the rest."""
 
 
@@ -89,9 +95,9 @@ def with_short_cells(table: Table) -> Table:
     rows = tuple(
         replace(
             row,
-            label=short_label(row.label, table.width),
+            label=short_label(row.label, table.widest),
             cells=tuple(
-                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.width))
+                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
                 for field, cell in zip(table.fields, row.cells)
             ),
         )
@@ -112,6 +118,22 @@ def shortened(text: str, width: int) -> str:
     '[[-1, 1024, 768],...'
     """
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def guides(levels: Sequence[int]) -> list[str]:
+    """Return the tree branches in front of each row, for rows in pre-order.
+
+    >>> guides([0, 1, 2, 1])
+    ['', '├─', '│ └─', '└─']
+    """
+    open_below: set[int] = set()
+    found = []
+    for level in reversed(levels):
+        open_below = {other for other in open_below if other <= level}
+        trunk = "".join("│ " if other in open_below else "  " for other in range(1, level))
+        found.append(trunk + ("├─" if level in open_below else "└─") if level else "")
+        open_below.add(level)
+    return found[::-1]
 
 
 def with_units(table: Table, units: str) -> Table:

@@ -42,12 +42,14 @@ def summary_table(
         rows=tuple(rows),
         totals=report_totals(report),
         notes=(note,) if note else (),
-        width=view.width,
+        widest=view.width,
     )
 
 
 def _field(name: str, column: Column) -> Field:
-    return Field(name, column.heading, column.unit, scaled=column.of_memory, adds_up=column.adds_up)
+    return Field(
+        name, column.heading, column.unit, scaled=column.is_scaled, adds_up=column.adds_up, width=column.flat_width
+    )
 
 
 def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..data.extras import need_extra
 from ..data.units import one_line
-from .html import guides
 from .rows import NARROWEST
-from .table import Table, TableRow, with_short_cells
+from .table import Table, TableRow, guides, with_short_cells
 
 if TYPE_CHECKING:
     from rich.console import Console

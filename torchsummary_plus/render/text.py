@@ -1,18 +1,14 @@
-"""A report -> the table as plain text, drawn by tabulate."""
+"""Tables -> plain text, drawn by tabulate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tabulate import TableFormat, tabulate
 
-from ..data.units import in_unit, one_line
-from ..report.report import Report
-from .columns import COLUMNS, Column, check_view, chosen_columns
-from .lines import Line
-from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
-from .table import Table, Total, short_label, shortened, total_with_unit, with_short_cells
-from .totals import report_totals
+from ..data.units import one_line
+from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
 
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
@@ -20,59 +16,29 @@ FLAT_WIDTH = 64
 NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
-VAR_NAME = COLUMNS["var_name"]
-"""The column in which equal neighbours differ."""
+
+ASCII = str.maketrans("├└│─", "|`|-")
+"""Stand-ins for the tree's branches."""
 
 
-def render(
-    report: Report,
-    style: str = "torchsummary",
-    depth: int | None = None,
-    col_names: Iterable[str] | None = None,
-    units: str | None = None,
-    view: RowView = ALL_ROWS,
-) -> str:
-    """Return the table with its totals, without a trailing newline.
+def summary_text(table: Table, style: str, units: str | None = None, is_ascii: bool = False) -> str:
+    """Return a summary's table in a style, with its totals, without a trailing newline.
 
-    ``depth`` is the deepest level shown (the root is 0); nested repeats are folded unless ``view`` shows them. Without
-    ``units``, an MB is 1024 x 1024 bytes, as in torchsummary. Raises :class:`InputError` for an unknown style, column,
-    depth or row.
+    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
-    with_memory = bool(report.row_memory)
-    check_view(style, depth, col_names, with_memory)
-    columns = chosen_columns(col_names, with_memory)
-    lines = shown_lines(report, style, depth, view)
-    note = rows_note(report, style, depth, view, lines)
-    flat = style == "torchsummary"
-    zero = "0" if flat else "--"
-    cells = [[_cell(column, line, report, zero, units) for column in columns] for line in lines]
-    if not flat and view.repeats != "show":
-        repeats = folded(lines, [[c for c, column in zip(own, columns) if column is not VAR_NAME] for own in cells])
-        lines, cells = folded_lines(lines, repeats), [cells[one.place] for one in repeats]
+    scaled = with_short_cells(with_units(table, units or "MiB"))
+    if units is None:
+        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
+        scaled = replace(scaled, fields=tuple(fields))
+    table = replace(table, fields=scaled.fields, rows=scaled.rows)
+    headings = [table.labels, *(field.heading for field in table.fields)]
+    branches = guides([row.level for row in table.rows])
+    if is_ascii:
+        branches = [guide.translate(ASCII) for guide in branches]
     cells = [
-        [view.guide(line) + short_label(one_line(line.label), view.width), *_cut(own, columns, view.width)]
-        for line, own in zip(lines, cells)
+        [guide + one_line(row.label), *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)
     ]
-    draw = _flat if flat else _tree
-    return draw(report, ["Layer (type)", *(_heading(column, units) for column in columns)], cells, columns, units, note)
-
-
-def _cell(column: Column, line: Line, report: Report, zero: str, units: str | None) -> str:
-    """Return the text of a cell; bytes of a step in the unit of the totals."""
-    value = column.value(line, report) if column.of_memory else None
-    if not isinstance(value, int) or not value:
-        return column.cell(line, report, zero)
-    figure, unit = in_unit(value, units or "MiB")
-    return f"{figure} {unit}" if units == "auto" else figure
-
-
-def _heading(column: Column, units: str | None) -> str:
-    return f"{column.heading} ({units or 'MB'})" if column.of_memory and units != "auto" else column.heading
-
-
-def _cut(cells: Iterable[str], columns: Iterable[Column], width: int) -> list[str]:
-    """Return cells with words and shapes of at most ``width`` characters; numbers stay whole."""
-    return [cell if column.unit else shortened(cell, width) for cell, column in zip(cells, columns)]
+    return (_flat if style == "torchsummary" else _tree)(table, headings, cells, units)
 
 
 def table_text(table: Table) -> str:
@@ -90,18 +56,16 @@ def table_text(table: Table) -> str:
     return "\n".join([one_line(table.title), _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
-def _flat(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None, note: str
-) -> str:
+def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
     """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
     Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
     """
-    widths = _widths([headings, *cells], [NAME_WIDTH, *(column.flat_width for column in columns)])
+    widths = _widths([headings, *cells], [NAME_WIDTH, *(field.width for field in table.fields)])
     width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
-    table = _ruled(headings, cells, widths, width, _flat_row)
     left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
-    return _with_totals(table, report, left_out, width, units, note)
+    totals = [total for total in table.totals if total.field.name not in left_out]
+    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width, units)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -109,13 +73,11 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"{first}  {' '.join(others)}" if others else first
 
 
-def _tree(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None, note: str
-) -> str:
+def _tree(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
     """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units, note)
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width, units)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -154,12 +116,11 @@ def _ruled(
     return table
 
 
-def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None, note: str) -> str:
-    """Return the table followed by a note, if there is one, the counts and the sizes, separated by rules."""
-    totals = [total for total in report_totals(report) if total.field.name not in left_out]
+def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int, units: str | None) -> str:
+    """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
     counts = [_total(total, units) for total in totals if not total.field.scaled]
     sizes = [_total(total, units) for total in totals if total.field.scaled]
-    return "\n".join([table, *([note] if note else []), *counts, "-" * width, *sizes, "-" * width])
+    return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
 
 
 def _total(total: Total, units: str | None) -> str:

@@ -97,7 +97,7 @@ def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
         if None in pair:
             lone.append(pair)
             continue
-        yield from sorted(lone, key=lambda one: one[0] is None)
+        yield from sorted(lone, key=lambda pair: pair[0] is None)
         lone.clear()
         if pair != (-1, -1):
             yield pair

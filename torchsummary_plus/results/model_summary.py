@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 from ..render.columns import FRAME_COLUMNS, MEMORY_COLUMNS
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
-from ..render.text import render
+from ..render.text import summary_text
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .views import Look, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
-"""What a report shows of each layer, unless the summary was made with columns."""
+"""A report's columns for each layer, unless the summary has its own."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class View:
     def with_look(
         self, columns: Columns, depth: Depth, style: str | None
     ) -> tuple[str, int | None, Iterable[str] | None]:
-        """Style, depth and columns as they are asked for, and as they are here where they are not."""
+        """Replace style, depth and columns by those given."""
         return (
             self.style if style is None else style,
             self.depth if isinstance(depth, EllipsisType) else depth,
@@ -84,10 +84,11 @@ class ModelSummary(Report, Views, Figures):
             check_units(units)
         view = self._with_rows(rows).view
         style, depth, names = view.with_look(col_names, depth, style)
-        table = render(self, style, depth, names, units, view.lines)
+        lines = view.lines if view.lines.repeats else replace(view.lines, repeats="fold")
+        text = summary_text(summary_table(self, style, depth, names, lines), style, units, lines.is_ascii)
         if self.memory is None:
-            return table
-        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]), units)}"
+            return text
+        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), units)}"
 
     def to_text(
         self,
@@ -213,7 +214,7 @@ class ModelSummary(Report, Views, Figures):
         return self.render()
 
     def _ipython_display_(self) -> None:
-        """Nothing where a notebook's statement showed it and ends with it; else IPython shows it as it does others."""
+        """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""
         if not (takes_html() and is_echo(self)):
             raise NotImplementedError
 

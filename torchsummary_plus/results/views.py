@@ -51,10 +51,10 @@ class Look(RowLook, total=False):
 
 
 class ShownLook(Look, total=False):
-    """What a table for people shows."""
+    """A look with units, for formats that people read."""
 
     units: str
-    """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+    """Sizes in "MiB" (1024 x 1024 bytes), "MB" (1,000,000) or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ FORMATS: dict[str, FileFormat] = {}
 def register_format(suffix: str, method: str) -> None:
     """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
     if suffix in FORMATS:
-        raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
+        raise InputError(f"the suffix {suffix} is already registered for {FORMATS[suffix].method}")
     FORMATS[suffix] = FileFormat(suffix, method)
 
 
@@ -98,10 +98,10 @@ class Views(ABC):
     __slots__ = ()
 
     _derived: ClassVar[tuple[str, ...]] = ()
-    """What :meth:`to_json` writes beside the fields: properties that are plain data."""
+    """Properties that :meth:`to_json` adds to the fields."""
 
     _html_style: ClassVar[str | None] = "tree"
-    """The style of HTML unless it is given; None: as the result was made."""
+    """The default style of HTML; None keeps the result's own."""
 
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
@@ -211,7 +211,7 @@ class Views(ABC):
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:
-        """The types of fields that the class's own module does not import."""
+        """Return the field types that the class's own module does not import."""
         return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
@@ -225,7 +225,7 @@ class Views(ABC):
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
-        """A page with what :meth:`to_html` gives."""
+        """Return a page with :meth:`to_html`'s fragment."""
         from ..render.html import page
 
         look.setdefault("style", self._html_style)

@@ -1,4 +1,4 @@
-"""The optimizers of a step: the one that is asked for, and those that a training step of the user's own holds."""
+"""Optimizers of a step: the requested one, and those that a user's training step holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
 
 
 def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
-    """A callable from parameters to an optimizer, from None, a name, a class, an instance or such a callable."""
+    """Return a callable from parameters to an optimizer, given None, a name ("adamw"), a class or such a callable."""
     if optimizer is None:
         return None
     if isinstance(optimizer, optimizers.Optimizer):
@@ -74,7 +74,7 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> Any:
-    """The arguments of an optimizer's ``step``, itself first, with the closure changed; None where there is none."""
+    """Return an optimizer's ``step`` arguments, itself first, with the closure changed; None without a closure."""
     if kwargs.get("closure") is not None:
         return args, {**kwargs, "closure": change(kwargs["closure"])}
     if len(args) > 1 and callable(args[1]):
@@ -83,7 +83,7 @@ def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[
 
 
 def set_to_train(optimizer: Any) -> None:
-    """Tell an optimizer that it trains, where it has two modes as those without schedules do."""
+    """Switch an optimizer to training if it has two modes, as schedule-free ones do."""
     train = getattr(optimizer, "train", None)
     if callable(train):
         train()
@@ -93,5 +93,5 @@ _STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScale
 
 
 def stepping() -> list[Any]:
-    """Every optimizer, scheduler and gradient scaler that there is: a step of the user's own may turn any of them."""
+    """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
     return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]

@@ -25,7 +25,7 @@ def watched_objects(generation: int | None = None) -> list[Any]:
         passed_over: dict[type, Any] = {kind: () for kind in types if not _is_watched(kind)}
         groups: Iterator[Any] = starmap(passed_over.get, groupby(_objects(generation), type))
         picked = list(chain.from_iterable(groups))
-    return [one for one in picked if _is_watched(type(one))]
+    return [value for value in picked if _is_watched(type(value))]
 
 
 def _objects(generation: int | None) -> Iterator[Any]:

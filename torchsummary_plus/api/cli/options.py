@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...data.errors import InputError, choice_error
 from ...render.columns import COLUMNS, DEFAULT_COLUMNS
@@ -13,6 +13,9 @@ from ...render.lines import STYLES
 from ...render.rows import REPEATS
 from ...results.views import Views
 from ..table import MODES, RUNS
+
+if TYPE_CHECKING:
+    from ..step_options import StepOptions
 
 MEMORY_MODES = ("train", "eval")
 CUDNN = ("auto", "ask", "rule")
@@ -78,7 +81,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument(
         "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
     )
-    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: how its workspaces are known; auto by default")
+    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
 
 
@@ -98,8 +101,8 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(names)
 
 
-def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the step's options, at least its mode; None if no estimate was asked for. Raises :class:`InputError`."""
+def step_options(arguments: argparse.Namespace) -> StepOptions | None:
+    """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
     asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
@@ -108,7 +111,9 @@ def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
         raise choice_error("--memory", arguments.memory, MEMORY_MODES)
     if not any(":" not in word for word in getattr(arguments, "sizes", getattr(arguments, "words", ()))):
         raise InputError("a step needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
-    return {"mode": arguments.memory or "train", **given}
+    from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.
+
+    return StepOptions(arguments.memory or "train", **given)
 
 
 def saved(result: Views, path: str | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""What kernels' sizes depend on beside the compute capability: how many multiprocessors a card has.
+"""Streaming multiprocessors per GPU, on which kernels' buffer sizes depend besides the compute capability.
 
-Sources: NVIDIA's architecture whitepapers and datasheets for the multiprocessors (CUDA cores divided by those of one:
+Sources: NVIDIA's architecture whitepapers and datasheets for the multiprocessors (CUDA cores divided by those per SM:
 64 in 6.0, 7.x, 8.0, 128 in 6.1, 8.6, 8.9, 9.0 and later), the CUDA C++ Programming Guide for threads.
 """
 
@@ -136,10 +136,10 @@ MULTIPROCESSORS: dict[str, int] = {
     "RTX 5060": 30,
     "RTX 5050": 20,
 }
-"""By the name of a card in the registry of GPUs."""
+"""By GPU name in the registry."""
 
 THREADS: dict[Capability, int] = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
-"""The most threads that a multiprocessor holds, where it is not 2,048."""
+"""Most threads per multiprocessor, where it is not 2,048."""
 
 TYPICAL: dict[Capability, int] = {
     (6, 0): 56,
@@ -153,11 +153,11 @@ TYPICAL: dict[Capability, int] = {
     (10, 0): 148,
     (12, 0): 170,
 }
-"""Multiprocessors where only the capability is known: those of its best known card."""
+"""Multiprocessors of the best-known GPU of a capability, for when no GPU is named."""
 
 
 class Chip(tuple[int, int]):
-    """A compute capability that knows the card's multiprocessors.
+    """A compute capability with a GPU's number of multiprocessors.
 
     >>> chip = Chip((8, 6), 82)
     >>> chip == (8, 6), chip.multiprocessors, chip.threads
@@ -173,12 +173,12 @@ class Chip(tuple[int, int]):
 
     @property
     def threads(self) -> int:
-        """The most threads that one of its multiprocessors holds."""
+        """Most threads per multiprocessor."""
         return THREADS.get(self, 2048)
 
 
 def chip_named(name: str, capability: Capability) -> Chip:
-    """The chip of a card by its name in the registry of GPUs.
+    """Return the chip of a GPU by its name in the registry.
 
     >>> chip_named("A10G", (8, 6)).multiprocessors, chip_named("another", (8, 0)).multiprocessors
     (80, 108)
@@ -187,5 +187,5 @@ def chip_named(name: str, capability: Capability) -> Chip:
 
 
 def chip_of(capability: Capability) -> Chip:
-    """The chip itself, or the typical one of a capability."""
+    """Return the chip itself, or the typical one of a plain capability."""
     return capability if isinstance(capability, Chip) else Chip(capability)

@@ -1,10 +1,10 @@
-"""Which of cuDNN's plans torch runs, and the bytes of its workspace.
+"""Which of cuDNN's plans torch runs, and its workspace in bytes.
 
 Source: ``run_single_conv``, ``filterEngineConfigs``, ``try_configs``, ``generate_and_filter_plans`` in
-aten/src/ATen/native/cudnn/Conv_v8.cpp. Engines that round their inputs down are left out, of fp32 without TF32 also
-those on tensor cores, and such as are not deterministic where that is asked for. Then the first plan that can be built
-and finds memory for its workspace is run and kept; where none does, those of cuDNN's fallback list are tried.
-With ``cudnn.benchmark`` all plans of both lists are run once, in one workspace as large as the largest.
+aten/src/ATen/native/cudnn/Conv_v8.cpp. Engines that down-convert their inputs are skipped, for fp32 without TF32 also
+those on tensor cores, and in deterministic mode the nondeterministic ones. torch then runs and caches the first plan
+that can be built and whose workspace can be allocated; if there is none, it tries cuDNN's fallback list.
+With ``cudnn.benchmark`` it runs all plans of both lists once, in one workspace as large as the largest.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .cards import Card
 from .library import CudnnError
 
 REMEMBERED = 4096
-"""Answers that are kept, by convolution, card and settings."""
+"""Number of cached answers, by convolution, GPU and settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of ``torch.backends.cudnn`` and the environment the choice of a plan depends on."""
+    """The settings in ``torch.backends.cudnn`` and the environment that decide the plan."""
 
     deterministic: bool = False
     tensor_cores: bool = True
@@ -35,7 +35,7 @@ class Settings:
 
     @classmethod
     def of_torch(cls, dtype: str) -> Settings:
-        """Those in force, for numbers of a type."""
+        """Return the current settings for a dtype."""
         return cls(
             deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
             tensor_cores=dtype != "float32" or allows_tf32(),
@@ -44,28 +44,28 @@ class Settings:
         )
 
     def accepts(self, notes: frozenset[int]) -> bool:
-        """Whether an engine of some numerical notes may be taken."""
+        """Return whether an engine with these numerical notes may run."""
         if self.deterministic and NONDETERMINISTIC in notes:
             return False
         return DOWN_CONVERT not in notes and (self.tensor_cores or TENSOR_CORE not in notes)
 
 
 def allows_tf32() -> bool:
-    """Whether convolutions of fp32 may run on tensor cores (``Context::allowTF32CuDNN``)."""
+    """Whether fp32 convolutions may run on tensor cores (``Context::allowTF32CuDNN``)."""
     settings: Any = torch.backends.cudnn
     return bool(settings.conv.fp32_precision == "tf32")
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The workspaces of the plans that torch may run, in bytes: in their order, and of the fallback list."""
+    """Workspaces of the plans that torch may run, in bytes and in order, and of the fallback list."""
 
     listed: tuple[int, ...]
     fallback: tuple[int, ...]
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """What is asked of the allocator in turn until it has it: each less than those before.
+        """The workspaces requested in turn until an allocation succeeds: each smaller than those before.
 
         >>> Plans((64, 96, 16), (0,)).tried
         (64, 16, 0)
@@ -78,20 +78,20 @@ class Plans:
 
     @property
     def largest(self) -> int:
-        """The workspace in which ``cudnn.benchmark`` tries all."""
+        """The workspace in which ``cudnn.benchmark`` tries all plans."""
         return max(*self.listed, *self.fallback)
 
 
 @lru_cache(REMEMBERED)
 def plans(question: Question, card: Card, settings: Settings) -> Plans:
-    """The plans for a convolution on a card. Raises :class:`CudnnError` where there is none.
+    """Return the plans for a convolution on a GPU. Raises :class:`CudnnError` if there is none.
 
-    The fallback list is asked for where it may be needed: not where a listed plan takes nothing.
+    The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
     listed = tuple(workspaces(question, card, settings.mode, settings.accepts))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
         fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
     if not listed and not fallback:
-        raise CudnnError("cuDNN names no plan that torch would run")
+        raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)
