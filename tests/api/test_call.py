@@ -49,6 +49,8 @@ def test_signature_is_the_contract() -> None:
     assert keywords == {
         "input_data": None, "depth": None, "col_names": None, "mode": "same", "run": "auto",
         "style": "torchsummary", "functional": False, "memory": None, "verbose": 1,
+        "rows": None, "repeats": None, "row_settings": None, "col_width": None, "batch_dim": None,
+        "cache_forward_pass": None,
     }  # fmt: skip
     assert list(inspect.signature(summary_string).parameters) == positional
     assert {"summary", "summary_string", "ModelSummary"} <= set(torchsummary_plus.__all__)

@@ -231,3 +231,29 @@ def test_a_closed_pipe_is_no_error() -> None:
     os.close(writer)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_bare_memory_is_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([POOLED, "1,28,28", "--memory"], [POOLED, "--memory", "1,28,28"], ["--memory", POOLED, "1,28,28"]):
+        assert main(words) == 0
+        assert "Training step, batch of 1, cpu" in capsys.readouterr().out
+    assert main([POOLED, "1,28,28", "--memory", "eval"]) == 0
+    assert "Inference step, batch of 1, cpu" in capsys.readouterr().out
+
+
+def test_a_step_without_a_size_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "--memory"]) == 2
+    assert "give its SIZE without the batch axis after MODEL, such as 3,224,224" in capsys.readouterr().err
+
+
+def test_the_output_may_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "model.md"
+    for _ in range(2):
+        assert main([POOLED, "1,28,28", "-o", str(place)]) == 0
+        assert f"Saved to {place}" in capsys.readouterr().out
+    assert place.read_text("utf-8").startswith("**PooledCNN**")
+
+
+def test_rows_are_chosen_in_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "1,28,28", "--rows", "Linear,conv1", "--col-width", "20"]) == 0
+    assert "Rows shown: 3 of 4" in capsys.readouterr().out

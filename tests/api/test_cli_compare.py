@@ -52,13 +52,14 @@ def test_every_option_reaches_it(places: list[str], capsys: pytest.CaptureFixtur
     assert "mlp / gelu" in capsys.readouterr().out
 
 
-def test_it_writes_a_new_file(places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "both.md"
     assert main(["compare", *places, "4", "--output", str(file)]) == 0
     assert file.read_text(encoding="utf-8").startswith("**mlp / gelu**\n")
     assert capsys.readouterr().out.endswith(f"Saved to {file}\n")
-    assert main(["compare", *places, "4", "--output", str(file)]) == 2
-    assert "cannot be written: File exists" in capsys.readouterr().err
+    assert main(["compare", *places, "4", "--output", str(file)]) == 0
+    assert main(["compare", *places, "4", "--output", str(tmp_path / "none" / "both.md")]) == 2
+    assert "cannot be written: No such file" in capsys.readouterr().err
     assert main([places[0], "4", "--output", str(tmp_path / "one.tex")]) == 0
     assert r"\begin{tabular}" in (tmp_path / "one.tex").read_text(encoding="utf-8")
 

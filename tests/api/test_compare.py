@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -194,3 +196,56 @@ def test_what_is_not_understood_is_refused(call: Any, told: str) -> None:
     with pytest.raises(InputError) as caught:
         call()
     assert told in str(caught.value)
+
+
+class Positions(nn.Module):
+    """A model with shapes that have no batch axis, and a batch axis that is not the first."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, 12)
+        self.body = nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 12))
+        self.rnn = nn.LSTM(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.body(x + self.embed(torch.arange(8, device=x.device)))
+        states: torch.Tensor = self.rnn(found.transpose(0, 1))[0]
+        return states
+
+
+@pytest.mark.parametrize("batches", [(4, 32), (-1, 32), (3, -1)])
+def test_summaries_at_different_batches_differ_by_nothing_else(batches: tuple[int, int]) -> None:
+    one, other = (summary(Positions(), (8, 12), batch, verbose=0) for batch in batches)
+    layers = compare(one, other).tables()[1]
+    assert {row.cells[0].text for row in layers.rows} == {""}
+    assert "Batch sizes differ; what differs only by them is not marked" in layers.notes
+    wider = summary(Positions(20), (8, 12), batches[1], verbose=0)
+    marks = {row.label: row.cells[0].text for row in compare(one, wider).tables()[1].rows}
+    assert {label for label, mark in marks.items() if mark} == {"body.0 (Linear)", "body.1 (ReLU)", "body.2 (Linear)"}
+
+
+def test_a_quantised_self_differs_where_it_is_quantised() -> None:
+    model = Positions()
+    packed = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
+    rows = compare(model, packed, input_size=(8, 12)).tables()[1].rows
+    marks = {row.label: row.cells[0].text for row in rows if "_packed_params" not in row.label}
+    assert marks.pop("body.0 (Linear / DynamicQuantizedLinear)") == "~"
+    assert marks.pop("body.2 (Linear / DynamicQuantizedLinear)") == "~" and set(marks.values()) == {""}
+
+
+def test_an_adapted_self_differs_by_its_adapters() -> None:
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base_layer, self.lora_A, self.lora_B = base, nn.Linear(12, 2), nn.Linear(2, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
+            return y
+
+    model = Positions()
+    adapted = copy.deepcopy(model)
+    adapted.body[0] = Adapted(adapted.body[0])
+    rows = compare(model, adapted, input_size=(8, 12)).tables()[1].rows
+    assert {row.cells[0].text for row in rows if "lora" not in row.label and "Adapted" not in row.label} == {""}
+    assert sum(row.cells[0].text == "+" for row in rows) == 3

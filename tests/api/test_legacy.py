@@ -252,11 +252,14 @@ def test_the_readme_of_gpu_mem_track_runs(device: str, tmp_path: Path, monkeypat
     (file,) = tmp_path.glob("*-gpu_mem_track.txt")
     opening, rest, weights, small, large, end = re.split(r"\nAt .*\n\n?", file.read_text())
     assert opening.startswith("GPU Memory Track | ") and not end
-    assert "+ | 7 * Size:(512, 512, 3, 3)     | Memory: 63.0 M | <class 'torch.nn.parameter.Parameter'> | " in rest
+    assert (
+        "+ |   7 * Size:(512, 512, 3, 3)     | Memory:  63.00 MiB | <class 'torch.nn.parameter.Parameter'> | " in rest
+    )
     kind = "<class 'torch.Tensor'> | torch.float32"
     for count, mib, lines in ((30, 90, weights), (40, 120, weights), (60, 180, weights), (120, 360, small)):
-        assert f"+ | 1 * Size:({count}, 3, 512, 512)".ljust(34) + f"| Memory: {mib}.0 M | {kind}" in lines
-    assert ("- | 1 * Size:(120, 3, 512, 512)   | Memory: 360.0 M" in large) == (device != "cpu")
+        row = f"+ |   1 * Size:({count}, 3, 512, 512)".ljust(36) + f"| Memory: {f'{mib}.00 MiB':>10} | {kind}"
+        assert row in lines
+    assert ("- |   1 * Size:(120, 3, 512, 512)   | Memory: 360.00 MiB" in large) == (device != "cpu")
     levels = [point.tensor_bytes for point in names["gpu_tracker"].report().points]
     left = "1066.4" if device == "cpu" else "586.4"
     assert [f"{(level - levels[0]) / 2**20:.1f}" for level in levels] == ["0.0", "76.4", "466.4", "1066.4", left]

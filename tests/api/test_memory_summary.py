@@ -101,7 +101,7 @@ def test_an_open_batch_is_estimated_at_one() -> None:
 def test_the_estimate_stands_under_the_table_and_two_columns_to_its_right() -> None:
     result = summed("scaled", {"optimizer": "adamw"})
     text = str(result)
-    assert "Saved Bytes" in text and "Live Bytes" in text
+    assert "Saved (MB)" in text and "Live (MB)" in text
     assert text.endswith(str(result.memory).replace("-" * 64, "-" * len(text.splitlines()[-1])))
     assert "Training step, batch of 3, cpu, adamw" in text
     assert pickle.loads(pickle.dumps(result)) == result

@@ -177,7 +177,7 @@ def test_a_screen_reader_is_told_of_the_tree(table: WebDriver) -> None:
         return {node["name"]["value"]: properties(node) for node in wanted}
 
     assert "ResNet" in named("treegrid")
-    assert {"Layer (type)", "Param #", "Live Bytes"} <= set(named("columnheader"))
+    assert {"Layer (type)", "Param #", "Live (MiB)"} <= set(named("columnheader"))
     rows = [node for node in nodes if node.get("role", {}).get("value") == "row"]
     levels = [properties(row).get("level") for row in rows if "level" in properties(row)]
     assert levels[:8] == [1, 2, 2, 2, 2, 2, 3, 4]

@@ -333,7 +333,7 @@ def test_the_batch_formula_is_the_notes() -> None:
 def test_frozen_parameters_have_no_gradients_and_in_place_no_map() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
     model[0].requires_grad_(False)
-    told = explain_batch(model, (8,), engine=False, memory=100)
+    told = explain_batch(model, (8,), engine=False, memory="100 B")
     assert (told["parameter_bytes"], told["gradient_bytes"]) == (4 * 46, 4 * 10)
     assert told["map_bytes"] == 4 * (4 + 2)
     assert told["largest_batch"] == 0
@@ -344,3 +344,48 @@ def test_the_engine_answers_beside_the_formula() -> None:
     assert told.engine is not None and told.engine.batch_size > 1
     assert f"By the engine: Largest batch: {told.engine.batch_size:,}" in str(told)
     assert told["largest_batch"] > 1
+
+
+def test_attention_counts_its_output_projection() -> None:
+    told = explain(nn.MultiheadAttention(32, 4, batch_first=True), [(10, 32)] * 3)
+    assert told["parameters"] == 4_224 and told["parameters.out_proj"] == 1_056
+    assert "Parameters: 3,168 + 1,056 = 4,224" in str(told)
+    assert "Parameters of out_proj: (32 + 1) x 32 = 1,056" in str(told)
+
+
+class Residual(nn.Module):
+    """A container of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x + self.scale * self.body(x)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "said"),
+    [
+        (
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+            (10, 32),
+            "Parameters of linear1: (32 + 1) x 64 = 2,112",
+        ),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), (3, 8, 8), "Parameters of 0: (3 x 3 x 3 + 1) x 8 = 224"),
+        (Residual(), (8,), "Parameters of body: (8 + 1) x 16 + (16 + 1) x 8 = 280"),
+        (nn.Transformer(16, 2, 1, 1, 32, batch_first=True), [(5, 16), (5, 16)], "Parameters of encoder: "),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_containers_sum_up_the_formulas_of_their_children(module: nn.Module, size: Any, said: str) -> None:
+    told = explain(module, size)
+    result = summary(module, size, verbose=0)
+    assert told["parameters"] == sum(p.numel() for p in module.parameters()) and said in str(told)
+    assert told["mult_adds"] == result.total_mult_adds
+    children = sum(value for name, value in told.items() if name.startswith("parameters.") and name.count(".") == 1)
+    assert children == told["parameters"]
+    row = explain(result.rows[0])
+    assert row["total_parameters"] == told["parameters"]

@@ -76,14 +76,32 @@ def test_the_two_tables_of_an_estimate_do_not_mix(made: ModelSummary) -> None:
         made.memory.tables(columns="colour")
 
 
-def test_a_file_is_written_by_its_suffix_and_never_overwritten_unasked(made: ModelSummary, tmp_path: Path) -> None:
+def test_a_file_is_written_by_its_suffix_and_again_on_the_second_run(made: ModelSummary, tmp_path: Path) -> None:
     place = made.save(tmp_path / "resnet.CSV", columns=["mult_adds"])
     assert place.read_bytes().decode() == made.to_csv(columns=["mult_adds"])
     with pytest.raises(FileExistsError):
-        made.save(place)
-    made.save(place, overwrite=True)
+        made.save(place, overwrite=False)
+    made.save(place)
     assert place.read_bytes().decode() == made.to_csv()
     assert Path(made.save(str(tmp_path / "resnet.txt"))).read_text(encoding="utf-8") == str(made)
+
+
+def test_the_old_file_is_kept_when_the_new_one_fails(
+    made: ModelSummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = made.save(tmp_path / "resnet.csv")
+    before = place.read_bytes()
+    with pytest.raises(InputError):
+        made.save(place, columns=["colour"])
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+        with pytest.raises(OSError, match="the disk is full"):
+            made.save(place, columns=["mult_adds"])
+    assert place.read_bytes() == before and [one.name for one in tmp_path.iterdir()] == ["resnet.csv"]
+    link = tmp_path / "link.csv"
+    link.symlink_to(place)
+    made.save(link, columns=["mult_adds"])
+    assert link.is_symlink() and place.read_bytes().decode() == made.to_csv(columns=["mult_adds"])
 
 
 def test_an_unknown_suffix_names_the_known_ones(made: ModelSummary, tmp_path: Path) -> None:

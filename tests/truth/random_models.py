@@ -100,5 +100,6 @@ looks = st.fixed_dictionaries(
         "style": st.sampled_from(list(STYLES)),
         "depth": st.sampled_from([None, 0, 1, 2]),
         "columns": st.lists(st.sampled_from(SHOWN), max_size=4, unique=True),
+        "repeats": st.just("show"),
     }
 )

@@ -22,6 +22,7 @@ from torch._subclasses import FakeTensorMode
 from examples.vgg import vgg19_features
 from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup, TrackPoint
+from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
 
 matplotlib.use("agg")
@@ -289,14 +290,29 @@ def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
     text = file.read_text()
     assert text.startswith("GPU Memory Track | ")
     kind = "<class 'torch.nn.parameter.Parameter'> | torch.float32"
-    assert f"+ | 7 * Size:(512, 512, 3, 3)     | Memory: 63.0 M | {kind}" in text
-    assert f"+ | 2 * Size:(64,)                | Memory: 0.0004 M | {kind}" in text
+    assert f"+ |   7 * Size:(512, 512, 3, 3)     | Memory:  63.00 MiB | {kind}" in text
+    assert f"+ |   2 * Size:(64,)                | Memory:      512 B | {kind}" in text
     first, second, again = (point.tensor_bytes for point in tracker.report().points)
     assert second - first == sum(p.nbytes for p in features.parameters()) and again == second
-    printed = re.findall(r"Total Tensor Used Memory:([0-9.]+)", text)
-    assert printed[1:] == [f"{nbytes / 2**20:.1f}" for nbytes in (first, second, again)]
+    printed = re.findall(r"Total Tensor Used Memory:([0-9.]+ [KMG]?i?B)", text)
+    assert printed[1:] == [" ".join(in_unit(nbytes, "auto")) for nbytes in (first, second, again)]
+    assert "Mb" not in text
     assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
     del features
+
+
+def test_rows_align_at_counts_of_ten_and_more() -> None:
+    tracker = quiet()
+    tracker.track()
+    many = [[torch.ones(4) for _ in range(12)], [torch.ones(1, 2, 3, 4, 5, 6, 7, 8) for _ in range(3)]]
+    many.append([torch.ones(4, 4) for _ in range(1234)])
+    tracker.track()
+    assert tracker._stream is not None
+    last = tracker._stream.getvalue().split("\nAt ")[1]  # type: ignore[attr-defined]
+    rows = [line for line in last.splitlines() if line.startswith("+ | ")]
+    assert len(rows) == 3 and any("1234 * Size" in row for row in rows) and len(many) == 3
+    for mark in (" * Size:", " | Memory: ", "| <class"):
+        assert len({row.index(mark) for row in rows}) == 1
 
 
 def test_totals_only() -> None:

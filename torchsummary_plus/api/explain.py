@@ -10,7 +10,7 @@ from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.gpus import parse_memory
 from ..render.batch_formula import BatchExplanation, batch_formula
-from ..render.explain import explain_row
+from ..render.explain import explain_row, explain_rows
 from ..render.explanation import Explanation
 from ..report.report import Row
 from .memory import max_batch_size
@@ -24,6 +24,7 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         layer: a row of a summary, or a module; without an input only its parameters are explained.
         input_size, batch_size, options: for a module, as in :func:`summary`.
 
+    The figures of a module include those of the modules inside it, each with its own arithmetic; a row's are its own.
     The result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
     With an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
 
@@ -40,7 +41,7 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         return explain_row(layer)
     if not isinstance(layer, nn.Module):
         raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module")
-    return explain_row(summary(layer, input_size, batch_size, verbose=0, **options).rows[0])
+    return explain_rows(summary(layer, input_size, batch_size, verbose=0, **options).rows)
 
 
 def explain_batch(

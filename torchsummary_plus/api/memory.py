@@ -16,14 +16,24 @@ from ..live.inputs import Example, make_example, with_batch
 from ..live.modules import ModuleTree
 from ..memory.attribution import run_log
 from ..memory.capacity import BatchSizeLimit, Search
-from ..memory.estimate import build_estimate, communicator_range, least, log_fits, room_for_tensors, uses_libraries
+from ..memory.estimate import (
+    build_estimate,
+    communicator_range,
+    least,
+    log_fits,
+    room_for_tensors,
+    tensors_peak,
+    uses_libraries,
+)
 from ..memory.gpus import named_gpu, parse_memory
+from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.fake_steps import record_step
 from ..step.measuring import measure_step
 from ..trace.passes import Frame, Listener, no_collection
 from ..trace.run import read
+from .habits import check_model, check_size
 from .progress import progress_bar
 from .step_options import StepArguments, StepOptions, step_info, takes_step_arguments
 
@@ -57,13 +67,15 @@ def estimate_memory(
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
         device: None for the model's own, or CUDA if ``gpu`` is given; "cuda" predicts a CUDA device on any machine.
         mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
-        optimizer: None, a name ("adamw"), a class, or a callable from parameters to an optimizer.
+        optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds the model's
+            parameters, or a callable from parameters to an optimizer.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; targets are made in the output's
             shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
             output's own ``.loss``, else its sum, noted in ``assumptions``: a real loss may take much more.
         targets: the loss's second argument: a tensor, a size without the batch axis, ``(size, dtype)``, or a list or
             dict of these. They count as inputs and grow with the batch.
-        autocast: torch.bfloat16 or torch.float16, the dtype of autocast in the forward and the loss.
+        autocast: torch.bfloat16 or torch.float16, the dtype of autocast in the forward and the loss; True for the
+            device's own. ``amp`` is taken for it; options of trainers are answered with the cure.
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward returns another.
         steps: number of steps to run; the second one starts with the optimizer's state.
@@ -99,6 +111,7 @@ def fixed_example(input_size: Any, batch_size: int, dtypes: Any, input_data: Any
     """Return what to call the model with, at one batch. Raises :class:`InputError`."""
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    check_size(input_size)
     return make_example(input_size, batch_size, dtypes, input_data)
 
 
@@ -168,7 +181,7 @@ def measure_memory(
 def max_batch_size(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
-    memory: int | str = "24GiB",
+    memory: int | float | str = "24GiB",
     *,
     device: Any = "cuda",
     dtypes: Any = None,
@@ -180,7 +193,7 @@ def max_batch_size(
     options: StepOptions | None = None,
     **step: Unpack[StepArguments],
 ) -> BatchSizeLimit:
-    """Find the largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name); no GPU is needed.
+    """Find the largest batch whose step fits in ``memory`` (bytes, "24GiB", a device's name); no GPU is needed.
 
     Two traces, at batch sizes 2 and 3, are extrapolated and replayed. The predicted batch and the next one are then
     traced as well; if they differ from the prediction the search continues, up to six traces and a batch of 16,777,216.
@@ -192,9 +205,13 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
+    check_size(input_size)
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
+    other = other_device(memory)
+    if other is not None and device == "cuda":
+        device = "cpu"  # Its tensors are the same; of its kernels nothing is known.
     place = None if options is not None and options.device is not None and device == "cuda" else device
     given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
     asked = _asked(model, _given(example), replace(given, gpu=named), world_size, rank)
@@ -210,14 +227,15 @@ def max_batch_size(
         search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
         found = search.run()
         fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
+    peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
     return BatchSizeLimit(
         batch_size=found,
-        peak_bytes=fitting.peak_bytes if found else 0,
-        next_peak_bytes=beyond.peak_bytes,
+        peak_bytes=peak if found else 0,
+        next_peak_bytes=next_peak,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
         missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
-        memory="" if isinstance(memory, int) else memory,
+        memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
         context_bytes=nbytes - room(fitting.log),
         info=fitting.info,
@@ -229,10 +247,10 @@ class _Asked:
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
         self.tree = read(model, example)
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         self.cudnn = options.asker(self.device)
@@ -280,10 +298,10 @@ class _AskedOfRank(_Asked):
         except ImportError as error:
             raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
         self.tree = ModuleTree(nn.Module())
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         gpu = self.gpu
@@ -318,9 +336,8 @@ def _asked(model: Any, example: Example, options: StepOptions, world_size: int |
 
 
 def _a_module(model: Any) -> nn.Module:
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-    return model
+    check_model(model)
+    return model  # type: ignore[no-any-return]
 
 
 class _Ticks(Listener):

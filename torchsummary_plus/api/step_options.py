@@ -23,10 +23,13 @@ from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, neares
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
+from .habits import HABITS, taken
 
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
+SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What trainers call them."""
 
 
 class StepArguments(TypedDict, total=False):
@@ -68,23 +71,20 @@ class StepOptions:
     cudnn: str = AUTO
 
     @classmethod
-    def of(
-        cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any
-    ) -> StepOptions:
+    def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
         """Return ``base`` with the arguments that a call was given: ``step``, and ``own`` ones other than a default's.
 
-        Raises TypeError for an argument that no step has, InputError for a ``base`` of another type.
+        ``amp`` is taken for ``autocast``. Raises :class:`InputError` for an argument that no step has, with the cure,
+        and for a ``base`` of another type.
         """
         if not isinstance(base, cls | None):
             raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
-        for name in step:
-            if name not in StepArguments.__annotations__:
-                raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+        step = taken(call, step, StepArguments.__annotations__)
         options = base or cls()
         return replace(options, **step, **{name: value for name, value in own.items() if value != getattr(cls, name)})
 
-    def step(self) -> Step:
-        """Return the validated step. Raises :class:`InputError`."""
+    def step(self, device: torch.device) -> Step:
+        """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in STEP_MODES:
             raise choice_error("mode", self.mode, STEP_MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
@@ -93,9 +93,11 @@ class StepOptions:
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
             raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
-        kind = None if self.autocast is None else as_dtype(self.autocast)
+        kind: torch.dtype | None = torch.get_autocast_dtype(device.type)
+        if self.autocast is not True:
+            kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
         if kind not in (None, *AUTOCAST):
-            raise choice_error("autocast", kind, [None, *AUTOCAST])
+            raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
 
@@ -151,9 +153,9 @@ def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[
         return {"mode": memory}
     accepted = (*(field.name for field in fields(StepOptions)), *also)
     for name in memory:
-        if name not in accepted:
+        if name not in (*accepted, *HABITS):
             raise choice_error("memory option", name, accepted)
-    return dict(memory)
+    return taken("memory", memory, accepted)
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
+from ..live.modules import class_name
 from ..render.tracking_text import opening_text, point_text
 from ..results.track_report import TrackReport
 from ..watch.meters import default_device, device_memory, empty_cache
@@ -153,7 +154,7 @@ class _Watch:
 
     def hook(self, path: str, module: nn.Module) -> list[RemovableHandle]:
         """Register hooks on a module; the second also runs if the forward fails."""
-        self._seen[path] = WatchedModule(path, type(module).__name__, 0, 0, 0, 0)
+        self._seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
         return [
             module.register_forward_pre_hook(self._before, prepend=True),
             module.register_forward_hook(partial(self._after, path), always_call=True),

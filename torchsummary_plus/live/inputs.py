@@ -23,17 +23,26 @@ SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)]
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-    """An input given by size, without the batch axis; ``dtype`` None means the model's floating-point dtype."""
+    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype.
+
+    ``batch_dim`` is where the batch axis goes.
+    """
 
     size: tuple[int, ...]
     dtype: torch.dtype | None
+    batch_dim: int = 0
+
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """The shape with the batch axis in its place."""
+        return (*self.size[: self.batch_dim], batch, *self.size[self.batch_dim :])
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
     """What to call the model with. ``batch_size`` is None for an open batch, and fixed for the user's own data.
 
-    ``args`` and ``kwargs`` hold :class:`Sized` placeholders or the user's own tensors.
+    ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors; keyword arguments of
+    the forward may stand beside sizes.
     """
 
     args: tuple[Any, ...]
@@ -68,9 +77,18 @@ class Example:
 def make_example(
     input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
 ) -> Example | None:
-    """Check the user's input and return it as an Example; None without input. Raises :class:`InputError`."""
+    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`.
+
+    ``input_data`` may be an example that was made before; one of sizes takes the batch size.
+    """
     if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
-        raise InputError(f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1")
+        tensors = "; tensors are passed as input_data=" if all_tensors(batch_size) else ""
+        raise InputError(
+            f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1{tensors}"
+        )
+    if isinstance(input_data, Example):
+        sized = None if batch_size == -1 else int(batch_size)
+        return input_data if input_data.is_data else dataclasses.replace(input_data, batch_size=sized)
     if input_data is not None:
         if input_size is not None:
             raise InputError("input_size and input_data were both given; accepted: one of them")
@@ -90,6 +108,40 @@ def make_example(
     if not isinstance(sizes, (list, tuple)) or not sizes:
         raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}")
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
+
+
+def with_arguments(example: Example | None, arguments: Mapping[str, Any]) -> Example | None:
+    """The same with further keyword arguments of the forward. Raises :class:`InputError` for one that is there."""
+    if not arguments:
+        return example
+    if example is None:
+        return Example((), dict(arguments), _batch_of(list(arguments.values())), True)
+    for name in arguments:
+        if name in example.kwargs:
+            raise InputError(f"{name} was given twice; accepted: in the input, or as a keyword argument")
+    return dataclasses.replace(example, kwargs={**example.kwargs, **arguments})
+
+
+def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
+    """The same with its batch axis elsewhere; tensors get one there, of length 1. Raises :class:`InputError`."""
+    if batch_dim is None or example is None:
+        return example
+    ranks = [len(one.size) for one in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
+    if not _is_whole(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
+        raise InputError(
+            f"batch_dim is {describe(batch_dim)}; accepted: the place of the batch axis, from 0 (the default) to the "
+            f"{min(ranks, default=0)} axes of the smallest input"
+        )
+
+    def change(value: Any) -> Any:
+        if example.is_data:
+            return replace_tensors(value, lambda tensor: tensor.unsqueeze(batch_dim))
+        return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
+
+    args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
+    return dataclasses.replace(
+        example, args=args, kwargs=kwargs, batch_size=1 if example.is_data else example.batch_size
+    )
 
 
 def _batch_of(values: Sequence[Any]) -> int:
@@ -224,13 +276,18 @@ def realise(
     made: list[torch.Tensor] = []
 
     def fill(sized: Sized) -> torch.Tensor:
-        made.append(make((batch, *sized.size), sized.dtype or default))
+        made.append(make(sized.shape(batch), sized.dtype or default))
         return made[-1]
 
     def one(value: Any) -> Any:
-        return replace_tensors(value, convert) if example.is_data else _map_sized(value, fill)
+        return _map_sized(value, fill) if _is_sized(value) else replace_tensors(value, convert)
 
     return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, made
+
+
+def _is_sized(value: Any) -> bool:
+    """Whether it is a size, or a list of such."""
+    return isinstance(value, Sized) or (type(value) is list and bool(value) and all(map(_is_sized, value)))
 
 
 def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:

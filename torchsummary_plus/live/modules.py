@@ -187,8 +187,15 @@ def _unpacked(state: Any) -> Iterator[torch.Tensor]:
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the class name in the source, also for scripted modules."""
-    return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
+    """The name that a module gives itself (``_get_name``), by default its class; of a scripted one the source's."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.original_name)
+    if type(module)._get_name is nn.Module._get_name:
+        return type(module).__name__
+    try:
+        return str(module._get_name())
+    except Exception:  # What a user's class raises must not hide its row.
+        return type(module).__name__
 
 
 def _whole_number(value: Any) -> int | None:

@@ -25,6 +25,7 @@ from .attribution import (
 from .contexts import is_of_a_library
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, named_gpu, parse_memory
+from .other_devices import other_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,14 @@ class Estimate:
         """The module calls of the last step, in the order they began: path, bytes kept, and bytes live at the end."""
         return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
-    def fits(self, memory: int | str) -> bool:
-        """Whether the step runs in this much memory: bytes, "24GiB", or a GPU's name, minus a CUDA context.
+    def fits(self, memory: int | float | str) -> bool:
+        """Whether the step runs in so much memory: bytes, "24GiB", or a device's name; the context is taken off first.
 
-        The context is the largest known for the GPU named, the step's own, or any. The log is replayed under the limit:
-        the allocator may return cached segments before it fails, and kernels do without optional scratch memory. Raises
-        :class:`InputError` for any other text, and for a GPU if the step does not run on CUDA.
+        That is the most that one takes on the card named, or on the step's own, or else on any. The log is replayed
+        under the limit, so that the allocator may give cached segments back before it fails, and a kernel does without
+        the scratch memory that it can spare. For devices of AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are
+        counted, as a :class:`NotModelledWarning` says. Raises :class:`InputError` for a text that is neither, and for a
+        card where the step is not on CUDA.
         """
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
@@ -161,11 +164,28 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     )
 
 
-def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str, gpu: str = "") -> bool:
-    """Whether a log runs in this much memory minus the largest context.
+def tensors_peak(log: MemoryLog) -> int:
+    """The most bytes of tensors at once, without the scratch memory of kernels or an allocator's rounding."""
+    scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
+    held: dict[int, int] = {}
+    live = most = 0
+    for _, storage, nbytes in log.events:
+        if storage not in scratch:
+            live += nbytes - held.get(storage, 0)
+            held[storage] = nbytes
+            most = max(most, live)
+    return most
+
+
+def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | float | str, gpu: str = "") -> bool:
+    """Whether a log runs in so much memory, the most that a context may take being taken off.
 
     Kernels do without optional scratch memory if there is none left.
     """
+    other = other_device(memory)
+    if other is not None:
+        other.warn()
+        return tensors_peak(log) <= other.usable_bytes
     _, outside = communicator_range(log, backend)
     room = room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
     allocator = new_allocator(backend, options, room)
@@ -204,8 +224,8 @@ def uses_libraries(log: MemoryLog) -> bool:
     return any(is_of_a_library(moment.operator) for moment in log.moments)
 
 
-def room_for_tensors(memory: int | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
-    """Return the memory left for the allocator: all but the largest possible CUDA context.
+def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
+    """What the allocator gets of so much memory: all but the most that a CUDA context may take.
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..data.errors import InputError, choice_error
 from ..data.registered import Registered
-from ..data.units import describe, structure_text
+from ..data.units import describe, structure_data, structure_text
 from ..report.report import Report
 from .lines import STYLES, Line
 from .table import UNITS_OF_VALUES, Value
@@ -22,7 +22,8 @@ class Column:
     """A column: its heading, what it shows, the text and the value of its cells, and the value's unit.
 
     ``flat_width`` is the minimum width in torchsummary's table. ``of_memory`` columns need a summary with a memory
-    estimate. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
+    estimate, and their bytes print in the unit of its totals. In a column that ``adds_up``, a row excludes its
+    children, so the rows add up to the total.
     """
 
     heading: str
@@ -33,6 +34,13 @@ class Column:
     flat_width: int = 15
     of_memory: bool = False
     adds_up: bool = False
+    data: Callable[[Line], object] | None = None
+    """The cell's value in a data frame, where it is no plain one."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether its bytes print in the unit of the totals."""
+        return self.of_memory and self.unit == "bytes"
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
@@ -113,6 +121,11 @@ def _shape(what: str) -> Callable[[Line, Report], Value]:
     return lambda line, report: structure_text(getattr(line.row, what)) if line.row.called else None
 
 
+def _axes(what: str) -> Callable[[Line], object]:
+    """Return the function of a call's input or output shapes as tuples."""
+    return lambda line: structure_data(getattr(line.row, what))
+
+
 def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
     """Return the value function of a text cell; None if it is empty."""
 
@@ -166,10 +179,11 @@ _mult_adds_arithmetic = _arithmetic("mult_adds")
 COLUMNS: dict[str, Column] = {
     "input_size": Column(
         "Input Shape", "shapes of the inputs; axes that scale with an open batch are -1", _input_size, _shape("inputs"),
-        flat_width=25,
+        flat_width=25, data=_axes("inputs"),
     ),
     "output_size": Column(
-        "Output Shape", "shapes of the outputs, likewise", _output_size, _shape("outputs"), flat_width=25
+        "Output Shape", "shapes of the outputs, likewise", _output_size, _shape("outputs"), flat_width=25,
+        data=_axes("outputs"),
     ),
     "num_params": Column(
         "Param #", "the module's own parameters, excluding tensors already counted in a row above", _num_params,
@@ -179,7 +193,8 @@ COLUMNS: dict[str, Column] = {
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "kernel_size": Column(
-        "Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, _as_read(_kernel_size)
+        "Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, _as_read(_kernel_size),
+        data=lambda line: line.row.kernel_size,
     ),
     "groups": Column(
         "Groups", "`groups` of modules that have it", _groups, lambda line, _: line.row.groups, "count", 10
@@ -208,11 +223,11 @@ COLUMNS: dict[str, Column] = {
         "Variable", "attribute name in the parent module", _var_name, lambda line, _: line.row.var_name or None
     ),
     "saved_bytes": _of_memory(
-        "saved_bytes", "Saved Bytes", "bytes saved for the backward, by the module whose call saved them"
+        "saved_bytes", "Saved", "bytes saved for the backward, by the module whose call saved them"
     ),
-    "peak_bytes": _of_memory("peak_bytes", "Live Bytes", "live bytes when the call returns"),
-    "grad_bytes": _of_memory("grad_bytes", "Gradient Bytes", "bytes of its parameters' gradients"),
-    "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer Bytes", "bytes of its parameters' optimizer state"),
+    "peak_bytes": _of_memory("peak_bytes", "Live", "live bytes when the call returns"),
+    "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of its parameters' gradients"),
+    "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer", "bytes of its parameters' optimizer state"),
 }  # fmt: skip
 """Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
 
@@ -272,6 +287,10 @@ def register_column(
         return Registered(value, lambda: COLUMNS.__delitem__(name))
 
     return register
+
+
+FRAME_COLUMNS = ("input_size", "output_size", "num_params", "mult_adds", "output_bytes", "dtype")
+"""The columns of a data frame, unless they are chosen."""
 
 
 def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
-from .table import Cell, Field, Table, Value, guides
+from .table import WIDEST, Cell, Field, Table, Value, guides
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -32,9 +32,6 @@ PADDING = 3.5
 
 LETTER = 0.92
 """Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
-
-WIDEST = 60
-"""The widest column in characters; longer text ends in an ellipsis and is shown in the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)

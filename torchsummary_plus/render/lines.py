@@ -14,7 +14,10 @@ UnknownOps = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table. The parameters of all lines add up to the total, in every style and at every depth."""
+    """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
+
+    A line that stands for ``times`` equal neighbours has the figures of one of them.
+    """
 
     row: Row
     label: str
@@ -25,6 +28,7 @@ class Line:
     stands_for_others: bool
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
+    times: int = 1
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -126,4 +130,9 @@ class _Totals:
         return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 
 
-STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}
+STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {
+    "torchsummary": flat_lines,
+    "tree": tree_lines,
+    "rich": tree_lines,
+}
+"""The lines of each style; "rich" is the tree, which a terminal shows in colour."""

@@ -11,6 +11,9 @@ from ..data.units import in_unit
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
 
+WIDEST = 60
+"""The most characters of a name or shape, unless stated; HTML's columns are as wide."""
+
 
 UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
 """Units of the values of a column; "" is text, which is left-aligned."""
@@ -34,18 +37,23 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted."""
+    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
+
+    ``data`` is a value that is no plain one, for data frames: a shape as a tuple.
+    """
 
     value: Value
     text: str
     best: bool = False
+    data: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 
-    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name.
+    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name. ``type``
+    is the class of the module that a row is of.
     """
 
     label: str
@@ -53,6 +61,7 @@ class TableRow:
     level: int
     cells: tuple[Cell, ...]
     figure: Field | None = None
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,38 @@ class Table:
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    widest: int = WIDEST
+    """The most characters of a cell without a unit, and of a label if stated, in formats that cannot show the rest."""
+
+
+def with_short_cells(table: Table) -> Table:
+    """Return a table with its text cells cut to its width, and its labels if a width was stated; numbers stay whole."""
+    rows = tuple(
+        replace(
+            row,
+            label=short_label(row.label, table.widest),
+            cells=tuple(
+                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
+                for field, cell in zip(table.fields, row.cells)
+            ),
+        )
+        for row in table.rows
+    )
+    return replace(table, rows=rows)
+
+
+def short_label(text: str, width: int) -> str:
+    """Return a label, cut if the width is a stated one."""
+    return text if width == WIDEST else shortened(text, width)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most ``width`` characters, ending in three dots if it was longer.
+
+    >>> shortened("[[-1, 1024, 768], [-1, 12, 1024, 64]]", 20)
+    '[[-1, 1024, 768],...'
+    """
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def guides(levels: Sequence[int]) -> list[str]:

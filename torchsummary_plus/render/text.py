@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tabulate import TableFormat, tabulate
 
 from ..data.units import one_line
-from .table import Table, Total, guides, total_with_unit
+from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
 
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
@@ -16,13 +17,24 @@ NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
 
-def summary_text(table: Table, style: str, units: str | None = None) -> str:
+ASCII = str.maketrans("├└│─", "|`|-")
+"""Stand-ins for the tree's branches."""
+
+
+def summary_text(table: Table, style: str, units: str | None = None, is_ascii: bool = False) -> str:
     """Return a summary's table in a style, with its totals, without a trailing newline.
 
     Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
+    scaled = with_short_cells(with_units(table, units or "MiB"))
+    if units is None:
+        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
+        scaled = replace(scaled, fields=tuple(fields))
+    table = replace(table, fields=scaled.fields, rows=scaled.rows)
     headings = [table.labels, *(field.heading for field in table.fields)]
     branches = guides([row.level for row in table.rows])
+    if is_ascii:
+        branches = [guide.translate(ASCII) for guide in branches]
     cells = [
         [guide + one_line(row.label), *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)
     ]
@@ -31,6 +43,7 @@ def summary_text(table: Table, style: str, units: str | None = None) -> str:
 
 def table_text(table: Table) -> str:
     """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
+    table = with_short_cells(table)
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [
         ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
@@ -52,7 +65,7 @@ def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str 
     width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
     left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
     totals = [total for total in table.totals if total.field.name not in left_out]
-    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), totals, width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width, units)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -64,7 +77,7 @@ def _tree(table: Table, headings: list[str], cells: list[list[str]], units: str 
     """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.totals, width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width, units)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -103,11 +116,11 @@ def _ruled(
     return table
 
 
-def _with_totals(drawn: str, totals: Sequence[Total], width: int, units: str | None) -> str:
-    """Return the drawn table followed by the counts and the sizes, separated by rules."""
+def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int, units: str | None) -> str:
+    """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
     counts = [_total(total, units) for total in totals if not total.field.scaled]
     sizes = [_total(total, units) for total in totals if total.field.scaled]
-    return "\n".join([drawn, *counts, "-" * width, *sizes, "-" * width])
+    return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
 
 
 def _total(total: Total, units: str | None) -> str:

@@ -17,9 +17,11 @@ from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.html_report import Section
+    from .views import RowLook
 
 REPORT_COLUMNS = (
     "peak_own_bytes",
@@ -47,11 +49,18 @@ class MemoryEstimate(Estimate, Views, Figures):
         return estimate_text(self, width, units)
 
     def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str | None = None,
+        **rows: Unpack[RowLook],
     ) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table, whose sizes are in MiB by default."""
-        if not isinstance(columns, EllipsisType):
-            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
+        if rows or not isinstance(columns, EllipsisType):
+            tables = self.tables(columns=columns, depth=depth, style=style, units=units or "MiB", **rows)
+            return table_text(tables[0])
         if units is not None:
             check_units(units)
         return self.render(units=units)
@@ -69,7 +78,11 @@ class MemoryEstimate(Estimate, Views, Figures):
         return (memory_section(self, by_kind, by_module),)
 
     def plot_timeline(
-        self, *, steps: int | Collection[int] | None = None, memory: int | str | None = None, ax: Axes | None = None
+        self,
+        *,
+        steps: int | Collection[int] | None = None,
+        memory: int | float | str | None = None,
+        ax: Axes | None = None,
     ) -> Axes:
         """Plot memory over the step, stacked by kind, with phases, the peak and the layer it is in.
 
@@ -81,7 +94,9 @@ class MemoryEstimate(Estimate, Views, Figures):
 
         return self._draw(placed(ax), steps=steps, memory=memory)
 
-    def _draw(self, place: Place, steps: int | Collection[int] | None = None, memory: int | str | None = None) -> Axes:
+    def _draw(
+        self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
+    ) -> Axes:
         from ..render.timeline import draw_timeline
 
         return draw_timeline(self, steps, memory, place)

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from .eight_bit import EIGHT_BIT, PAGED
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
 
@@ -27,18 +28,43 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
     """Return a callable from parameters to an optimizer, given None, a name ("adamw"), a class or such a callable."""
     if optimizer is None:
         return None
+    if isinstance(optimizer, optimizers.Optimizer):
+        return _like(optimizer)
     if isinstance(optimizer, str):
-        if optimizer.lower() not in NAMES:
-            raise choice_error("optimizer", optimizer, sorted(NAMES))
-        optimizer = NAMES[optimizer.lower()]
+        name = optimizer.lower().removesuffix("_torch").removesuffix("_torch_fused").removeprefix(PAGED)
+        if name not in NAMES and name not in EIGHT_BIT:
+            raise choice_error("optimizer", optimizer, sorted({*NAMES, *EIGHT_BIT}))
+        optimizer = NAMES.get(name) or EIGHT_BIT[name]
     made: Any = optimizer
     if inspect.isclass(optimizer) and "lr" in inspect.signature(optimizer).parameters:
         return lambda parameters: made(parameters, lr=1e-3)
     if callable(made):
         return made  # type: ignore[no-any-return]
     raise InputError(
-        f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, or a callable from parameters"
+        f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, an instance, or a callable from "
+        "parameters"
     )
+
+
+def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
+    """A maker of an optimizer as a given one was made, which holds other tensors: its class and its defaults."""
+    kind: Any = type(given)
+    accepted = inspect.signature(kind).parameters
+    settings = {name: value for name, value in given.defaults.items() if name in accepted}
+    held = sum(len(group["params"]) for group in given.param_groups)
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        if len(parameters) != held:
+            raise InputError(
+                f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of "
+                "all that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
+            )
+        made: torch.optim.Optimizer = kind(parameters, **settings)
+        return made
+
+    make.__name__ = kind.__name__
+    return make
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:

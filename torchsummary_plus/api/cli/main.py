@@ -24,6 +24,7 @@ from .options import (
     add_memory_options,
     add_model_options,
     add_pass_options,
+    add_row_options,
     add_table_options,
     one_or_all,
     parse_pairs,
@@ -31,6 +32,7 @@ from .options import (
     saved,
     split,
     step_options,
+    with_bare_memory,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .compare import compare_parser, comparison  # Imported here: a plain table starts faster without it.
 
         parser, run, words = compare_parser(), comparison, words[1:]
-    arguments = parser.parse_intermixed_args(words)
+    arguments = parser.parse_intermixed_args(with_bare_memory(words))
+    arguments.stream = sys.stdout
     try:
         with contextlib.redirect_stdout(sys.stderr):  # The model's own prints are not part of the table.
             text = run(arguments)
@@ -88,6 +91,7 @@ def summary_parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
+    add_row_options(parser)
     group = add_memory_options(parser)
     group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
     group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
@@ -120,9 +124,12 @@ def table(arguments: argparse.Namespace) -> str:
             functional=arguments.functional,
             memory=memory,
             verbose=0,
+            rows=split(arguments.rows),
+            repeats=arguments.repeats,
+            col_width=arguments.col_width,
         )
         answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
-    return "\n".join([str(result), *answers, *saved(result, arguments.output)])
+    return "\n".join([result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)])
 
 
 def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
@@ -151,9 +158,11 @@ def memory_options(arguments: argparse.Namespace) -> StepOptions | None:
     if arguments.gpu is None or step is None:
         return step
     from ...memory.gpus import named_gpu
+    from ...memory.other_devices import other_device
 
     card = named_gpu(arguments.gpu)
-    return replace(step, device=arguments.device or "cuda", gpu=None if card is None else card.name)
+    default = "cuda" if other_device(arguments.gpu) is None else "cpu"
+    return replace(step, device=arguments.device or default, gpu=None if card is None else card.name)
 
 
 def answers_of(
