@@ -68,7 +68,9 @@ class StepOptions:
     cudnn: str = AUTO
 
     @classmethod
-    def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
+    def of(
+        cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any
+    ) -> StepOptions:
         """Return ``base`` with the arguments that a call was given: ``step``, and ``own`` ones other than a default's.
 
         Raises TypeError for an argument that no step has, InputError for a ``base`` of another type.
