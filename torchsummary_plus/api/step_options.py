@@ -93,9 +93,8 @@ class StepOptions:
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
             raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
-        if self.autocast is True:
-            kind = torch.get_autocast_dtype(device.type)
-        else:
+        kind: torch.dtype | None = torch.get_autocast_dtype(device.type)
+        if self.autocast is not True:
             kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
         if kind not in (None, *AUTOCAST):
             raise choice_error("autocast", kind, [None, True, *AUTOCAST])

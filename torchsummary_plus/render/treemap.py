@@ -11,8 +11,8 @@ from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .memory_text import kind_label
 
-SMALLEST = 1 / 1500
-"""The smallest tile, as a share of the peak; smaller siblings are merged into one."""
+SMALLEST = 1 / 350
+"""The smallest tile, as a share of the peak, which has room for a label; smaller siblings are merged into one."""
 
 HEAD = 15.0
 """The height of a frame's heading."""
