@@ -20,6 +20,9 @@ from .treemap import Box, Tile, treemap
 WIDTH, HEIGHT = 1000, 300
 """The size of a drawing in SVG user units; the page scales it."""
 
+NARROW = 380
+"""The width of the treemap on a narrow page, in its pixels."""
+
 LEFT, TOP, BOTTOM = 62, 30, 8
 """Margins: for the tick labels, for the phase names, and below the drawing."""
 
@@ -124,15 +127,15 @@ def ticks(highest: int) -> list[tuple[float, str]]:
     return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
 
 
-def peak_tiles(estimate: Estimate) -> dict[str, Any]:
+def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
     """Return the template data of the peak's treemap."""
     height = 420
-    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, WIDTH, height))]
+    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, width, height))]
     present = {tile["kind"] for tile in drawn}
     legend = [(kind, kind_label(kind), colour) for kind, colour in LAYERS.items() if kind in present]
     if "other" in present:
         legend.append(("other", "Of no module, or several too small to draw", ""))
-    return {"width": WIDTH, "height": height, "tiles": drawn, "legend": legend}
+    return {"width": width, "height": height, "tiles": drawn, "legend": legend}
 
 
 def _drawn(tile: Tile) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def _drawn(tile: Tile) -> dict[str, Any]:
 
 
 def _fitted(tile: Tile) -> tuple[list[str], int]:
-    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, broken if need be."""
+    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, maybe broken."""
     if not tile.kind:
         room = int((tile.box.width - 6) / BOLD)
         whole = f"{tile.label} {tile.size}"
