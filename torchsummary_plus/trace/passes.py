@@ -54,6 +54,10 @@ class Listener:
     def end(self, frame: Frame, output: Any) -> None:
         """A call has returned ``output``."""
 
+    def hand_over(self, frame: Frame, output: Any) -> Any:
+        """What the caller of a module gets for its ``output``."""
+        return output
+
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator is about to run."""
 
@@ -112,6 +116,7 @@ class Pass(TorchDispatchMode):
         self.in_recurrence = False
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
+        self._hand_over = _heard(listeners, "hand_over")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
         self._number = _heard(listeners, "number")
@@ -223,6 +228,8 @@ class Pass(TorchDispatchMode):
             self.frame = frame.outer
             raise
         if not by_hook:
+            for hand_over in self._hand_over:
+                output = hand_over(frame, output)
             self.close(frame, output)
         return output
 

@@ -82,12 +82,25 @@ class Recorder(Listener):
 
     def calls(self) -> tuple[Call, ...]:
         """The calls as records, in the order they began, but for functions without a row."""
-        kept = [r for r in self.records if r.finished is not None and r.is_shown()]
+        kept = self._kept()
         place = {id(record): index for index, record in enumerate(kept)}
         order = sorted(range(len(kept)), key=lambda index: kept[index].finished or 0)
         rank = {index: position for position, index in enumerate(order)}
         self._inherit(place)
         return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
+
+    def places(self) -> dict[int, int]:
+        """The index of the call that each frame counts as: its own, or for one without a row that around it."""
+        own = {record.frame.index: index for index, record in enumerate(self._kept())}
+        found: dict[int, int] = {}
+        for record in self.records:
+            frame = record.frame
+            around = 0 if frame.outer is None else found[frame.outer.index]
+            found[frame.index] = own.get(frame.index, around)
+        return found
+
+    def _kept(self) -> list[_Record]:
+        return [r for r in self.records if r.finished is not None and r.is_shown()]
 
     def _inherit(self, place: Mapping[int, int]) -> None:
         """Give what a left-out call did to the call around it."""
