@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
+    from .api.graph import graph as graph
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .ops.macs import register_formula as register_formula
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
+    from .results.model_graph import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.step_comparison import StepComparison as StepComparison
     from .results.track_report import TrackReport as TrackReport
@@ -37,6 +39,7 @@ _HOMES = {
     "MemTracker": "api.tracker",
     "MemoryEstimate": "results.memory_estimate",
     "MissingExtraError": "data.errors",
+    "ModelGraph": "results.model_graph",
     "ModelSummary": "results.model_summary",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
@@ -47,6 +50,7 @@ _HOMES = {
     "estimate_memory": "api.memory",
     "explain": "api.explain",
     "explain_batch": "api.explain",
+    "graph": "api.graph",
     "max_batch_size": "api.memory",
     "measure_memory": "api.memory",
     "register_formula": "ops.macs",

@@ -55,8 +55,8 @@ def summary(
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
         col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
             ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
-            ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``, ``peak_bytes``,
-            ``grad_bytes``, ``optimizer_bytes``.
+            ``connected_to``, ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``,
+            ``peak_bytes``, ``grad_bytes``, ``optimizer_bytes``.
         mode: "train" or "eval" during the pass; "same" keeps each module's mode.
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat) or "tree" (nested).

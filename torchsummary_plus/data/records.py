@@ -139,7 +139,7 @@ class Call:
 
 GIVEN = -1
 RETURNED = -2
-"""Owners of the steps in a :class:`Flow` that no call makes: a tensor given to the model, and what the model returns."""
+"""Owners of the steps in a :class:`Flow` that no call makes: a tensor given to the model, and what it returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,11 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
     return line.row.var_name or "--"
 
 
+def _connected_to(line: Line, report: Report, zero: str) -> str:
+    read = line.connections.of(line.row) if line.connections is not None else None
+    return _absent(line) if read is None else ", ".join(read) or "--"
+
+
 def _held(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 
@@ -173,6 +178,7 @@ COLUMNS: dict[str, Column] = {
     "mult_adds_arithmetic": Column(
         "Mult-Add Arithmetic", _mult_adds_arithmetic, _as_read(_mult_adds_arithmetic), flat_width=25
     ),
+    "connected_to": Column("Connected to", _connected_to, _as_read(_connected_to), flat_width=25),
     "var_name": Column("Variable", _var_name, lambda line, _: line.row.var_name or None),
     "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),
     "peak_bytes": Column("Live Bytes", _held("peak_bytes"), _memory("peak_bytes"), "bytes", of_memory=True),

@@ -3,7 +3,7 @@
 ``type`` is the class name, ``version`` the schema version; every other key is a field of the class, documented there.
 ``derived`` adds properties computed from the fields, for readers. With an open batch the shapes are those of a batch of
 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments, storages, calls and
-doubts of a memory log are written by column.
+doubts of a memory log and the links of a graph are written by column.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from ..data.codec import Codec, Schema
 from ..data.errors import InputError
 from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
+from ..data.records import Link
 from ..data.units import describe
 
-VERSION = 1
+VERSION = 2
 """The schema version: raised whenever a field is added, changed or removed."""
 
-BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt)
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Link)
 
 Result = TypeVar("Result")
 

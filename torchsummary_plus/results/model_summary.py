@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..render.html_report import Section
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .model_graph import ModelGraph
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """What a report shows of each layer, unless the summary was made with columns."""
@@ -136,6 +137,16 @@ class ModelSummary(Report, Views, Figures):
         from ..render.diagram import mermaid_text
 
         return mermaid_text(self, kind, depth)
+
+    def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
+        """Return the graph of the calls down to ``depth``, without running the model again.
+
+        ``repeats="fold"`` draws alike neighbours once, with their number; "all" draws each. Raises :class:`InputError`,
+        also for a static summary.
+        """
+        from .model_graph import as_graph
+
+        return as_graph(self, depth, repeats)
 
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -61,7 +62,7 @@ class Provenance(Listener):
         if not outs and not changed:
             return
         given = list(_flat((*args, *kwargs.values())))
-        read = self._origins(frame, given)
+        read = [] if _reads_no_values(func) else self._origins(frame, given)
         step = self._step(frame)
         self.reads += [_Read(origin, step, spec) for origin, spec in read]
         storages = set() if is_mutable else {_place(tensor) for tensor in given}
@@ -106,13 +107,18 @@ class Provenance(Listener):
         made, origin = self.made.get(id(tensor), (None, None))
         if made is None or made() is not tensor:
             origin = None
-        place = _place(tensor)
-        wrote, last = self.wrote.get(place, (None, None)) if place is not None else (None, None)
-        if last is not None and wrote is not None and wrote() is not None and (origin is None or last.step > origin.step):
+        last = self._last_write(tensor)
+        if last is not None and (origin is None or last.step > origin.step):
             origin = last
         if origin is not None and id(tensor) in self.state and _module(frame) == _module(self.owners[origin.step]):
             return None
         return origin
+
+    def _last_write(self, tensor: torch.Tensor) -> _Origin | None:
+        """The last step that wrote to a tensor's storage."""
+        place = _place(tensor)
+        storage, last = self.wrote.get(place, (None, None)) if place is not None else (None, None)
+        return last if storage is not None and storage() is not None else None
 
     def _origins(self, frame: Frame, given: Sequence[torch.Tensor]) -> list[tuple[_Origin, TensorSpec]]:
         found: dict[tuple[_Origin, TensorSpec], None] = {}
@@ -128,6 +134,13 @@ class Provenance(Listener):
         reads = [*self.reads, *(_Read(*one) for one in ends)]
         owners = [GIVEN if frame is None else place.get(frame.index, 0) for frame in self.owners] + [RETURNED]
         return _merged(owners, reads, {call.parent for call in calls if call.parent is not None})
+
+
+@cache
+def _reads_no_values(func: Any) -> bool:
+    """Whether an operator takes a tensor for its shape, dtype and device alone: ``zeros_like``, ``new_full``."""
+    name = getattr(func, "_schema", None) and func._schema.name.removeprefix("aten::")
+    return bool(name) and (name.startswith("new_") or name.endswith("_like")) and "sparse" not in name
 
 
 def _module(frame: Frame | None) -> int | None:
@@ -150,7 +163,7 @@ def _place(tensor: torch.Tensor) -> int | None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
         return None
 
@@ -187,6 +200,4 @@ def _merged(owners: Sequence[int], reads: Sequence[_Read], outer: Collection[int
 def _one_step_a_call(owners: Sequence[int], outer: Collection[int]) -> list[int]:
     """Return the step that each one counts as: for a call without calls inside, its first."""
     first: dict[int, int] = {}
-    return [
-        step if owner < 0 or owner in outer else first.setdefault(owner, step) for step, owner in enumerate(owners)
-    ]
+    return [step if owner < 0 or owner in outer else first.setdefault(owner, step) for step, owner in enumerate(owners)]
