@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ class UNet(nn.Module):
         super().__init__()
         sizes = [width * 2**level for level in range(levels + 1)]
         self.stem = nn.Conv2d(3, width, 3, padding=1)
-        self.down = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(sizes, sizes[1:]))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(sizes, sizes[1:]))
+        self.down = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(sizes))
         self.merge = nn.ModuleList(nn.Conv2d(2 * a, a, 3, padding=1) for a in sizes[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class Mixture(nn.Module):
     def __init__(self, experts: int = 4) -> None:
         super().__init__()
         self.router = nn.Linear(8, experts)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(experts))
+        self.experts = nn.ModuleList(_expert() for _ in range(experts))
         self.norm = nn.LayerNorm(8)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,6 +87,10 @@ class Mixture(nn.Module):
             token, place = torch.where(chosen == number)
             out.index_add_(0, token, expert(flat[token]) * weights[token, place, None])
         return x + out.view_as(x)
+
+
+def _expert() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
 
 
 class Writes(nn.Module):

@@ -13,7 +13,7 @@ from ..data.graph_records import GraphEdge, GraphNode
 from ..data.units import in_unit, one_line
 from .graph_text import carried_text, title_of
 
-WIDEST = 8.0
+WIDEST = 5.0
 """The width in points of the edge that carries most."""
 
 WIDTHS: dict[str, Callable[[GraphEdge, Mapping[int, GraphNode]], int]] = {
@@ -59,7 +59,7 @@ def dot_text(
     lines += ["  " * level + "}" for level in range(len(open_groups), 0, -1)]
     wide = {} if width is None else _widths(edges, by_index, WIDTHS[width])
     for number, edge in enumerate(edges):
-        more = f", penwidth={wide[number]:.2f}" if wide else ""
+        more = f", penwidth={wide[number]:.2f}, arrowsize={max(0.4, 0.7 - wide[number] / 12):.2f}" if wide else ""
         label = _quoted(carried_text(edge))
         tip = _quoted(f"{carried_text(edge)}, {_bytes_text(edge.nbytes)}")
         lines.append(f"  {_id(edge.source)} -> {_id(edge.target)} [label={label}, edgetooltip={tip}{more}]")

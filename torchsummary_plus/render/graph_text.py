@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ..data.graph_records import GraphEdge, GraphNode
-from ..data.records import Group
 from ..data.units import structure_text
 
 
@@ -27,13 +28,14 @@ def title_of(node: GraphNode) -> str:
 
 
 def carried_text(edge: GraphEdge) -> str:
-    """Return the shapes of the tensors on an edge.
+    """Return the shapes of the tensors on an edge, each with the number of tensors that have it.
 
     >>> from torchsummary_plus.data.records import TensorSpec
     >>> carried_text(GraphEdge(1, 2, (TensorSpec((2, 3), "float32", 24),)))
     '[2, 3]'
     """
-    return structure_text(edge.tensors[0] if len(edge.tensors) == 1 else Group(edge.tensors))
+    shapes = Counter(map(structure_text, edge.tensors))
+    return ", ".join(shape if number == 1 else f"{number} x {shape}" for shape, number in shapes.items())
 
 
 def called(node: GraphNode) -> str:

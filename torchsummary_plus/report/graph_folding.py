@@ -30,8 +30,9 @@ Pattern = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
 def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], dict[tuple[int, int], list[TensorSpec]]]:
     """Return nodes and edges with every run of alike neighbours as its first member.
 
-    The members of a run look the same, down to their last node, and read the same: each from the one before it, or
-    from the same nodes outside. Only the last may feed what follows, unless all feed the same.
+    The members of a run look the same, down to their last node, and read the same: each from the one before it (or
+    from all before it, as the sum along a residual path does), or from the same nodes outside. Only the last may feed
+    what follows, unless all feed the same.
     """
     trees = _trees(nodes)
     fold = _Fold(trees, edges)
@@ -102,7 +103,7 @@ class _Fold:
         end = position + 1
         pattern: Pattern | None = None
         while end < len(trees) and trees[end].alike == first.alike:
-            read = self._pattern(trees[end - 1], trees[end], first.start)
+            read = self._pattern(trees[position : end + 1])
             if read is None or (pattern is not None and read != pattern):
                 break
             if pattern is None and not (read[1] <= self._outside(first, first.start)):
@@ -115,16 +116,25 @@ class _Fold:
             end -= 1
         return end - position
 
-    def _pattern(self, before: _Tree, tree: _Tree, start: int) -> Pattern | None:
-        """Return what a tree reads of the one before it and of others; None if it reads of earlier ones in the run."""
-        between = set()
+    def _pattern(self, members: Sequence[_Tree]) -> Pattern | None:
+        """Return what the last member reads of the one before it and of nodes outside.
+
+        None if it reads of earlier ones, unless it reads of each the same as of the one before it.
+        """
+        *earlier, tree = members
+        start = members[0].start
+        size = tree.stop - tree.start
+        read: list[set[tuple[int, int]]] = [set() for _ in earlier]
         for place in range(tree.start, tree.stop):
             for source in self.sources[place]:
-                if before.start <= source < before.stop:
-                    between.add((source - before.start, place - tree.start))
-                elif start <= source < before.start or source >= tree.stop:
+                if start <= source < tree.start:
+                    member, own = divmod(source - start, size)
+                    read[member].add((own, place - tree.start))
+                elif source >= tree.stop:
                     return None
-        return frozenset(between), self._outside(tree, start)
+        if any(read[:-1]) and any(one != read[-1] for one in read):
+            return None
+        return frozenset(read[-1]), self._outside(tree, start)
 
     def _within(self, tree: _Tree) -> set[tuple[int, int]]:
         """Return what its own leaves read of one another, as places in it."""

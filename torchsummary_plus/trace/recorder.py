@@ -164,9 +164,11 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
         frame = self.watch.frame
-        if name is None or self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+        if self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if name is None:
             return func(*args, **kwargs)
         call = self.watch.open(None, name, args, kwargs)
         output = func(*args, **kwargs)
