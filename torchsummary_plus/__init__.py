@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
+    from .api.generation import ContextLimit as ContextLimit
+    from .api.generation import max_context as max_context
     from .api.graph import graph as graph
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "Comparison": "results.comparison",
+    "ContextLimit": "api.generation",
     "ForwardError": "data.errors",
     "InputError": "data.errors",
     "MemTracker": "api.tracker",
@@ -52,6 +55,7 @@ _HOMES = {
     "explain_batch": "api.explain",
     "graph": "api.graph",
     "max_batch_size": "api.memory",
+    "max_context": "api.generation",
     "measure_memory": "api.memory",
     "register_formula": "ops.macs",
     "summary": "api.table",

@@ -50,6 +50,9 @@ def estimate_memory(
     rank: int = 0,
     ranks: str | Sequence[int] | None = None,
     progress: bool = True,
+    prompt: int | None = None,
+    new_tokens: int = 1,
+    cache: str = "dynamic",
 ) -> MemoryEstimate:
     """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
 
@@ -59,7 +62,8 @@ def estimate_memory(
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
         device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
             machine.
-        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
+        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``), "eval" (forward, no gradients) or
+            "generate" (a transformers model's own greedy ``generate()``; its cache is a kind, ``kv_cache``).
         optimizer: None, a name ("adamw"), a class, or a callable from parameters to an optimizer.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; its targets are made of the output's
             shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
@@ -81,6 +85,8 @@ def estimate_memory(
         ranks: "all", or several ranks: returns the one with the highest peak (shards may be uneven, and ZeRO gives each
             rank other parameters).
         progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
+        prompt, new_tokens, cache: for "generate": tokens read and written for each of ``batch_size`` sequences, and a
+            "dynamic" or "static" cache. Sliding windows, latent attention and hybrid caches are the model's own.
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -92,8 +98,15 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
+    if mode == "generate":
+        from .generation import estimate_generation  # It needs this file.
+
+        where = {"device": device, "gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
+        return estimate_generation(model, prompt, new_tokens, batch_size, cache, progress, **where)
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
+    if prompt is not None:
+        raise InputError(f'prompt is {describe(prompt)} and mode {describe(mode)}; accepted with mode="generate"')
     example = make_example(input_size, batch_size, dtypes, input_data)
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
@@ -151,7 +164,7 @@ def measure_memory(
     options = StepOptions(
         mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, None, allocator
     )
-    asked = _Asked(model, _given(example), options)
+    asked = Asked(model, _given(example), options)
     batch = asked.example.batch_size or 1
     log, reserved = measure_step(model, with_batch(asked.example, batch), asked.step, asked.device)
     found = asked.estimate(batch, log)
@@ -226,7 +239,7 @@ def max_batch_size(
     )
 
 
-class _Asked:
+class Asked:
     """What is asked about: a model, its example and a step, on one device under one allocator."""
 
     def __init__(self, model: nn.Module, example: Example, options: StepOptions) -> None:
@@ -275,7 +288,7 @@ def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None)
     return ranks
 
 
-class _AskedOfRank(_Asked):
+class _AskedOfRank(Asked):
     """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
@@ -306,14 +319,14 @@ class _AskedOfRank(_Asked):
         return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
-def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:
+def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> Asked:
     """What is asked of a model, or of one rank of those that train it."""
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
             raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
-        return _Asked(model, example, options)
+        return Asked(model, example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "

@@ -26,7 +26,11 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """What they are for beside that in a step of one rank of many: whole weights, and what collectives fill and send."""
-ALL_KINDS = (*KINDS, *RANK_KINDS)
+KV_CACHE = "kv_cache"
+"""What inference keeps of the tokens it has read: keys and values, or the states of a recurrent model."""
+SOME_KINDS = (KV_CACHE, *RANK_KINDS)
+"""Kinds that only some steps have; an estimate names them where they are."""
+ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
 SUMMED = 'no loss was given: the sum of the output stands in for it; loss="cross_entropy", say, takes more'
@@ -191,6 +195,7 @@ class StepInfo:
     def __str__(self) -> str:
         step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
+        step = "Generation" if self.mode == "generate" else step
         return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 

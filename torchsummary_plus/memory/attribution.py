@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..data.memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -60,9 +60,9 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
 
 
 def kinds_of(log: MemoryLog) -> tuple[str, ...]:
-    """The kinds that a log tells of: all of one device, and those of a rank as far as they are there."""
+    """The kinds that a log tells of: those of any step, and others as far as they are there."""
     told = {storage.kind for storage in log.storages}
-    return (*KINDS, *(kind for kind in RANK_KINDS if kind in told))
+    return (*KINDS, *(kind for kind in SOME_KINDS if kind in told))
 
 
 @dataclass(frozen=True, slots=True)
