@@ -135,6 +135,10 @@ class MemoryLog:
     others: tuple[MemoryLog, ...] = ()
     streams: tuple[int, ...] = ()
     communicators: int = 0
+    mult_adds: tuple[tuple[str, int], ...] | None = None
+    """Multiply-adds of the last step by phase; None where they were not counted."""
+    uncounted: tuple[tuple[str, int], ...] = ()
+    """Operators of the last step without a formula for multiply-adds, and how often each ran."""
 
     def stream(self, storage: int) -> int:
         """The stream that a storage was allocated in; 0 is the default one."""

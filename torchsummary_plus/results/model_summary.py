@@ -60,6 +60,11 @@ class ModelSummary(Report, Views, Figures):
     memory: MemoryEstimate | None = None
     """The memory estimate, if ``summary`` was asked for one."""
 
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None unless the summary was made with ``memory="train"``."""
+        return None if self.memory is None else self.memory.total_train_mult_adds
+
     def render(
         self,
         *,

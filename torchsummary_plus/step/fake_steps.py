@@ -34,6 +34,7 @@ from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, measured_step, rehearse_step
 from .runner import Step, with_loss
+from .work import Work
 from .workspace import AMPERE, Capability
 
 
@@ -187,7 +188,8 @@ def _record(task: _Task) -> MemoryLog:
         kernels = StepKernels(device, answers)
         ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
-        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *task.listeners])
+        work = Work(ledger)
+        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
         tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
@@ -229,7 +231,7 @@ def _record(task: _Task) -> MemoryLog:
             raise _NeedsValuesError(answers.refused == OUTSIDE)
         if tree.size() != size:
             raise GrewError
-        return log
+        return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
 def placed(device: torch.device) -> torch.device:
