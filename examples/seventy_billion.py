@@ -2,7 +2,7 @@
 
     python -m examples.seventy_billion [LAYERS] [WORLD_SIZE]
 
-With fewer layers than 80 the answer comes sooner, and is that of a smaller model.
+With fewer layers than 80 the answer comes sooner, for a smaller model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LENGTH = 8192
 
 
 def build(mesh_shape: tuple[int, ...], layers: int) -> nn.Module:
-    """The model as a training script wraps it: checkpointed layers, each a shard, that compute in bfloat16."""
+    """Build the model as a training script does: checkpointed, sharded layers that compute in bfloat16."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -42,7 +42,7 @@ def build(mesh_shape: tuple[int, ...], layers: int) -> nn.Module:
 
 
 def main(layers: int = 80, world_size: int = 64) -> None:
-    """Print both, side by side, and whether each fits."""
+    """Print both estimates side by side, and whether each fits."""
     meshes = {"FSDP": (world_size,), f"HSDP {world_size // 8} x 8": (world_size // 8, 8)}
     found = []
     for name, mesh in meshes.items():

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
-from torch import nn
-
-from ..data.errors import choice_error
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
+from ..live.inputs import Example
+from ..live.modules import ModuleTree
 from ..memory.footprint import module_memory
 from ..report.report import Row, row_memory
 from ..results.memory_estimate import MemoryEstimate
-from .memory import estimate_memory
-from .step_options import MODES
+from .memory import fixed_example, predicted
+from .step_options import StepOptions, step_keywords
+
+INPUTS = ("batch_size", "dtypes", "input_data")
+"""Options of a step that say what the model is called with: without them a step is called as the table's pass was."""
+
+WORLD = ("world_size", "rank", "ranks", "progress")
+"""Options of :func:`estimate_memory` that are neither about the input nor about the step."""
 
 
 def memory_of(
-    model: nn.Module,
-    input_size: Any,
-    given: Mapping[str, Any],
-    memory: str | Mapping[str, Any],
+    tree: ModuleTree,
+    example: Example | None,
+    inputs: Mapping[str, Any],
+    memory: str | Mapping[str, Any] | StepOptions,
+    device: Any,
     trace: Trace,
     rows: tuple[Row, ...],
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
-    """Return the estimate for ``memory`` (a mode, or options that override ``given``), and each row's share of it."""
-    estimate = estimate_memory(model, input_size, **{**given, **_options(memory)})
+    """Return the estimate for ``memory`` (a mode, or options of :func:`estimate_memory`), and each row's share of it.
+
+    ``example`` was made of ``inputs``, which the options may change; ``device`` is that of the table.
+    """
+    asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
+    if asked.keys() & set(INPUTS):
+        example = fixed_example(**{**inputs, **{name: asked.pop(name) for name in INPUTS if name in asked}})
+    world = {name: asked.pop(name) for name in WORLD if name in asked}
+    model = tree if world.get("world_size") is None else tree.modules[0]
+    estimate = predicted(model, example, StepOptions(**asked), **world)
     return estimate, row_memory(trace, rows, estimate.by_call, module_memory(estimate.log))
-
-
-def _options(memory: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``memory`` as options of :func:`estimate_memory`. Raises :class:`InputError` for an unknown option."""
-    if not isinstance(memory, Mapping):
-        if memory not in MODES:
-            raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
-        return {"mode": memory}
-    accepted = [name for name in signature(estimate_memory).parameters if name not in ("model", "input_size")]
-    for name in memory:
-        if name not in accepted:
-            raise choice_error("memory option", name, accepted)
-    return dict(memory)

@@ -1,4 +1,4 @@
-"""The kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder makes."""
+"""Kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder creates."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ..trace.questions import Answers
 from .kinds import RankLedger
 
 COLLECTIVES = "c10d"
-"""The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+"""Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
 
 FUNCTIONAL = "_c10d_functional"
-"""That of those that DTensor calls, on groups by their names (torch/csrc/distributed/c10d/Functional.cpp)."""
+"""Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
 
 
 class RankKernels(StepKernels):
-    """Kernels of a step that know collectives: what these are to fill is there already, and its values are unknown."""
+    """Kernels of a step with collectives: the tensors they fill already exist, and get unknown values."""
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
         self.groups: set[str] = set()
-        """The names of the groups of processes that something was sent to."""
+        """Names of the process groups that were communicated in."""
 
     building = False
-    """Whether the model is being built: its tensors are then on the device of the steps, whatever the builder says."""
+    """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
     making: str | None = None
-    """The kind of what a part of torch makes at present: all of it are fakes, however small."""
+    """Kind of the tensors that torch currently allocates, all as fakes, however small; None outside such parts."""
 
     @contextmanager
     def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
-        """While it holds, what is made is of a kind, and has no values."""
+        """Give new tensors a kind and no values."""
         outer, self.making = self.making, kind
         try:
             with ledger.made_as(kind):
@@ -63,8 +63,8 @@ class RankKernels(StepKernels):
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             if func._schema.name in _POINT_TO_POINT:
                 raise UnsupportedError(
-                    f"{func._schema.name}: tensors from one rank to another, as pipeline schedules send them, are not "
-                    "covered; estimate the module of each stage by itself"
+                    f"{func._schema.name}: point-to-point communication, as in pipeline schedules, is not supported; "
+                    "estimate the module of each stage separately"
                 )
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
@@ -74,15 +74,15 @@ class RankKernels(StepKernels):
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
-        self.groups.update(one.group_name for one in map(_as_group, args) if one is not None)
+        self.groups.update(group.group_name for group in map(_as_group, args) if group is not None)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
-        results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
+        results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
 
 
 def _as_group(value: Any) -> Any:
-    """A process group in the box that operators take it in; None for any other value."""
+    """Unbox a process group passed to an operator; None for any other value."""
     is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
     return dist.ProcessGroup.unbox(value) if is_group else None
 
@@ -95,11 +95,11 @@ def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
-"""The types of what a collective is given to fill, which is its first argument of tensors."""
+"""Types of the tensors that a collective fills, its first tensor argument."""
 
 
 def _done(filled: list[Any]) -> Any:
-    """A work that is done, with a future that has the tensors, as those of real backends."""
+    """Return finished work, whose future has the tensors, as real backends' does."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
     c10d: Any = torch._C._distributed_c10d

@@ -1,4 +1,4 @@
-"""The steps of one rank of many -> their memory events, on fake tensors, by the user's own wrapping code."""
+"""The steps of one rank of many -> their memory events on fake tensors, using the user's own wrapping code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -22,14 +23,13 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..step.bookkeeping import Books, tell_of_twins
 from ..step.runner import Step
-from ..step.workspace import Capability
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
 from ..trace.run import eager
 from ..trace.swap import LOCK, restored
-from . import gloo  # noqa: F401 - its rules register themselves
+from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .fsdp import fsdp_alone
@@ -45,7 +45,7 @@ Recorded = tuple[ModuleTree, MemoryLog]
 
 @dataclass(frozen=True)
 class Ranked:
-    """What to record: the steps of the model that a builder makes, as one rank on one device."""
+    """What to record: the steps of a builder's model, as one rank on one device."""
 
     build: Build
     rank: Rank
@@ -54,9 +54,9 @@ class Ranked:
     capability: Capability
 
     def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
-        """The modules of the rank's model, and the memory events of its steps on fake tensors.
+        """Return the modules of the rank's model, and its steps' memory events on fake tensors.
 
-        Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` for what is no builder.
+        Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
             while True:
@@ -112,7 +112,7 @@ class Ranked:
                 raise books.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
-        """The model of the builder, made of fakes; what is there then is in the books from the start."""
+        """Return the builder's model, made of fakes; everything live then is booked as existing from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -126,7 +126,7 @@ class Ranked:
         except Exception as error:
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
-            raise InputError(f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module")
+            raise InputError(f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module")
         _check_covered(model)
         kernels.building = False
         gc.collect()
@@ -136,18 +136,18 @@ class Ranked:
 
 _NO_ACCELERATOR = "Cannot access accelerator device"
 _DTENSORS_ON_CUDA = (
-    "gradients that are DTensors, as those of tensor parallel, are not covered on CUDA in a build without it; make the "
-    "mesh with init_device_mesh('cpu', ...) and leave gpu= out: tensors are the same, scratch memory is the CPU's"
+    "a CPU build of torch cannot estimate DTensor gradients (tensor parallelism) on CUDA; create the mesh with "
+    "init_device_mesh('cpu', ...) and omit gpu=: the tensors are the same, the scratch memory is the CPU's"
 )
-"""The autograd engine asks for the stream of a DTensor's device, of which only the build knows whether it is there."""
+"""The autograd engine asks for the stream of a DTensor's device, which only a CUDA build can answer."""
 
 _NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
-"""Classes of wrappers whose memory no real processes have confirmed, with what to estimate instead."""
+"""Wrappers whose memory has not been confirmed by real processes, and what to use instead."""
 
 
 def _check_covered(model: nn.Module) -> None:
-    """Refuse a model in a wrapper that is not covered. Raises :class:`UnsupportedError`."""
+    """Raise :class:`UnsupportedError` for a model in an unsupported wrapper."""
     for module in model.modules():
         cure = _NOT_COVERED.get(type(module).__name__)
         if cure is not None:
-            raise UnsupportedError(f"{type(module).__name__} is not covered yet; use {cure}, which is")
+            raise UnsupportedError(f"{type(module).__name__} is not supported yet; use {cure} instead")

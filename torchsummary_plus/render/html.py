@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
-from .table import Cell, Field, Table, Value
+from .table import WIDEST, Cell, Field, Table, Value, guides
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -32,9 +32,6 @@ PADDING = 3.5
 
 LETTER = 0.92
 """Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
-
-WIDEST = 60
-"""The widest column in characters; longer text ends in an ellipsis and is shown in the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +108,6 @@ def _widths(table: Table) -> Iterator[float]:
         texts = [len(row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
         yield min(WIDEST, max(len(field.heading) + INDENT, widest)) + PADDING
-
-
-def guides(levels: Sequence[int]) -> list[str]:
-    """Return the tree branches in front of each row, for rows in pre-order.
-
-    >>> guides([0, 1, 2, 1])
-    ['', '├─', '│ └─', '└─']
-    """
-    open_below: set[int] = set()
-    found = []
-    for level in reversed(levels):
-        open_below = {other for other in open_below if other <= level}
-        trunk = "".join("│ " if other in open_below else "  " for other in range(1, level))
-        found.append(trunk + ("├─" if level in open_below else "└─") if level else "")
-        open_below.add(level)
-    return found[::-1]
 
 
 @cache

@@ -116,7 +116,7 @@ def ticks(highest: int) -> list[tuple[float, str]]:
     size, unit = in_units(highest)
     rough = highest / size / 4
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
-    step = max(one * power for one in (1, 2, 5) if one * power <= rough or one == 1)
+    step = max(factor * power for factor in (1, 2, 5) if factor * power <= rough or factor == 1)
     return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
 
 

@@ -17,11 +17,10 @@ UnknownOps = tuple[tuple[str, int], ...]
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
 
-    ``guide`` has the tree branches in front of the label.
+    A line that stands for ``times`` equal neighbours has the figures of one of them.
     """
 
     row: Row
-    guide: str
     label: str
     num_params: int
     trainable_params: int
@@ -30,8 +29,7 @@ class Line:
     stands_for_others: bool
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
-    connections: Connections | None = field(default=None, compare=False, repr=False)
-    """What the lines of this table read, shared by all of them."""
+    times: int = 1
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -61,7 +59,6 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     """Return the nested lines in call order; rows below ``depth`` are folded, and multiply-adds are inclusive."""
     rows = [row for row in report.rows if depth is None or row.depth <= depth]
     parents = {row.parent for row in rows}
-    guides = _guides(rows)
     memory = _inclusive_memory(report)
     connections = Connections(report, _shown_above(report, depth), path_names(rows))
     lines = []
@@ -70,8 +67,8 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
         params = row.total_params if folded else row.num_params
         trainable = _trainable_below(report, row) if folded else row.trainable_params
         held = memory[row.index] if memory else None
-        guide, work = guides[row.index], (row.mult_adds, row.unknown_ops)
-        lines.append(Line(row, guide, _tree_name(row), params, trainable, *work, folded, held, connections))
+        work = row.mult_adds, row.unknown_ops
+        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held))
     return lines
 
 
@@ -88,23 +85,6 @@ def _tree_name(row: Row) -> str:
     if row.kind == "function" or not row.var_name:
         return row.class_name
     return f"{row.var_name} ({row.class_name})"
-
-
-def _guides(rows: list[Row]) -> dict[int, str]:
-    """Return the tree branches in front of each row, by index."""
-    last: dict[int | None, int] = {}
-    for row in rows:
-        last[row.parent] = row.index
-    guides: dict[int, str] = {}
-    trunk: dict[int | None, str] = {}
-    for row in rows:
-        if row.parent is None:
-            guides[row.index] = trunk[row.index] = ""
-            continue
-        ends = last[row.parent] == row.index
-        guides[row.index] = trunk[row.parent] + ("└─" if ends else "├─")
-        trunk[row.index] = trunk[row.parent] + ("  " if ends else "│ ")
-    return guides
 
 
 def _trainable_below(report: Report, top: Row) -> int:
@@ -154,8 +134,12 @@ class _Totals:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
-        params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
-        return Line(row, "", label, params, trainable, macs, unknown, folded, memory, connections)
+        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
 
 
-STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}
+STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {
+    "torchsummary": flat_lines,
+    "tree": tree_lines,
+    "rich": tree_lines,
+}
+"""The lines of each style; "rich" is the tree, which a terminal shows in colour."""

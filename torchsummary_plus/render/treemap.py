@@ -148,7 +148,7 @@ def _frame(module: ModuleMemory, box: Box) -> Tile:
 
 def _tile(part: _Part, box: Box, peak: int) -> Tile:
     size = " ".join(in_unit(part.nbytes, "auto"))
-    kinds = sorted(part.kinds, key=lambda one: -one[1])
+    kinds = sorted(part.kinds, key=lambda item: -item[1])
     tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
     tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
     return Tile(box, part.path, part.label, size, kinds[0][0] if kinds else "other", tuple(tip))

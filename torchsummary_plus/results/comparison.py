@@ -35,7 +35,7 @@ class Comparison(Compared, Views, Figures):
     view: View = field(default_factory=View)
 
     _html_style: ClassVar[str | None] = None
-    """Rows that only one model has stand between those of others, which a tree would fold into them."""
+    """None: the rows that only one model has are in between, where a tree would fold them into the others."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
