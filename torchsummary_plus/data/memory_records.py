@@ -130,6 +130,10 @@ class MemoryLog:
     others: tuple[MemoryLog, ...] = ()
     streams: tuple[int, ...] = ()
     communicators: int = 0
+    mult_adds: tuple[tuple[str, int], ...] | None = None
+    """Multiply-adds of the last step by phase; None where they were not counted."""
+    uncounted: tuple[tuple[str, int], ...] = ()
+    """Operators of the last step without a formula for multiply-adds, and how often each ran."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
@@ -190,6 +194,7 @@ class StepInfo:
     def __str__(self) -> str:
         step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
+        step = "Generation" if self.mode == "generate" else step
         return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..data.memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 

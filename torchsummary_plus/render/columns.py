@@ -104,6 +104,11 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
     return line.row.var_name or "--"
 
 
+def _connected_to(line: Line, report: Report, zero: str) -> str:
+    read = line.connections.of(line.row) if line.connections is not None else None
+    return _absent(line) if read is None else ", ".join(read) or "--"
+
+
 def _held(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 

@@ -64,6 +64,11 @@ class ModelSummary(Report, Views, Figures):
     memory: MemoryEstimate | None = None
     """The memory estimate, if ``summary`` was asked for one."""
 
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None unless the summary was made with ``memory="train"``."""
+        return None if self.memory is None else self.memory.total_train_mult_adds
+
     def render(
         self,
         *,
@@ -191,6 +196,16 @@ class ModelSummary(Report, Views, Figures):
         from ..render.diagram import mermaid_text
 
         return mermaid_text(self, kind, depth)
+
+    def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
+        """Return the graph of the calls down to ``depth``, without running the model again.
+
+        ``repeats="fold"`` draws alike neighbours once, with their number; "all" draws each. Raises :class:`InputError`,
+        also for a static summary.
+        """
+        from .model_graph import as_graph
+
+        return as_graph(self, depth, repeats)
 
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"

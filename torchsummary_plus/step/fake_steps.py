@@ -180,7 +180,8 @@ def _record(task: _Task) -> MemoryLog:
         kernels = StepKernels(device, answers)
         ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
-        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *task.listeners])
+        work = Work(ledger)
+        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
         tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
@@ -191,7 +192,7 @@ def _record(task: _Task) -> MemoryLog:
         log = _kept(books, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
-        return log
+        return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
 def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:

@@ -55,6 +55,10 @@ class Listener:
     def end(self, frame: Frame, output: Any) -> None:
         """Called when a call returns ``output``."""
 
+    def hand_over(self, frame: Frame, output: Any) -> Any:
+        """What the caller of a module gets for its ``output``."""
+        return output
+
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
@@ -107,6 +111,7 @@ class Pass(TorchDispatchMode):
         self.state = State()
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
+        self._hand_over = _heard(listeners, "hand_over")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
         self._number = _heard(listeners, "number")
@@ -210,6 +215,8 @@ class Pass(TorchDispatchMode):
             self.frame = frame.outer
             raise
         if not by_hook:
+            for hand_over in self._hand_over:
+                output = hand_over(frame, output)
             self.close(frame, output)
         return output
 

@@ -92,6 +92,19 @@ class Recorder(Listener):
         self._inherit(place)
         return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
 
+    def places(self) -> dict[int, int]:
+        """The index of the call that each frame counts as: its own, or for one without a row that around it."""
+        own = {record.frame.index: index for index, record in enumerate(self._kept())}
+        found: dict[int, int] = {}
+        for record in self.records:
+            frame = record.frame
+            around = 0 if frame.outer is None else found[frame.outer.index]
+            found[frame.index] = own.get(frame.index, around)
+        return found
+
+    def _kept(self) -> list[_Record]:
+        return [r for r in self.records if r.finished is not None and r.is_shown()]
+
     def _inherit(self, place: Mapping[int, int]) -> None:
         """Move a left-out call's counts to the enclosing call."""
         for record in reversed(self.records):
@@ -154,7 +167,6 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
         frame = self.watch.frame
         if name is None or not self.watch.state.heard or frame is None or not self._speaks_for_itself(frame.module):
             return func(*args, **kwargs)

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from ..data.memory_records import KV_CACHE
 from ..live import compat
 from ..live.stored import all_stored
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, cached_tensors
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 
