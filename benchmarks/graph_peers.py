@@ -8,21 +8,16 @@ works, else on the CPU, and torchlens's ``trace`` without a picture. The least p
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from graph_models import MODELS, Mixture, Seq2Seq, UNet
-from graph_truth import autograd_edges, graph_edges, leaves
-
 from examples.gpt2 import GPT2, Config
+from tests.truth.graph_models import MODELS, Mixture, Seq2Seq, UNet
+from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import ModelGraph, graph
 
 RUNS = 3
@@ -59,7 +54,7 @@ def least(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _drawn(model: nn.Module, args: tuple[Any, ...]) -> ModelGraph:
-    drawing = graph(model, input_data=args, repeats="all")
+    drawing = graph(model, input_data=args, repeats="show")
     drawing.to_dot()
     return drawing
 

@@ -59,12 +59,12 @@ class ContextLimit:
 class _Generation:
     """Generation by one model, for any prompt."""
 
-    def __init__(self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, options: dict[str, Any]) -> None:
+    def __init__(self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, options: StepOptions) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {describe(batch_size)}; accepted: an integer of at least 1")
         step = generation_step(model, new_tokens, cache)
         self.model, self.batch_size = model, batch_size
-        self.options = StepOptions(mode="eval", train_step=step, steps=1, **options)
+        self.options = replace(options, mode="eval", train_step=step, steps=1)
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {cache} cache"
         self.is_skipping = skips_tokens(model, new_tokens, cache)
 
@@ -92,7 +92,7 @@ class _Generation:
 
 
 def estimate_generation(
-    model: Any, prompt: Any, new_tokens: int, batch_size: int, cache: str, progress: bool, **options: Any
+    model: Any, prompt: Any, new_tokens: int, batch_size: int, cache: str, options: StepOptions, progress: bool
 ) -> MemoryEstimate:
     """Return the memory of generating ``new_tokens`` after a ``prompt``; see :func:`estimate_memory`."""
     generation = _Generation(model, batch_size, new_tokens, cache, options)
@@ -121,10 +121,8 @@ def max_context(
     the answer is traced. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that does not generate.
     """
     card = named_gpu(memory)
-    options = {
-        "device": device, "gpu": None if card is None else card.name, "autocast": autocast, "allocator": allocator,
-        "cudnn": cudnn,
-    }  # fmt: skip
+    named = None if card is None else card.name
+    options = StepOptions(device=device, gpu=named, autocast=autocast, allocator=allocator, cudnn=cudnn)
     generation = _Generation(model, batch_size, new_tokens, cache, options)
     first = generation.asked(1)
 

@@ -32,7 +32,7 @@ def graph(
     Args:
         model, input_size, batch_size, device, dtypes, input_data, mode, run: as in :func:`summary`.
         depth: the deepest level with nodes of its own; None for every level.
-        repeats: "fold" draws alike neighbours once, with their number; "all" draws each.
+        repeats: "fold" draws alike neighbours once, with their number; "show" draws each.
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``+``) as nodes.
 
     Raises:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .step_options import StepOptions
 
 
-
 def summary(
     model: nn.Module,
     input_size: Any = None,

@@ -26,7 +26,11 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """Further kinds in a step of one rank of many: whole weights, and what collectives fill and send."""
-ALL_KINDS = (*KINDS, *RANK_KINDS)
+KV_CACHE = "kv_cache"
+"""What inference keeps of the tokens it has read: keys and values, or the states of a recurrent model."""
+SOME_KINDS = (KV_CACHE, *RANK_KINDS)
+"""Kinds that only some steps have; an estimate lists them where they occur."""
+ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
 SUMMED = 'no loss was given: the sum of the output is used; loss="cross_entropy", for example, takes more'

@@ -225,6 +225,10 @@ COLUMNS: dict[str, Column] = {
         _as_read(_mult_adds_arithmetic),
         flat_width=25,
     ),
+    "connected_to": Column(
+        "Connected to", "the lines whose output it reads, as in Keras", _connected_to, _as_read(_connected_to),
+        flat_width=25,
+    ),
     "var_name": Column(
         "Variable", "attribute name in the parent module", _var_name, lambda line, _: line.row.var_name or None
     ),

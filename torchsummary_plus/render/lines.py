@@ -30,6 +30,8 @@ class Line:
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
     times: int = 1
+    connections: Connections | None = field(default=None, compare=False, repr=False)
+    """What the lines of this table read, shared by all of them."""
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -68,7 +70,7 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
         trainable = _trainable_below(report, row) if folded else row.trainable_params
         held = memory[row.index] if memory else None
         work = row.mult_adds, row.unknown_ops
-        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held))
+        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held, connections=connections))
     return lines
 
 
@@ -134,7 +136,8 @@ class _Totals:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
-        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
+        params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
+        return Line(row, label, params, trainable, macs, unknown, folded, memory, connections=connections)
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {

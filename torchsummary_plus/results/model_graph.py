@@ -87,7 +87,7 @@ register_format(".dot", "to_dot")
 register_format(".gv", "to_dot")
 
 
-REPEATS = ("fold", "all")
+REPEATS = ("fold", "show")
 
 
 def as_graph(report: Report, depth: int | None, repeats: str) -> ModelGraph:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..render.html_report import Section
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .model_graph import ModelGraph
     from .views import Look, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
@@ -200,8 +201,8 @@ class ModelSummary(Report, Views, Figures):
     def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
         """Return the graph of the calls down to ``depth``, without running the model again.
 
-        ``repeats="fold"`` draws alike neighbours once, with their number; "all" draws each. Raises :class:`InputError`,
-        also for a static summary.
+        ``repeats="fold"`` draws alike neighbours once, with their number; "show" draws each. Raises
+        :class:`InputError`, also for a static summary.
         """
         from .model_graph import as_graph
 

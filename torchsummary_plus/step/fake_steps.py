@@ -37,6 +37,7 @@ from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, measured_step, rehearse_step
 from .runner import Step, with_loss
+from .work import Work
 
 
 @dataclass(frozen=True)

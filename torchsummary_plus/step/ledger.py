@@ -12,7 +12,16 @@ from typing import Any, cast
 import torch
 
 from ..data.capability import AMPERE, Capability
-from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..data.memory_records import (
+    KV_CACHE,
+    Doubt,
+    MemoryLog,
+    ModuleCall,
+    Moment,
+    StorageSpec,
+    returned,
+    there_from_the_start,
+)  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored

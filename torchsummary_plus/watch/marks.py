@@ -62,6 +62,8 @@ class Marks(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Mark the end of a module's call, with its outputs."""
+        if frame.outer is None and not torch.is_grad_enabled():
+            self.hold(cached_tensors(output), KV_CACHE)
         if frame.module is not None:
             found = addresses(all_tensors(output), self.device)
             write("end", frame.module, compat.sequence_number(), found)

@@ -15,8 +15,6 @@ SUM, MEAN, MAX = range(3)
 """Modes of an embedding bag."""
 
 
-
-
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
     """Whether FBGEMM sums the rows, which does not need each index's bag.
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from snapshot import snapshot
 from torch import nn
 
+from tests.truth.snapshot import snapshot
 from torchsummary_plus import InputError, UnsupportedError, estimate_memory, max_context, measure_memory
 from torchsummary_plus.step import generation
 from torchsummary_plus.step.generation import SKIPPED, generation_step

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from graph_models import MODELS
-from graph_truth import autograd_edges, graph_edges, leaves
 from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
+from tests.truth.graph_models import MODELS
+from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
 
 SMALL = ("seq2seq", "mixture", "writes", "siamese", "dense")
@@ -26,7 +26,7 @@ def test_the_edges_are_those_of_the_autograd_graph(name: str, run: str) -> None:
     build, make = MODELS[name]
     torch.manual_seed(0)
     model, args = build(), make()
-    drawing = graph(model, input_data=args, repeats="all", run=run)
+    drawing = graph(model, input_data=args, repeats="show", run=run)
     assert graph_edges(drawing) == autograd_edges(model, leaves(drawing), *args)
 
 
@@ -70,7 +70,7 @@ class Program(nn.Module):
 @pytest.mark.parametrize("seed", range(25))
 def test_the_edges_of_random_programs_are_those_of_the_autograd_graph(seed: int) -> None:
     model, x = Program(seed), torch.randn(2, 4)
-    drawing = graph(model, input_data=(x,), repeats="all")
+    drawing = graph(model, input_data=(x,), repeats="show")
     assert graph_edges(drawing) == autograd_edges(model, leaves(drawing), x)
 
 
@@ -86,7 +86,7 @@ class Skip(nn.Module):
 @pytest.mark.parametrize("functional", [True, False])
 def test_a_branch_is_no_chain(functional: bool) -> None:
     """Without functions as rows, what the model itself does between its calls is passed through."""
-    drawing = graph(Skip(), (8,), functional=functional, repeats="all")
+    drawing = graph(Skip(), (8,), functional=functional, repeats="show")
     names = {node.index: node.name or node.class_name or node.kind for node in drawing.nodes}
     edges = {(names[edge.source], names[edge.target]) for edge in drawing.edges}
     start = {("input", "a"), ("a", "b"), ("input", "skip")}
@@ -98,7 +98,7 @@ def test_a_branch_is_no_chain(functional: bool) -> None:
 
 def test_alike_blocks_are_one_with_their_number() -> None:
     model = GPT2(Config(32, 12, 4, 50, 16))
-    drawing, whole = graph(model, (12,)), graph(model, (12,), repeats="all")
+    drawing, whole = graph(model, (12,)), graph(model, (12,), repeats="show")
     (block,) = [node for node in drawing.nodes if node.class_name == "Block"]
     assert (block.repeats, block.name, block.until) == (12, "0", "11")
     assert len([node for node in whole.nodes if node.class_name == "Block"]) == 12
@@ -139,7 +139,7 @@ def test_shared_modules_say_which_call_they_are() -> None:
 def test_edges_at_a_depth_are_those_below_it_joined(depth: int) -> None:
     model = MODELS["resnet18"][0]()
     result = summary(model, (3, 32, 32), functional=True, verbose=0)
-    whole, drawing = result.graph(repeats="all"), result.graph(depth=depth, repeats="all")
+    whole, drawing = result.graph(repeats="show"), result.graph(depth=depth, repeats="show")
     home: dict[int, int] = {}
     shown = {node.index for node in drawing.nodes}
     for node in whole.nodes:
@@ -157,7 +157,7 @@ def test_connected_to_names_the_lines_of_the_table() -> None:
 
 
 def test_it_is_data() -> None:
-    drawing = graph(Skip(), (8,), 4, repeats="all")
+    drawing = graph(Skip(), (8,), 4, repeats="show")
     assert ModelGraph.from_json(drawing.to_json()) == drawing
     assert drawing.to_dataframe(table=1)["nbytes"].tolist() == [4 * 8 * 4] * 6
     result = summary(Skip(), (8,), verbose=0)
@@ -167,7 +167,7 @@ def test_it_is_data() -> None:
 def test_bad_requests_say_what_is_accepted() -> None:
     with pytest.raises(InputError, match="nothing ran"):
         graph(Skip())
-    with pytest.raises(InputError, match="repeats is 'some'; accepted: 'fold', 'all'"):
+    with pytest.raises(InputError, match="repeats is 'some'; accepted: 'fold', 'show'"):
         graph(Skip(), (8,), repeats="some")
     with pytest.raises(InputError, match="width is 'price'; accepted: 'bytes', 'mult_adds'"):
         graph(Skip(), (8,)).to_dot(width="price")
