@@ -17,9 +17,11 @@ from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.html_report import Section
+    from .views import RowLook
 
 REPORT_COLUMNS = (
     "peak_own_bytes",
@@ -47,9 +49,16 @@ class MemoryEstimate(Estimate, Views, Figures):
         return estimate_text(self, width, units)
 
     def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str | None = None,
+        **rows: Unpack[RowLook],
     ) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table, whose sizes are in MiB by default."""
+        self._with_rows(rows)
         if not isinstance(columns, EllipsisType):
             return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
         if units is not None:
