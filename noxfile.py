@@ -1,7 +1,7 @@
-"""The suite on each release of torch that is supported, and on each Python.
+"""Run the suite on each supported release of torch and Python.
 
-``nox --session "torch-2.6"`` runs one; ``nox --session "torch-2.6" -- tests/test_fakes.py -x`` a part of it. Wheels of
-torch for CUDA run without a card and take several gigabytes each: run one session at a time, and delete ``.nox`` after.
+``nox --session "torch-2.6"`` runs one session; ``nox --session "torch-2.6" -- tests/live -x`` runs a part of it. CUDA
+wheels of torch run without a GPU and take several gigabytes each: run one session at a time, then delete ``.nox``.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 OLDER = {"2.4": ("transformers==4.57.6",)}
-"""What has to be older for a release; transformers 5 asks for torch 2.6."""
+"""Older versions that a release requires; transformers 5 requires torch 2.6."""
 
 BESIDE_TORCH = ("torch", "triton", "setuptools", "sympy", "mpmath", "transformers", "tokenizers", "huggingface_hub")
-"""Packages that follow torch or transformers, whose versions are not pinned for another release."""
+"""Packages that depend on torch or transformers; their versions are not pinned for other releases."""
 
 PARTS = (
     ".[docs,notebook,pandas,plot,progress]",
     *("pytest", "html5lib", "hypothesis", "jsonschema", "markdown-it-py", "numpy", "selenium"),
     *("torchsummary==1.5.1", "torchinfo", "transformers", "accelerate"),
 )
-"""The extra "test" without the libraries of quantised weights, which ask for a late torch: their tests skip."""
+"""The extra "test" without the quantisation libraries, which require a recent torch: their tests are skipped."""
 
 
 def _constraints(session: nox.Session) -> str:
-    """The pinned versions without those that another release of torch decides."""
+    """Return the pinned versions, except those that depend on the torch release."""
     pins = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
     kept = [pin for pin in pins if pin.partition("==")[0] not in BESIDE_TORCH]
     path = Path(session.create_tmp()) / "constraints.txt"

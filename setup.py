@@ -13,9 +13,9 @@ LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)")
 
 
 def long_description(repository: str) -> str:
-    """Return the README as an index shows it, where links and images that are relative to the repository lead nowhere.
+    """Return the README for a package index, where links relative to the repository are broken.
 
-    They become absolute below ``repository``; without one, links become plain text and images are left out.
+    They become absolute below ``repository``; without one, links become plain text and images are removed.
     """
     text = README.read_text(encoding="utf-8")
     if repository:

@@ -1,1 +1,1 @@
-"""Measurements beside other tools and published figures; see README.md."""
+"""Comparisons with measurements, other tools and published figures; see README.md."""

@@ -1,7 +1,7 @@
-"""Random convolutions, forward and backward, beside what the rules say of them: ``python -m benchmarks.conv_truth``.
+"""Scratch memory of random convolutions, forward and backward, against the rules: ``python -m benchmarks.conv_truth``.
 
-Of every kind: 1 to 3 axes, transposed, groups, strides, dilations, layouts, float32 and float64. Told is each operator
-whose peak is another. ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` narrow the processor's instruction set.
+All kinds are drawn: 1 to 3 axes, transposed, groups, strides, dilations, layouts, float32 and float64. Each operator
+with a different peak is printed. ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 
 import torch
 
-from tests.convs import random_cases, seen, verdict
+from tests.ops.convs import random_cases, seen, verdict
 
 AT_ONCE = 50
 

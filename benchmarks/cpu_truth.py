@@ -1,8 +1,8 @@
-"""Predicted memory beside measured memory on the CPU: ``python -m benchmarks.cpu_truth``.
+"""Predicted against measured memory on the CPU: ``python -m benchmarks.cpu_truth``.
 
 Every model trains and infers for two real steps under torch's profiler, which sees each allocation and free; the peaks
-of the first and of the second step are set beside those of the prediction. Figures are kept in a data file by
-instruction set, with the versions that they are of, so that the whole may be done in parts: ``--part 2/5``.
+of the first and second step are compared with the predicted ones. Figures go to a data file per instruction set, with
+the library versions, so that a run can be split: ``--part 2/5``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarks.cpu_truth_events import (
 )
 from benchmarks.cpu_truth_models import SUBJECTS, Subject
 from benchmarks.cpu_truth_report import report
-from tests.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
+from tests.truth.memory_truth import OptimizerMaker, cpu_changes, storage_bytes
 from torchsummary_plus.api.memory import estimate_memory
 
 DATA = Path(__file__).parent / "data"
@@ -71,9 +71,9 @@ def main() -> None:
         "--only", default="", help="a regular expression that a case's name (model/mode/batch) contains"
     )
     parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
-    parser.add_argument("--report", action="store_true", help="measure nothing, print the report of the data file")
+    parser.add_argument("--report", action="store_true", help="only print the report of the data file")
     parser.add_argument(
-        "--diff", action="store_true", help="print where real and predicted operators part; keep nothing"
+        "--diff", action="store_true", help="print where real and predicted operators differ; save nothing"
     )
     parser.add_argument("--data", type=Path, help="the data file; by default benchmarks/data/cpu_truth_<isa>.json")
     options = parser.parse_args()

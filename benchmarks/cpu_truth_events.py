@@ -1,4 +1,4 @@
-"""Real steps beside predicted ones, allocation by allocation: what the one holds at its peak and the other does not."""
+"""Compare real and predicted steps allocation by allocation: what only one of them holds at its peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, groupby
 
-from tests.memory_truth import Change
+from tests.truth.memory_truth import Change
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.watch.profiled import depth_of
 

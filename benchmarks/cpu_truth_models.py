@@ -1,4 +1,4 @@
-"""The models whose memory on the CPU is measured: small, and of every family."""
+"""The models whose CPU memory is measured: small, and of every family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks written for the benchmark of CPU memory: kinds that the model libraries do not have, or not as small."""
+"""Networks for the CPU memory benchmark of kinds, or sizes, that the model libraries lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of the benchmark of CPU memory: percentiles of the error, by family, and what every larger error is of."""
+"""The report of the CPU memory benchmark: error percentiles by family, and the operators behind each larger error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers written plainly for the benchmark of CPU memory, without a library's kernels or caches."""
+"""Plain transformers for the CPU memory benchmark, without a library's kernels or caches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """torch's own caching allocator under its settings, on the no-op runtime: ``python -m benchmarks.gpu_allocator``.
 
-A random program of allocations and frees runs under each setting, on a card with room and on one that is too small.
-After each event the allocator's own figures are written down; tests replay the program in the model of the allocator.
+A random program of allocations and frees runs under each setting, on a GPU with enough memory and on one with too
+little. The allocator's figures are recorded after each event; tests replay the program in the allocator model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The largest batch by prediction and by trial: ``python -m benchmarks.gpu_batches --card A100``.
 
-``max_batch_size`` names a batch; the no-op runtime (benchmarks/nocuda), whose context is the most that a prediction
-takes off, then runs two steps of it and two of the next batch on an empty card. Right is a batch that runs and whose
-next one is out of memory. The caching allocator is not monotone: where the next batch runs, further ones are tried, and
-the line says how far the first failure is. Nothing but the next batch counts.
+``max_batch_size`` predicts a batch; the no-op runtime (benchmarks/nocuda), with the largest context that a prediction
+subtracts, then runs two steps of it and of the next batch on an empty GPU. A prediction is right if the batch runs and
+the next one is out of memory. The caching allocator is not monotone: if the next batch runs, further ones are tried,
+and the line says where the first failure is; only the next batch counts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Batched:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", required=True)
-    parser.add_argument("--models", default="", help="only those that contain one of these texts, with commas between")
+    parser.add_argument("--models", default="", help="only names that contain one of these comma-separated texts")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     out = options.out or DATA / f"gpu_batches_noop_{card_path(options.card).stem}.json"

@@ -1,7 +1,7 @@
-"""Single operators against the judge: ``python -m benchmarks.gpu_calls --card A100`` draws calls and records them.
+"""Single operators on the no-op runtime: ``python -m benchmarks.gpu_calls --card A100`` draws calls and records them.
 
-Each call runs once, forward and backward, under the no-op runtime (benchmarks/nocuda); written down are the sizes that
-the allocator was asked for, in order. ``--compare`` prints the calls that are predicted otherwise, and their share.
+Each call runs once, forward and backward, on the no-op runtime (benchmarks/nocuda), which records the requested sizes
+in order. ``--compare`` prints the calls that are predicted differently, and their share.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def compare(recording: dict[str, Any], kind: str = "", shown: int = 0) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", required=True, help="a card of benchmarks/nocuda")
+    parser.add_argument("--card", required=True, help="a GPU of benchmarks/nocuda")
     parser.add_argument("--kind", default="", help="only calls of this kind")
-    parser.add_argument("--compare", action="store_true", help="print the recording beside the predictions")
+    parser.add_argument("--compare", action="store_true", help="print the recording next to the predictions")
     parser.add_argument("--shown", type=int, default=5, help="how many wrong calls of a kind to print")
     options = parser.parse_args()
     if options.compare:

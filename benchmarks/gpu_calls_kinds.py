@@ -1,4 +1,4 @@
-"""The single operators that ``benchmarks.gpu_calls`` draws: a builder for each kind, and how its settings are drawn."""
+"""The single operators of ``benchmarks.gpu_calls``: a builder for each kind, and random settings for it."""
 
 from __future__ import annotations
 

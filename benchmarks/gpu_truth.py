@@ -1,13 +1,13 @@
-"""The truth about a GPU's memory, recorded: ``python -m benchmarks.gpu_truth`` on a CUDA machine, within 9 minutes.
+"""Record a GPU's memory: ``python -m benchmarks.gpu_truth`` on a CUDA machine, within 9 minutes.
 
-``--card H100`` records on any machine what torch's CUDA build, its allocator and cuDNN's heuristics say for a card
-(benchmarks/nocuda): kernels do nothing there, and the recording says so and lists what cannot be known that way.
+``--card H100`` records on any machine what torch's CUDA build, its allocator and cuDNN's heuristics do for a GPU
+(benchmarks/nocuda): kernels do nothing there, and the recording lists what cannot be known that way.
 
-Each configuration starts from an empty cache and runs two training or inference steps; written down are the
-allocator's peaks, what it reserved, what the device gave away in all, and in a file beside it the allocator's history.
-``--device cpu`` runs the same in small, with torch's profiler as the truth. ``--compare`` prints a recording beside
-the predictions for its GPU, with ``--card`` alone that card's. Configurations marked as held out are for checking
-alone: nothing may be fitted to them.
+Each configuration starts from an empty cache and runs two training or inference steps. The recording has the
+allocator's peaks, its reserved bytes and the device's used memory; a second file has the allocator's history.
+``--device cpu`` runs small versions, measured by torch's profiler. ``--compare`` prints a recording next to the
+predictions for its GPU, with only ``--card`` that GPU's. Held-out configurations are for checking alone: nothing may be
+fitted to them.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ class Configured(Protocol):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--card", help="a card of benchmarks/nocuda to record (A100,T4: two) or to compare")
+    parser.add_argument("--card", help="the GPU of benchmarks/nocuda to record (A100,T4: two) or to compare")
     parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="begin no further configuration after so long")
-    parser.add_argument("--resume", action="store_true", help="record only what the file has not reached")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="start no configuration after this time")
+    parser.add_argument("--resume", action="store_true", help="record only what the file lacks")
     parser.add_argument(
-        "--compare", type=Path, nargs="?", const=Path(), help="print a recording beside the predictions, record nothing"
+        "--compare", type=Path, nargs="?", const=Path(), help="print a recording next to its predictions"
     )
-    parser.add_argument("--write", action="store_true", help="with --compare: note the predictions in the recording")
+    parser.add_argument("--write", action="store_true", help="with --compare: add the predictions to the recording")
     options = parser.parse_args()
     if options.compare is not None:
         path = options.compare

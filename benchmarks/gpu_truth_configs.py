@@ -1,4 +1,4 @@
-"""What is recorded: models, precisions, optimizers and modes; and what is predicted for each."""
+"""The configurations that are recorded (models, precisions, optimizers, modes) and their predictions."""
 
 from __future__ import annotations
 

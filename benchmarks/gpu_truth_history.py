@@ -1,6 +1,6 @@
 """The allocator's own history of a step, reduced to sizes and order, and replayed by the allocator model.
 
-``python -m benchmarks.gpu_truth_history`` replays all that were recorded and prints what the model does otherwise.
+``python -m benchmarks.gpu_truth_history`` replays all recordings and prints the differences.
 """
 
 from __future__ import annotations

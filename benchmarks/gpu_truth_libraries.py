@@ -1,6 +1,6 @@
-"""The models of other libraries that are recorded for a GPU: how each is built, and what it is called with.
+"""Other libraries' models to record for a GPU: how each is built and called.
 
-Nothing is fetched; transformers are cut to a few layers of their usual width, so that an estimate takes a second.
+Nothing is downloaded; transformers keep their usual width but only a few layers, so that an estimate takes a second.
 """
 
 from __future__ import annotations

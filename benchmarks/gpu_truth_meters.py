@@ -1,4 +1,4 @@
-"""What is measured while the phases of a step run: by CUDA's allocator, or on the CPU by torch's profiler."""
+"""Measure the phases of a step by CUDA's allocator, or on the CPU by torch's profiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.gpu_truth_history import reduce_history
 from benchmarks.nocuda.runtime import is_active
-from tests.memory_truth import storage_bytes
+from tests.truth.memory_truth import storage_bytes
 
 Run = Callable[[], object]
 

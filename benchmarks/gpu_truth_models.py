@@ -1,4 +1,4 @@
-"""The models of the recording, each in a size for a GPU and in a small one for a CPU; nothing but torch is needed."""
+"""The recorded models, each in a size for a GPU and in a small one for a CPU; only torch is needed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a prediction leaves the truth: its allocations beside the allocator's own, one by one, with their operators.
+"""Where a prediction deviates from a recording: both sequences of allocations, one by one, with their operators.
 
-``python -m benchmarks.gpu_truth_sequence --card A100 --only vit-b32-fp32 --record DIR`` writes what torch's CUDA build
-allocates under the no-op runtime (benchmarks/nocuda), operator by operator; ``--compare DIR`` prints, in any
-environment, the first places where the predicted sequence differs, and the differences summed up by operator.
+``python -m benchmarks.gpu_truth_sequence --card A100 --only vit-b32-fp32 --record DIR`` records what torch's CUDA build
+allocates on the no-op runtime (benchmarks/nocuda), operator by operator; ``--compare DIR`` prints, in any environment,
+the first places where the predicted sequence differs, and the differences by operator.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def path_of(folder: Path, configuration: Configuration) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", help="a card of benchmarks/nocuda", required=True)
+    parser.add_argument("--card", help="a GPU of benchmarks/nocuda", required=True)
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--count", type=int, default=12, help="how many differences to print")
     parser.add_argument("--record", type=Path, help="the folder to write sequences to")

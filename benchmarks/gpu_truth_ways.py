@@ -1,4 +1,4 @@
-"""The further configurations: models of other libraries, each in two ways of training or inferring them."""
+"""Further configurations: other libraries' models, each trained or run in two ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit on the time that one model of a benchmark may take."""
+"""A time limit for one model of a benchmark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A step through each operator of torch's test database, predicted and run: ``python -m benchmarks.memory_operators``.
 
-Of every operator that has a gradient two of the database's samples run, the largest and the first, as the forward of a
-small model whose parameters they are. Told is each one whose peak is another in any phase of the step.
+For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
+parameters they are. Each operator with a different peak in any phase of the step is printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", help="where the steps run, cpu or cuda")
     parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
-    parser.add_argument("--slice", default="::", help="of the operators those from:to:step")
+    parser.add_argument("--slice", default="::", help="a slice of the operators, from:to:step")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()

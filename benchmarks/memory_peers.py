@@ -1,9 +1,9 @@
-"""The memory of a training step as each tool tells it, beside what it is: ``python -m benchmarks.memory_peers``.
+"""The memory of a training step by each tool, and as measured: ``python -m benchmarks.memory_peers``.
 
-Each model trains for two real steps on the CPU under torch's profiler, which sees each allocation and free. Beside that
-peak stand, as predicted / measured: ours, torch's own ``MemTracker`` under fake tensors, the recipe of adding up
-parameters, gradients, optimizer state and saved tensors under fake tensors, and the totals of torchsummary and of
-torchinfo. Every model has a process of its own, and in it each tool builds a fresh copy.
+Each model trains for two real steps on the CPU under torch's profiler, which sees each allocation and free. That peak
+is compared, as predicted / measured, with ours, torch's own ``MemTracker`` under fake tensors, the recipe of adding up
+parameters, gradients, optimizer state and saved tensors under fake tensors, and the totals of torchsummary and
+torchinfo. Every model runs in its own process, in which each tool builds a fresh copy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from examples.mobilenet_v2 import MobileNetV2
 from examples.resnet import resnet18, resnet50
 from examples.vgg import vgg16
 from examples.vit import vit_b_16
-from tests.memory_truth import OptimizerMaker, measure
+from tests.truth.memory_truth import OptimizerMaker, measure
 from torchsummary_plus import estimate_memory
 
 STEPS = 2

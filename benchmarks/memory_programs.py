@@ -1,9 +1,9 @@
-"""Is every step that a grammar writes predicted? ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
+"""Are the steps of random programs predicted? ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
 
-Programs are drawn at random (``programs_grammar.py``): a small model of any layers and operators, and a step. Each runs
-for real under torch's profiler, is predicted, and runs once more, in a child process with a time limit. Those that do
-not run for real do not count. Printed are those whose estimate hangs, fails, misses the measured peak, or changes
-something, some of them also in the smallest form that still fails.
+A grammar (``programs_grammar.py``) draws programs: a small model of any layers and operators, and a step. Each runs for
+real under torch's profiler, is predicted, and runs again, in a child process with a time limit. Programs that do not
+run for real do not count. The benchmark prints those whose estimate hangs, fails, misses the measured peak, or changes
+something, some of them also reduced to the smallest program that still fails.
 """
 
 from __future__ import annotations
@@ -167,11 +167,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="how many programs that run")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--program", type=int, help="only this one, written out")
+    parser.add_argument("--program", type=int, help="print only this program")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--threads", type=int, default=1, help="of each program")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a program may take")
-    parser.add_argument("--shrink", type=int, default=10, help="write so many failing programs in their least form")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each program")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit of a program")
+    parser.add_argument("--shrink", type=int, default=10, help="reduce this many failing programs")
     options = parser.parse_args()
     child = Child(options.seconds, options.threads)
     if options.program is not None:

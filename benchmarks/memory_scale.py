@@ -1,8 +1,8 @@
 """How long does ``estimate_memory`` take, and how much memory itself? ``python -m benchmarks.memory_scale``.
 
-A training step with AdamW of Llama shapes on ``meta`` and of ResNet-50, each in a fresh process: wall and processor
-seconds of the first estimate and of the next ones, and the process's peak of resident memory, torch included. Then time
-against the number of operators, on deeper and deeper models. The exit code tells whether a goal was missed.
+A training step with AdamW of Llama shapes on ``meta`` and of ResNet-50, each in a fresh process: wall and CPU seconds
+of the first and later estimates, and the process's peak resident memory, including torch. Then time against the number
+of operators, on ever deeper models. The exit code says whether a goal was missed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Does ``estimate_memory`` train models that others wrote? ``python -m benchmarks.memory_zoo``.
+"""Does ``estimate_memory`` work on the training of third-party models? ``python -m benchmarks.memory_zoo``.
 
-Each model has random weights and is in train mode; AdamW takes two steps, on fake CPU and on fake CUDA, and for real on
-the CPU where the model is small enough, under torch's profiler. With ``--eval`` two forwards of the model in eval mode
-take their place. A line for each model, then totals and reasons; the exit code tells whether a model failed that runs
-for real.
+Each model has random weights and is in train mode; AdamW takes two steps, on fake CPU and on fake CUDA, and for real
+under torch's profiler on the CPU if the model is small enough. With ``--eval``, two forwards in eval mode replace them.
+The output is a line per model, then totals and reasons; the exit code says whether a model failed that runs for real.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from benchmarks.limits import Timeout, time_limit
 from benchmarks.published_models import DETECTION
 from benchmarks.zoo import Case
 from benchmarks.zoo_libraries import LIBRARIES, cases
-from tests.memory_truth import cpu_deltas, highest, storage_bytes
+from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.step.runner import default_loss
@@ -76,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", choices=LIBRARIES)
     parser.add_argument("--model", default="", help="only models whose name contains this")
-    parser.add_argument("--seconds", type=int, default=120, help="give up on a model after so long")
+    parser.add_argument("--seconds", type=int, default=120, help="time limit of a model")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th model from the K-th")
     parser.add_argument("--eval", action="store_true", help="inference instead of training")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What torch's own counters say of a model: an oracle for parameters and multiply-adds."""
+"""torch's own counters as an oracle for parameters and multiply-adds."""
 
 from __future__ import annotations
 

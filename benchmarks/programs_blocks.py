@@ -1,4 +1,4 @@
-"""Blocks of the generator's programs: checkpoints, custom functions, autocast, questions of values."""
+"""Blocks of the generated programs: checkpoints, custom functions, autocast, data-dependent values."""
 
 from __future__ import annotations
 

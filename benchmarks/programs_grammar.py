@@ -1,4 +1,4 @@
-"""Whole programs, drawn by lot: the same seed and number give the same text."""
+"""Whole programs, drawn at random: the same seed and number give the same text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One program: run for real under torch's profiler, then predicted, then run once more; and what is to be said of it.
+"""Judge one program: run it under torch's profiler, predict it, and run it again.
 
-A child process reads programs as lines of JSON and writes lines of JSON: where it is, and the verdict.
+A child process reads programs as JSON lines and writes JSON lines: its progress, and the verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from tests.memory_truth import cpu_changes
+from tests.truth.memory_truth import cpu_changes
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.optimizers import optimizer_maker

@@ -1,4 +1,4 @@
-"""Layers of the generator's programs: products, norms, convolutions, pools, recurrent layers, attention."""
+"""Layers of the generated programs: products, norms, convolutions, pools, recurrent layers, attention."""
 
 from __future__ import annotations
 

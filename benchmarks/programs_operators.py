@@ -1,4 +1,4 @@
-"""Operators of the generator's programs: pointwise ones, views of views, factories, writes in place, joins, choices."""
+"""Operators of the generated programs: pointwise, views of views, factories, in-place writes, joins, selections."""
 
 from __future__ import annotations
 

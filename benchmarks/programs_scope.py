@@ -1,4 +1,4 @@
-"""What a program under construction has: its values with their shapes, its layers, and which values must not change."""
+"""The state of a program under construction: its values with their shapes, its layers, and its constant values."""
 
 from __future__ import annotations
 

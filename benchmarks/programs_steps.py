@@ -1,4 +1,4 @@
-"""Steps of the generator's programs: optimizers, losses, and what a step holds beside the model."""
+"""Steps of the generated programs: optimizers, losses, and what a step holds besides the model."""
 
 from __future__ import annotations
 

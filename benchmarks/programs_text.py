@@ -1,4 +1,4 @@
-"""Programs that train or run a small model, as data: statements that are written out as Python that can be pasted."""
+"""Programs that train or run a small model, as data: statements that can be written out as Python to paste."""
 
 from __future__ import annotations
 

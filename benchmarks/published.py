@@ -1,7 +1,7 @@
-"""Parameters and multiply-adds beside those that torchvision and timm publish: ``python -m benchmarks.published``.
+"""Parameters and multiply-adds against those that torchvision and timm publish: ``python -m benchmarks.published``.
 
-Multiply-adds count as equal within 1 %, or within the rounding of the last digit published. Where they are not, the
-line says which known habit of the published counter makes up the difference, if one does.
+Multiply-adds count as equal within 1 %, or within the rounding of the last published digit. Otherwise the line names
+the convention of the published counter that explains the difference, if one does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", choices=["torchvision", "timm"])
     parser.add_argument("--model", default="", help="only models whose name contains this")
-    parser.add_argument("--seconds", type=int, default=300, help="give up on a model after so long")
+    parser.add_argument("--seconds", type=int, default=300, help="time limit of a model")
     options = parser.parse_args()
     import_torchvision()
     print(f"{'model':40} {'params':>13} {'published':>11} {'GMACs':>9} {'published':>9} {'ratio':>6}  difference")

@@ -1,8 +1,8 @@
-"""What counters behind published multiply-adds leave out or put in, and which of it explains a figure.
+"""What the counters behind published multiply-adds omit or add, and which of these explains a figure.
 
 timm's profiles come from fvcore, which adds normalisation layers (2 for each element a BatchNorm reads, 5 for a
 LayerNorm or GroupNorm), and has no formula for fused attention, for RNNs, and for convolutions with ``padding="same"``.
-What a detector's heads cost depends on the boxes it finds: random weights find up to 1000, trained ones few in noise.
+The cost of a detector's heads depends on the boxes it finds: random weights find up to 1000, trained ones few in noise.
 """
 
 from __future__ import annotations

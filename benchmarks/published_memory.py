@@ -1,8 +1,8 @@
-"""Memory that others have measured beside what is predicted: ``python -m benchmarks.published_memory``.
+"""Predictions against memory that others have measured: ``python -m benchmarks.published_memory``.
 
-Four parts, each with its source: the largest training batches that timm published for a 24 GB card, Hugging Face's
-anatomy of BERT-large, torchtune's peak of a Llama, and the model states of the ZeRO paper. Nothing is fetched: weights
-are random, and fake.
+Four parts, each with its source: timm's published largest training batches for a 24 GB GPU, Hugging Face's anatomy of
+BERT-large, torchtune's peak for a Llama, and the model states of the ZeRO paper. Nothing is downloaded: weights are
+random, and fake.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Batch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=PARTS, help="only this one")
-    parser.add_argument("--model", default="", help="of timm's models only those whose name contains this")
-    parser.add_argument("--slice", default="0:", help="of timm's models those from:to")
-    parser.add_argument("--seconds", type=int, default=240, help="give up on a model after so long")
+    parser.add_argument("--part", choices=PARTS, help="only this part")
+    parser.add_argument("--model", default="", help="only timm models whose name contains this")
+    parser.add_argument("--slice", default="0:", help="a slice of timm's models, from:to")
+    parser.add_argument("--seconds", type=int, default=240, help="time limit of a model")
     options = parser.parse_args()
     import_torchvision()  # timm and transformers look for it
     for name, part in PARTS.items():

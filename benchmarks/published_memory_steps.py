@@ -1,4 +1,4 @@
-"""The models and training steps whose memory was published, as they ran then."""
+"""The models and training steps whose memory was published, as they ran at the time."""
 
 from __future__ import annotations
 

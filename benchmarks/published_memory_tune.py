@@ -1,4 +1,4 @@
-"""Llama 3.2 3B and its training step as torchtune ran them when its README was measured, late in 2024."""
+"""Llama 3.2 3B and its training step as in torchtune's published measurement, late in 2024."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that torchvision and timm publish figures of, by name, and their summaries on the published input."""
+"""The models with figures published by torchvision and timm, by name, and their summaries on the published input."""
 
 from __future__ import annotations
 

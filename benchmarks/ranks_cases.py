@@ -1,6 +1,6 @@
-"""Programs of distributed training, each run by real processes and predicted for each of them: small models, all kinds.
+"""Distributed training programs on small models, run by real processes and predicted for each rank.
 
-A case is a builder and a training step, as a script has them; the step makes its optimizer when it is first called.
+A case is a builder and a training step, as in a script; the step creates its optimizer on its first call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The models of :mod:`benchmarks.ranks_cases`: a tiny Llama, with its head tied or not, and a tiny network of
-convolutions."""
+"""The models of :mod:`benchmarks.ranks_cases`: a tiny Llama, with its head tied or not, and a tiny CNN."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Each rank's memory: predicted, and beside it what real processes of gloo take, by an interposed allocator.
+"""Each rank's memory, predicted and as measured in real gloo processes by an interposed allocator.
 
     python -m benchmarks.ranks_truth [--record] [--only PART ...] [--exactly NAME ...] [--world 2 4] [--explain]
 
-Without ``--record`` the truth is that of ``data/ranks_truth.json``. ``--explain`` runs the processes and lists what
-differs, phase by phase.
+Without ``--record`` the measurements come from ``data/ranks_truth.json``. ``--explain`` runs the processes and lists
+the differences, phase by phase.
 """
 
 from __future__ import annotations

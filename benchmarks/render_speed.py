@@ -1,8 +1,8 @@
 """How long does a table of 10,000 rows take to write, in each format? ``python -m benchmarks.render_speed``.
 
-Processor time, the least of several taken in turns, with the ratio to tabulate's own time for the same cells. Every
-format stays under a second, text under 0.3 s. Then the alignment of 1,000 layers with as many others, alike or not, and
-of 10,000.
+CPU time, the minimum of several interleaved runs, with the ratio to tabulate's own time for the same cells. Every
+format must stay under a second, text under 0.3 s. Then the alignment of 1,000 layers with as many others, equal or not,
+and of 10,000.
 """
 
 from __future__ import annotations

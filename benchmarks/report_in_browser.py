@@ -1,7 +1,7 @@
-"""How long does a browser take over the report of 10,000 modules? ``python -m benchmarks.report_in_browser``.
+"""How long does a browser take to show the report of 10,000 modules? ``python -m benchmarks.report_in_browser``.
 
-Chromium without a screen, in seconds of its main thread's processor time, for what a reader does: load, unfold all,
-scroll, sort, search, fold, turn to the memory. The model is trained for a step, so both its tables are that long.
+Headless Chromium, in seconds of its main thread's CPU time, for what a reader does: load, unfold all, scroll, sort,
+search, fold, open the memory tab. The model has an estimate of a training step, so both its tables are that long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from tabulate import tabulate
 from torch import nn
 
-from tests.browser import chromium, processor_time, settle
+from tests.render.browser import chromium, processor_time, settle
 from torchsummary_plus import summary
 
 DEEDS = {

@@ -1,9 +1,9 @@
-"""Time and memory of a summary beside torchsummary and torchinfo, in one run: ``python -m benchmarks.speed``.
+"""Time and memory of a summary against torchsummary and torchinfo, in one run: ``python -m benchmarks.speed``.
 
-Every tool writes its table; a time is the least of several taken in turns. The last two columns are ours over each
-peer's. A goal is judged by the faster peer that runs the batch asked for: torchsummary runs 2, whatever it is told.
-A batch that a peer would take minutes for is cut for it, and marked: our share of its time is then less than what is
-shown, and judged. On a machine that does other work, measure with ``--clock cpu`` and one thread.
+Every tool prints its table; each time is the minimum of several interleaved runs. The last two columns are our time
+relative to each peer's. A goal refers to the faster peer that runs the requested batch: torchsummary always runs 2. A
+batch that would take a peer minutes is reduced for it, and marked: the true ratio is then lower than the one shown and
+judged. On a busy machine, measure with ``--clock cpu`` and one thread.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CHAINS = (1_000, 3_000, 10_000, 30_000, 100_000)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three small models, few repetitions")
-    parser.add_argument("--only", choices=["warm", "giants", "cold", "import", "fit"], help="one part of it")
-    parser.add_argument("--models", nargs="+", choices=list(BY_NAME), help="these alone")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: time that a processor was had for")
+    parser.add_argument("--only", choices=["warm", "giants", "cold", "import", "fit"], help="one part")
+    parser.add_argument("--models", nargs="+", choices=list(BY_NAME), help="only these")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: CPU time")
     options = parser.parse_args()
     quick: bool = options.quick
     few = ("mlp", "resnet18", "mobilenet_v2", "llama2_7b") if quick else tuple(BY_NAME)

@@ -1,4 +1,4 @@
-"""Time against the number of calls, and the straight line through it."""
+"""Time against the number of calls, and its linear fit."""
 
 from __future__ import annotations
 

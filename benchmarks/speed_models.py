@@ -1,4 +1,4 @@
-"""The models whose summaries are timed, each with the size of its input."""
+"""The models whose summaries are timed, each with its input size."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A fresh process that builds a model and summarises it with one tool, or with none; and how its parent measures it.
+"""Summarise a model with one tool, or none, in a fresh process, and measure it from the parent.
 
-``python -m benchmarks.speed_process TOOL MODEL`` prints the peak of its resident memory in bytes. TOOL "nothing" stops
-after building the model; MODEL "nothing" stops after importing torch.
+``python -m benchmarks.speed_process TOOL MODEL`` prints its peak resident memory in bytes. TOOL "nothing" stops after
+building the model; MODEL "nothing" stops after importing torch.
 """
 
 from __future__ import annotations

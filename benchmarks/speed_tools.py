@@ -1,4 +1,4 @@
-"""The three tools on equal terms: each runs the model once and writes its table, here to nowhere; and their timing."""
+"""The three tools on equal terms: each runs the model once and prints its table to nowhere; and their timing."""
 
 from __future__ import annotations
 

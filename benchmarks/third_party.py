@@ -1,7 +1,7 @@
-"""Does ``summary`` work on models that others wrote? ``python -m benchmarks.third_party``.
+"""Does ``summary`` work on third-party models? ``python -m benchmarks.third_party``.
 
-Each model has random weights and is in eval mode. Parameters are checked against the distinct ones that the model
-lists, multiply-adds against torch's flop counter (``oracle.py``). A line for each model, then totals and reasons.
+Each model has random weights and is in eval mode. Parameters are checked against the model's distinct ones,
+multiply-adds against torch's flop counter (``oracle.py``). The output is a line per model, then totals and reasons.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", choices=LIBRARIES)
     parser.add_argument("--model", default="", help="only models whose name contains this")
-    parser.add_argument("--seconds", type=int, default=120, help="give up on a model after so long")
+    parser.add_argument("--seconds", type=int, default=120, help="time limit of a model")
     options = parser.parse_args()
     checked = []
     for case in cases(options.library, options.model):

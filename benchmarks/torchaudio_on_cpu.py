@@ -1,7 +1,7 @@
-"""Import torchaudio's wheel from PyPI, which is built for CUDA, beside a torch that is not.
+"""Import torchaudio's PyPI wheel, which is built for CUDA, with a CPU build of torch.
 
-Its compiled library cannot be loaded there. torchaudio runs without it where the file is missing
-(``torchaudio/_extension/utils.py``, ``_load_lib``), and its models do not need it: so the file is not found.
+Its compiled library cannot be loaded there. torchaudio runs without it if the file is missing
+(``torchaudio/_extension/utils.py``, ``_load_lib``), and its models do not need it, so the file is hidden.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Import torchvision's wheel from PyPI, which is built for CUDA, beside a torch that is not.
+"""Import torchvision's PyPI wheel, which is built for CUDA, with a CPU build of torch.
 
 Its compiled library cannot be loaded there, so the operators that its import and its detection models need are missing.
-Here they are defined as torchvision declares them; their CPU kernels are plain PyTorch, slow and right.
+They are defined here as torchvision declares them; their CPU kernels are plain PyTorch, slow but correct.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What does a call of ``MemTracker.track`` cost? ``python -m benchmarks.tracker_speed``.
 
-Beside the walk over all objects of the garbage collector that Pytorch-Memory-Utils and pytorch_memlab make at each
-call, in one run: milliseconds of each, and their ratio, for more and more tensors, each with a storage of its own.
+Compared, in one run, with the walk over all objects of the garbage collector that Pytorch-Memory-Utils and
+pytorch_memlab make at each call: milliseconds and their ratio, for a growing number of tensors with storages of their
+own.
 """
 
 from __future__ import annotations

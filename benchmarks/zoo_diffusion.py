@@ -1,4 +1,4 @@
-"""Models of diffusers, made small: the networks that denoise, and the autoencoders around them."""
+"""Small models of diffusers: denoising networks and autoencoders."""
 
 from __future__ import annotations
 

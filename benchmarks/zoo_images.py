@@ -1,4 +1,4 @@
-"""Models of images: segmentation_models_pytorch, pytorchcv, efficientnet_pytorch and ultralytics."""
+"""Image models: segmentation_models_pytorch, pytorchcv, efficientnet_pytorch and ultralytics."""
 
 from __future__ import annotations
 

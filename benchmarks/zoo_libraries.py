@@ -1,4 +1,4 @@
-"""Which libraries the zoo takes models from. A library that is not installed is passed over with a message."""
+"""The libraries that the zoo takes models from. A library that is not installed is skipped with a message."""
 
 from __future__ import annotations
 

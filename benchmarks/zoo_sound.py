@@ -1,4 +1,4 @@
-"""Models of torchaudio, made small. Its wheel from PyPI is built for CUDA and imports without its compiled library."""
+"""Small models of torchaudio. Its PyPI wheel is built for CUDA and imports without its compiled library."""
 
 from __future__ import annotations
 

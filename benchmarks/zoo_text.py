@@ -1,4 +1,4 @@
-"""Models of language and of language with pictures: open_clip, x_transformers and peft."""
+"""Language and vision-language models: open_clip, x_transformers and peft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of the transformers library, made tiny by rule: any configuration class, no list of sizes for each."""
+"""Models of the transformers library, shrunk by rule: any configuration class, without a list of sizes."""
 
 from __future__ import annotations
 

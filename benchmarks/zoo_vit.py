@@ -1,4 +1,4 @@
-"""Models of vit_pytorch: each of its files that builds from the usual arguments of a vision transformer."""
+"""Models of vit_pytorch: each file that builds with a vision transformer's usual arguments."""
 
 from __future__ import annotations
 

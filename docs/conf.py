@@ -1,4 +1,4 @@
-"""How the pages are built: ``sphinx-build -W docs docs/_build``."""
+"""Sphinx configuration: ``sphinx-build -W docs docs/_build``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
-html_title = project
+html_title = "torchsummary\u200b_plus"  # It may wrap at the underscore, not inside a word.
 html_copy_source = False
 nitpicky = True
 
@@ -34,7 +34,7 @@ autodoc_inherit_docstrings = False
 
 
 def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
-    """Put the tables of what was measured where a page asks for them."""
+    """Insert the measured tables where a page has their marker."""
     data = ROOT / "benchmarks" / "data"
     for one, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
         if one in source[0]:
@@ -42,13 +42,13 @@ def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Turn Google's sections into fields; data have none, and a colon in theirs tells no type."""
+    """Turn Google-style sections into fields; data docstrings have none, and their colons mark no types."""
     if what not in ("property", "attribute", "data"):
         lines[:] = GoogleDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, thing, options).lines()
 
 
 def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: Element) -> Element | None:
-    """Lead a name that a docstring uses as its module does to what is called so in the package."""
+    """Resolve a name as the docstring's module uses it to the package's public object."""
     if node.get("refdomain") != "py":
         return None
     domain = env.domains["py"]

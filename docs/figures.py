@@ -1,4 +1,4 @@
-"""The README's figures, of what the package really draws: ``python -m docs.figures`` with matplotlib installed."""
+"""The README's figures, drawn by the package: ``python -m docs.figures`` with matplotlib installed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MODELS = {
 
 
 def main() -> None:
-    """Write the memory of a step over its operators, and five models side by side."""
+    """Save a step's memory over its operators, and five models side by side."""
     step = estimate_memory(resnet50(), (3, 224, 224), 256, device="cuda", gpu=GPU, optimizer="adamw")
-    step.save(IMAGES / "timeline.png", overwrite=True, memory=GPU)
+    step.save(IMAGES / "timeline.png", memory=GPU)
     with torch.device("meta"):
         models = [build() for build in MODELS.values()]
     memory = {"device": "cuda", "batch_size": 32, "optimizer": "adamw"}
     comparison = compare(*models, input_size=(3, 224, 224), names=list(MODELS), memory=memory)
-    comparison.save(IMAGES / "models.png", overwrite=True)
+    comparison.save(IMAGES / "models.png")
 
 
 if __name__ == "__main__":

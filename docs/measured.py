@@ -1,4 +1,4 @@
-"""The table of predicted against measured peaks, from the recordings of benchmarks: ``python -m docs.measured``."""
+"""The table of predicted and measured CPU peaks, from benchmark recordings: ``python -m docs.measured``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HEAD = ("family", "models", "steps", "to the byte", "median", "90 %", "99 %", "w
 
 
 def measured_table(folder: Path) -> str:
-    """A table in Markdown for each recording on a CPU, the errors those of the peak of a step; a sentence for none."""
+    """Return a Markdown table of errors for each CPU recording, or a sentence if there is none."""
     texts = [recording_text(json.loads(path.read_text())) for path in sorted(folder.glob("cpu_truth_*.json"))]
     return "\n\n".join(texts) or "No recording comes with this version."
 
 
 def recording_text(data: dict[str, Any]) -> str:
-    """One recording: the machine it was made on, and a line for each family of models."""
+    """Return one recording's machine and a line per family of models."""
     machine = data["machine"]
     lines = [line(family, members) for family, members in families(data)]
     return (
@@ -34,7 +34,7 @@ def recording_text(data: dict[str, Any]) -> str:
 
 
 def families(data: dict[str, Any]) -> Iterator[tuple[str, list[Row]]]:
-    """The steps of each family of models, then those of all."""
+    """Yield the steps of each family of models, then those of all."""
     found = list(rows(data))
     members: dict[str, list[Row]] = defaultdict(list)
     for row in found:
@@ -44,7 +44,7 @@ def families(data: dict[str, Any]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def line(family: str, members: list[Row]) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return a row of the table."""
     sizes = [abs(row.error) for row in members]
     worst = max(members, key=lambda row: abs(row.error)).error
     exact = sum(row.measured == row.predicted for row in members) / len(members)

@@ -1,6 +1,6 @@
-"""The table of predicted against recorded CUDA peaks: ``python -m docs.measured_cuda``.
+"""The table of predicted and recorded CUDA peaks: ``python -m docs.measured_cuda``.
 
-``python -m benchmarks.gpu_truth --card A100 --compare --write`` notes the predictions in a recording.
+``python -m benchmarks.gpu_truth --card A100 --compare --write`` adds the predictions to a recording.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 HEAD = ("card", "steps", "to the byte", "within 1 %", "median", "95 %", "reserved: within 2 %", "median", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
 FAILED = 1.0
-"""The error of a configuration that is not predicted."""
+"""The error of a configuration without a prediction."""
 
 
 def cuda_table(folder: Path) -> str:
-    """A table in Markdown for each set of models: each card, and what of it was held out of any fitting."""
+    """Return a Markdown table per set of models: every GPU, and its held-out part."""
     paths = sorted(folder.glob("gpu_truth_noop_*.json"))
     return "\n\n".join(_tables([json.loads(path.read_text()) for path in paths])) or "Nothing was compared yet."
 
@@ -46,7 +46,7 @@ def _lines(recording: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def line(name: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return a row of the table."""
     peaks, reserved = ([abs(error(record, key)) for record in records] for key in ("peak_bytes", "reserved_bytes"))
     return (
         name,
@@ -60,7 +60,7 @@ def line(name: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def error(record: dict[str, Any], key: str) -> float:
-    """What a prediction is off by, of what was recorded.
+    """Return a prediction's relative error.
 
     >>> error({"peak_bytes": 100, "predicted": {"peak_bytes": 75}}, "peak_bytes")
     -0.25
@@ -71,7 +71,7 @@ def error(record: dict[str, Any], key: str) -> float:
 
 
 def share(errors: list[float], within: float) -> str:
-    """The part of some errors that are no larger.
+    """Return the share of errors up to a limit.
 
     >>> share([0.0, 0.02, 0.005], 0.01)
     '66.7 %'

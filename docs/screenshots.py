@@ -1,4 +1,4 @@
-"""The README's pictures, of what the package really makes: ``python -m docs.screenshots`` with chromium installed."""
+"""The README's screenshots of the package's output: ``python -m docs.screenshots`` with Chromium installed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from examples.resnet import resnet50
-from tests.browser import chromium, media, settle
+from tests.render.browser import chromium, media, settle
 from torchsummary_plus import summary
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = 256
-"""So few that a picture takes a third of the room, and enough that none is seen to be missing."""
+"""Few enough colours for a third of the file size, many enough to look the same."""
 
 COLUMNS = ["output_size", "num_params", "mult_adds", "saved_bytes"]
 
 
 def main() -> None:
-    """Write each picture twice, for readers of light and of dark pages."""
+    """Save each screenshot twice, for light and dark pages."""
     memory = {"optimizer": "adamw", "device": "cuda"}
     result = summary(resnet50(), (3, 224, 224), 32, memory=memory, col_names=COLUMNS, verbose=0)
     with TemporaryDirectory() as name, chromium(Path(name) / "profile", 900, 760) as browser:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _picture(browser: WebDriver, name: str, height: int) -> None:
-    """Write the upper part of the page, at half as many pixels again."""
+    """Save the upper part of the page at 1.5 times its resolution."""
     width = browser.execute_script("return innerWidth")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.5}
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from memory_truth import threads_set_to
+
+from tests.truth.memory_truth import threads_set_to
+from torchsummary_plus.step.workspace import Workspaces
+
+Workspaces.is_strict = True
+"""A rule that fails is an error in tests."""
 
 
 @pytest.fixture

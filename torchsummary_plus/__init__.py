@@ -1,4 +1,4 @@
-"""The model summary that PyTorch users keep: the table everybody knows, with numbers that are right."""
+"""Model summaries for PyTorch, and the peak memory of a step, predicted without a GPU."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,9 +7,13 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
+    from .api.generation import ContextLimit as ContextLimit
+    from .api.generation import max_context as max_context
+    from .api.graph import graph as graph
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
+    from .api.step_options import StepOptions as StepOptions
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
     from .api.tracker import MemTracker as MemTracker
@@ -20,9 +24,12 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
-    from .ops.macs import register_formula as register_formula
+    from .ops.macs import register_mult_adds as register_mult_adds
+    from .ops.scratch.registry import register_scratch as register_scratch
+    from .render.columns import register_column as register_column
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
+    from .results.model_graph import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.step_comparison import StepComparison as StepComparison
     from .results.track_report import TrackReport as TrackReport
@@ -32,14 +39,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "Comparison": "results.comparison",
+    "ContextLimit": "api.generation",
     "ForwardError": "data.errors",
     "InputError": "data.errors",
     "MemTracker": "api.tracker",
     "MemoryEstimate": "results.memory_estimate",
     "MissingExtraError": "data.errors",
+    "ModelGraph": "results.model_graph",
     "ModelSummary": "results.model_summary",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
+    "StepOptions": "api.step_options",
     "SummaryError": "data.errors",
     "TrackReport": "results.track_report",
     "UnsupportedError": "data.errors",
@@ -47,13 +57,17 @@ _HOMES = {
     "estimate_memory": "api.memory",
     "explain": "api.explain",
     "explain_batch": "api.explain",
+    "graph": "api.graph",
     "max_batch_size": "api.memory",
+    "max_context": "api.generation",
     "measure_memory": "api.memory",
-    "register_formula": "ops.macs",
+    "register_column": "render.columns",
+    "register_mult_adds": "ops.macs",
+    "register_scratch": "ops.scratch.registry",
     "summary": "api.table",
     "summary_string": "api.table",
 }
-"""The module each public name lives in, imported when the name is first asked for: `import torch` stays as it was."""
+"""The module of each public name, imported on first use: importing the package adds little to `import torch`."""
 
 __all__ = [*_HOMES, "__version__"]
 

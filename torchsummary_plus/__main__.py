@@ -1,4 +1,4 @@
-"""``python -m torchsummary_plus``: the shell command, where its script is not on the path."""
+"""``python -m torchsummary_plus``: the shell command without its script."""
 
 import sys
 

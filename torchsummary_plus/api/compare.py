@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from torch import nn
 
@@ -19,19 +19,47 @@ from ..report.comparison import Entry, StepPeaks
 from ..report.report import Report
 from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
-from ..results.model_summary import ModelSummary, View
+from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
 from .memory import estimate_memory, max_batch_size
-from .step_options import MODES
+from .memory_columns import INPUTS, WORLD
+from .step_options import StepOptions, shows, step_keywords
 from .table import summary
 
-OPTIONS = tuple(
-    name for name in signature(summary).parameters if name not in ("depth", "col_names", "style", "verbose", "memory")
-)
-"""What an entry may say for itself beside name and memory: the arguments of :func:`summary` that bear on numbers."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class ReadingArguments(TypedDict, total=False):
+    """The arguments of :func:`summary` that affect its figures, which an entry may override."""
+
+    input_size: Any
+    batch_size: int
+    device: Any
+    dtypes: Any
+    input_data: Any
+    mode: str
+    run: str
+    functional: bool
+
+
+class CompareArguments(ReadingArguments, total=False):
+    """The keyword arguments of a comparison of models; their defaults are those of :func:`compare`."""
+
+    names: Sequence[str] | None
+    memory: str | Mapping[str, Any] | StepOptions | None
+    style: str
+    depth: int | None
+    col_names: Iterable[str] | None
+    ratios: bool
+    changes_only: bool
+
+
+READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
+"""These arguments as parameters, with their defaults."""
 
 TRAINING = ("optimizer", "loss", "targets", "train_step")
-"""The options of a step that are of no use to inference."""
+"""Options of a step that do not apply to inference."""
 
 
 @overload
@@ -40,42 +68,21 @@ def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> Step
 
 @overload
 def compare(
-    *models: nn.Module | ModelSummary | Mapping[str, Any],
-    input_size: Any = None,
-    batch_size: int = -1,
-    names: Sequence[str] | None = None,
-    memory: str | Mapping[str, Any] | None = None,
-    device: Any = None,
-    dtypes: Any = None,
-    input_data: Any = None,
-    mode: str = "same",
-    run: str = "auto",
-    functional: bool = False,
-    style: str = "torchsummary",
-    depth: int | None = None,
-    col_names: Iterable[str] | None = None,
-    ratios: bool = False,
-    changes_only: bool = False,
+    *models: nn.Module | ModelSummary | Mapping[str, Any], **options: Unpack[CompareArguments]
 ) -> Comparison: ...
 
 
+@shows(READING.values())
 def compare(
     *models: Any | ModelSummary | Mapping[str, Any],
-    input_size: Any = None,
-    batch_size: int = -1,
     names: Sequence[str] | None = None,
-    memory: str | Mapping[str, Any] | None = None,
-    device: Any = None,
-    dtypes: Any = None,
-    input_data: Any = None,
-    mode: str = "same",
-    run: str = "auto",
-    functional: bool = False,
+    memory: str | Mapping[str, Any] | StepOptions | None = None,
     style: str = "torchsummary",
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
     ratios: bool = False,
     changes_only: bool = False,
+    **reading: Unpack[ReadingArguments],
 ) -> Comparison | StepComparison:
     """Compare models: their totals with the best value marked, and their layers aligned by type and shapes.
 
@@ -109,45 +116,39 @@ def compare(
     ([46, 178], ((1, 1), (2, 2), (3, 3)))
     """
     check_layout(style, depth)
-    common = {
-        "input_size": input_size,
-        "batch_size": batch_size,
-        "device": device,
-        "dtypes": dtypes,
-        "input_data": input_data,
-        "mode": mode,
-        "run": run,
-        "functional": functional,
-    }
+    for name in reading:
+        if name not in READING:
+            raise TypeError(f"compare() got an unexpected keyword argument {name!r}")
+    common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
-        raise InputError(f"there are {len(models)} models; accepted: two or more")
+        raise InputError(f"the number of models is {len(models)}; accepted: 2 or more")
     entries = [_entry(model, common, memory) for model in models]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
-    result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
-    shared_names(result, columns)  # Columns of memory are there only where all have them.
+    result = Comparison(tuple(done), ratios, changes_only, Presentation(style, depth, columns))
+    shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 
 
 def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
-    """Steps that were predicted or measured, side by side."""
+    """Compare predicted or measured steps."""
     for estimate in estimates:
         if not isinstance(estimate, MemoryEstimate):
-            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates alone, or models")
+            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates only, or models")
     if len(estimates) < 2:
-        raise InputError("there is 1 estimate; accepted: two or more")
+        raise InputError("the number of estimates is 1; accepted: 2 or more")
     own = ["measured" if one.info.measured else "predicted" for one in estimates]
     return StepComparison(tuple(_names(own, names)), tuple(estimates))
 
 
 def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
-    """A name for each entry: the one given, else its ``own``, numbered where several share it."""
+    """Return a name per entry: the given one, else its ``own``, numbered if several share it."""
     if names is not None:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
-            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different ones")
+            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different names")
         return [str(name) for name in names]
     many, met = Counter(own), Counter[str]()
     called = []
@@ -157,12 +158,12 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
     return called
 
 
-def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | None) -> Entry:
-    """What is compared of a model, a summary, or a dict of options over the common ones; its name is not final."""
+def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any] | StepOptions | None) -> Entry:
+    """Build the entry of a model, a summary, or a dict of overriding options; its name may still change."""
     if isinstance(given, ModelSummary):
         return Entry(given.rows[0].class_name, _report(given), _peaks_of(given))
     own = dict(given) if isinstance(given, Mapping) else {"model": given}
-    accepted = ("model", "name", "memory", *(name for name in OPTIONS if name != "model"))
+    accepted = ("model", "name", "memory", *READING)
     for option in own:
         if option not in accepted:
             raise choice_error("option of an entry", option, accepted)
@@ -181,27 +182,22 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
 
 
 def _report(result: ModelSummary) -> Report:
-    """The numbers of a summary without the way it is shown."""
+    """Return the figures of a summary without its default view."""
     return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
 
 
-def _step(*memories: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options of a step: later ones go before earlier ones. None where none is asked for."""
+def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, Any] | None:
+    """Merge the options of a step, later ones first; None if there are none."""
     if all(memory is None for memory in memories):
         return None
     options: dict[str, Any] = {"mode": "train"}
     for memory in memories:
-        if isinstance(memory, Mapping):
-            options.update(memory)
-        elif memory is not None:
-            options["mode"] = memory
-    if options["mode"] not in MODES:
-        raise choice_error("memory", options["mode"], [*MODES, "a dict of options of estimate_memory"])
+        options.update({} if memory is None else step_keywords(memory, also=(*INPUTS, *WORLD)))
     return options
 
 
 def _peaks_of(result: ModelSummary) -> StepPeaks | None:
-    """What a summary that was made before tells of its step."""
+    """Return the peaks of an existing summary, if it has an estimate."""
     if result.memory is None:
         return None
     info, peak = result.memory.info, result.memory.peak_bytes
@@ -212,9 +208,9 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
 def _peaks(
     model: Any, done: ModelSummary, options: Mapping[str, Any], step: Mapping[str, Any], gpu: Any
 ) -> StepPeaks | None:
-    """The peaks of a training and of an inference step, and the largest batch that fits in ``gpu``."""
+    """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
     found = _peaks_of(done)
-    assert found is not None  # The summary was asked for it.
+    assert found is not None  # The summary was asked for an estimate.
     given = {name: options[name] for name in ("device", "dtypes", "input_data")}
     if step["mode"] == "train":
         forward = {

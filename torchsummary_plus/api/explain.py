@@ -10,7 +10,7 @@ from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.gpus import parse_memory
 from ..render.batch_formula import BatchExplanation, batch_formula
-from ..render.explain import explain_row
+from ..render.explain import explain_row, explain_rows
 from ..render.explanation import Explanation
 from ..report.report import Row
 from .memory import max_batch_size
@@ -24,6 +24,7 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         layer: a row of a summary, or a module; without an input only its parameters are explained.
         input_size, batch_size, options: for a module, as in :func:`summary`.
 
+    The figures of a module include those of the modules inside it, each with its own arithmetic; a row's are its own.
     The result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
     With an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
 
@@ -40,7 +41,7 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         return explain_row(layer)
     if not isinstance(layer, nn.Module):
         raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module")
-    return explain_row(summary(layer, input_size, batch_size, verbose=0, **options).rows[0])
+    return explain_rows(summary(layer, input_size, batch_size, verbose=0, **options).rows)
 
 
 def explain_batch(
@@ -59,7 +60,7 @@ def explain_batch(
     I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the
     activation and its gradient. This textbook formula is solved for the largest batch that fits in ``memory`` (bytes,
     "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
-    :func:`max_batch_size`, with ``device`` and other ``options``, is shown beside it unless ``engine`` is False.
+    "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
 
     >>> from torch import nn
     >>> print(explain_batch(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 10, 2048, engine=False))
@@ -75,7 +76,7 @@ def explain_batch(
       Largest batch in 2.00 KiB: floor((2,048 - 144 - 144) / 96) = 18
     """
     report = summary(model, input_size, dtypes=dtypes, functional=True, verbose=0)
-    if report.run.batch_size is not None:  # Another batch makes other calls.
+    if report.run.batch_size is not None:  # The calls depend on the batch size.
         report = summary(model, input_size, 1, dtypes=dtypes, functional=True, verbose=0)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     limit = max_batch_size(model, input_size, memory, dtypes=dtypes, device=device, **options) if engine else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.capability import AMPERE
 from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -15,18 +16,32 @@ from ..live.inputs import Example, make_example, with_batch
 from ..live.modules import ModuleTree
 from ..memory.attribution import run_log
 from ..memory.capacity import BatchSizeLimit, Search
-from ..memory.estimate import build_estimate, communicator_range, least, log_fits, room_for_tensors, uses_libraries
+from ..memory.estimate import (
+    build_estimate,
+    communicator_range,
+    least,
+    log_fits,
+    room_for_tensors,
+    tensors_peak,
+    uses_libraries,
+)
 from ..memory.gpus import named_gpu, parse_memory
+from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.depth.steps import record_deep_step
 from ..step.measuring import measure_step
-from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
+from ..trace.run import read
+from .habits import check_model, check_size
 from .progress import progress_bar
-from .step_options import StepOptions, step_info
+from .step_options import StepArguments, StepOptions, step_info, takes_step_arguments
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@takes_step_arguments
 def estimate_memory(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
@@ -35,69 +50,95 @@ def estimate_memory(
     dtypes: Any = None,
     *,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
     gpu: str | None = None,
     cudnn: str = "auto",
     world_size: int | None = None,
     rank: int = 0,
     ranks: str | Sequence[int] | None = None,
     progress: bool = True,
+    options: StepOptions | None = None,
+    prompt: int | None = None,
+    new_tokens: int = 1,
+    cache: str = "dynamic",
+    **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
-    """The memory that a training or inference step takes, predicted on fake tensors: no GPU, nothing allocated.
+    """Predict the memory of a training or inference step on fake tensors; no GPU is needed.
 
     Args:
-        model: any ``nn.Module`` that a fake pass can run; it is afterwards what it was. With ``world_size`` a function
-            without arguments that builds and wraps one, as a script of distributed training does.
+        model: any ``nn.Module`` that a fake pass can run; it is left unchanged. With ``world_size``, a function without
+            arguments that builds and wraps the model, as a distributed training script does.
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
-        device: None for the model's own, or for CUDA with ``gpu``; "cuda" gives the figures of a CUDA device on any
-            machine.
-        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
-        optimizer: None, a name ("adamw"), a class, or a callable from parameters to an optimizer.
-        loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; its targets are made of the output's
+        device: None for the model's own, or CUDA if ``gpu`` is given; "cuda" predicts a CUDA device on any machine.
+        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``), "eval" (forward, no gradients) or
+            "generate" (a transformers model's own greedy ``generate()``, whose cache is of the kind ``kv_cache``).
+        optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds the model's
+            parameters, or a callable from parameters to an optimizer.
+        loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; targets are made in the output's
             shape), a callable of the output, or, with ``targets``, a module or function of both. By default the
-            output's own ``.loss``, else its sum, which ``assumptions`` then says: a real loss may take much more.
-        targets: what the loss is given beside the output: a tensor, a size without the batch axis, ``(size, dtype)``,
-            or a list or dict of such. They are booked as inputs, and grow with the batch.
-        autocast: torch.bfloat16 or torch.float16, to autocast the forward and the loss to.
+            output's own ``.loss``, else its sum, noted in ``assumptions``: a real loss may take much more.
+        targets: the loss's second argument: a tensor, a size without the batch axis, ``(size, dtype)``, or a list or
+            dict of these. They count as inputs and grow with the batch.
+        autocast: torch.bfloat16 or torch.float16, the dtype of autocast in the forward and the loss; True for the
+            device's own. ``amp`` is taken for it; options of trainers are answered with the cure.
         train_step: the user's own step, called with the model and its inputs.
-        keep_output: whether the loop keeps the output until the next forward has made another.
-        steps: how many steps to run; the second one has the optimizer's state from its start.
+        keep_output: whether the loop keeps the output until the next forward returns another.
+        steps: number of steps to run; the second one starts with the optimizer's state.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
-        gpu: the card to run on, by its name: it means CUDA, and some kernels depend on it. None is the one that is
-            here, or an A100 where there is none.
-        cudnn: how to find the workspaces of convolutions: "auto" asks torch's own cuDNN if there is one, and uses a
-            table otherwise; "ask" fails if cuDNN cannot be asked; "rule" uses the table.
+        gpu: name of the GPU model to assume, which implies CUDA and affects some kernels. None means the installed
+            GPU, or an A100 without one.
+        cudnn: source of the convolutions' workspaces: "auto" queries torch's own cuDNN if possible, else uses a table;
+            "ask" fails if cuDNN cannot be queried; "rule" uses the table.
         world_size, rank: the number of processes that train the model, and the one to estimate. The builder and the
-            steps run in a fake world of this size, where collectives send nothing; an existing process group is left
-            alone.
-        ranks: "all", or several ranks: returns the one with the highest peak (shards may be uneven, and ZeRO gives each
-            rank other parameters).
-        progress: whether a progress bar may show after a second (at a terminal or in a notebook, with tqdm).
+            steps run in a simulated world of this size, in which collectives send nothing; an existing process group is
+            left alone.
+        ranks: "all" or a list of ranks, to return the one with the highest peak (shards may be uneven, and ZeRO gives
+            each rank different parameters).
+        progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
+        options: the step's options as one object, to share between calls; arguments of the call override them.
+
+        prompt, new_tokens, cache: for "generate": the tokens read and written for each of ``batch_size`` sequences, and
+            a "dynamic" or "static" cache.
 
     Raises:
         InputError: an argument is not one of the accepted values.
         ForwardError: the model's forward failed on fake tensors.
-        StepError: the loss, the backward, the optimizer or the user's step did.
+        StepError: the loss, the backward, the optimizer, ``train_step`` or the builder failed.
 
     >>> from torch import nn
     >>> e = estimate_memory(nn.Linear(256, 256), (256,), batch_size=8, optimizer="sgd")
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
+    asked = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    if asked.mode == "generate":
+        from .generation import estimate_generation  # It needs this file.
+
+        return estimate_generation(model, prompt, new_tokens, batch_size, cache, asked, progress)
+    if prompt is not None:
+        raise InputError(f'prompt is {describe(prompt)} and mode {describe(asked.mode)}; accepted with mode="generate"')
+    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    return predicted(model, example, asked, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
+
+
+def fixed_example(input_size: Any, batch_size: int, dtypes: Any, input_data: Any) -> Example | None:
+    """Return what to call the model with, at one batch. Raises :class:`InputError`."""
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    example = make_example(input_size, batch_size, dtypes, input_data)
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, gpu, allocator, cudnn
-    )
+    check_size(input_size)
+    return make_example(input_size, batch_size, dtypes, input_data)
+
+
+def predicted(
+    model: nn.Module | ModuleTree | Callable[[], Any],
+    example: Example | None,
+    options: StepOptions,
+    *,
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: str | Sequence[int] | None = None,
+    progress: bool = True,
+) -> MemoryEstimate:
+    """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     given, found = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
         for one in _ranks(world_size, rank, ranks):
@@ -108,6 +149,7 @@ def estimate_memory(
     return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
 
 
+@takes_step_arguments
 def measure_memory(
     model: nn.Module,
     input_size: Any = None,
@@ -116,28 +158,21 @@ def measure_memory(
     dtypes: Any = None,
     *,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
-    """The memory that the step of :func:`estimate_memory` takes when it is run for real, as torch's profiler sees it.
+    """Run the step of :func:`estimate_memory` for real and measure its memory with torch's profiler.
 
-    The arguments and the result are those of :func:`estimate_memory`, which it can be set beside. The model must be on
-    the device; the steps run on copies of its tensors, so that it is afterwards what it was, with the memory of the
-    copies in place of its own. On CUDA the allocator's own history and statistics are read as well: what was asked for,
-    the blocks it cut, its peak (an assumption names it where the profiler saw another) and what it reserved. A user's
-    ``train_step`` is given the model with the copies; optimizers that it makes of other tensors do not train them.
+    Arguments and result are those of :func:`estimate_memory`, so the two can be compared. The model must be on the
+    device; the steps run on copies of its tensors, so it is left unchanged, and the copies' memory counts instead of
+    its own. On CUDA, the allocator's history and statistics add the requested bytes, the sizes of blocks, the
+    allocator's own peak (an assumption names it if the profile's differs) and the reserved bytes. A user's
+    ``train_step`` receives the model with the copies; optimizers it creates from other tensors do not train them.
 
     Raises:
         InputError: an argument is not one of the accepted values, or the model is elsewhere.
         ForwardError: the model's forward failed.
-        StepError: the loss, the backward, the optimizer or the user's step did.
+        StepError: the loss, the backward, the optimizer or ``train_step`` failed.
 
     >>> from torch import nn
     >>> net = nn.Linear(256, 256)
@@ -145,61 +180,54 @@ def measure_memory(
     >>> measure_memory(net, (256,), **asked).peak_bytes == estimate_memory(net, (256,), **asked).peak_bytes
     True
     """
-    if batch_size == -1:
-        raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    example = make_example(input_size, batch_size, dtypes, input_data)
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, None, allocator
-    )
-    asked = _Asked(model, _given(example), options)
+    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
+    asked = Asked(_a_module(model), _given(example), given)
     batch = asked.example.batch_size or 1
-    log, reserved = measure_step(model, with_batch(asked.example, batch), asked.step, asked.device)
+    log, reserved = measure_step(asked.tree, with_batch(asked.example, batch), asked.step, asked.device)
     found = asked.estimate(batch, log)
     info = replace(found.info, measured=True)
     return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
 
 
+@takes_step_arguments
 def max_batch_size(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
-    memory: int | str = "24GiB",
+    memory: int | float | str = "24GiB",
     *,
     device: Any = "cuda",
     dtypes: Any = None,
     input_data: Any = None,
-    mode: str = "train",
-    optimizer: Any = None,
-    loss: Any = None,
-    targets: Any = None,
-    autocast: Any = None,
-    train_step: Callable[..., Any] | None = None,
-    keep_output: bool = False,
-    steps: int = 2,
-    allocator: str | None = None,
     cudnn: str = "auto",
     world_size: int | None = None,
     rank: int = 0,
     progress: bool = True,
+    options: StepOptions | None = None,
+    **step: Unpack[StepArguments],
 ) -> BatchSizeLimit:
-    """The largest batch whose step fits in ``memory`` (bytes, "24GiB", a GPU's name), without a trial on a device.
+    """Find the largest batch whose step fits in ``memory`` (bytes, "24GiB", a device's name); no GPU is needed.
 
-    Two traces, at batches of 2 and 3, are scaled to any batch and replayed. The batch that they foretell and the next
-    one are then traced as well; where these differ the search goes on, up to six traces and a batch of 16,777,216.
-    With ``input_data`` the tensors whose first axis is the batch grow by repetition. Other arguments and errors are
-    those of :func:`estimate_memory`, but the device is by default CUDA.
+    Two traces, at batch sizes 2 and 3, are extrapolated and replayed. The predicted batch and the next one are then
+    traced as well; if they differ from the prediction the search continues, up to six traces and a batch of 16,777,216.
+    With ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments and errors are those
+    of :func:`estimate_memory`, except that the default device is CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
+    check_size(input_size)
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name
-    options = StepOptions(
-        mode, optimizer, loss, targets, autocast, train_step, keep_output, steps, device, named, allocator, cudnn
-    )
-    asked = _asked(model, _given(example), options, world_size, rank)
+    other = other_device(memory)
+    if other is not None and device == "cuda":
+        device = "cpu"  # Its tensors are the same; of its kernels nothing is known.
+    place = None if options is not None and options.device is not None and device == "cuda" else device
+    given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
+    asked = _asked(model, _given(example), replace(given, gpu=named), world_size, rank)
 
     def room(log: MemoryLog) -> int:
         _, outside = communicator_range(log, asked.backend)
@@ -212,56 +240,54 @@ def max_batch_size(
         search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
         found = search.run()
         fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
+    peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
     return BatchSizeLimit(
         batch_size=found,
-        peak_bytes=fitting.peak_bytes if found else 0,
-        next_peak_bytes=beyond.peak_bytes,
+        peak_bytes=peak if found else 0,
+        next_peak_bytes=next_peak,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
         missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
-        memory="" if isinstance(memory, int) else memory,
+        memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
         context_bytes=nbytes - room(fitting.log),
         info=fitting.info,
     )
 
 
-class _Asked:
-    """What is asked about: a model, its example and a step, on one device under one allocator."""
+class Asked:
+    """A request: a model, its example and a step, on one device with one allocator."""
 
-    def __init__(self, model: nn.Module, example: Example, options: StepOptions) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-        self.model = model
+    def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
-        self.tree = ModuleTree(model)
+        self.tree = read(model, example)
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         self.cudnn = options.asker(self.device)
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
-        """The step run on fakes with a batch."""
+        """Trace the step on fakes at a batch size."""
         example = with_batch(self.example, batch)
         capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [_Ticks(tick, batch)]
-            return record_deep_step(self.model, example, self.step, self.device, capability, ticks, self.cudnn)
+            return record_deep_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
-        """The bytes of a log's peak."""
+        """Return a log's peak in bytes."""
         return run_log(log, self.backend, self.options).peak_bytes
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        """A log explained."""
+        """Build the estimate of a log."""
         info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
 
 def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
-    """The ranks to ask about. Raises :class:`InputError`."""
+    """Return the ranks to estimate. Raises :class:`InputError`."""
     if ranks is None:
         return (rank,)
     if world_size is None:
@@ -275,20 +301,20 @@ def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None)
     return ranks
 
 
-class _AskedOfRank(_Asked):
-    """The same of one rank: the model is what a builder makes of fakes, anew for each trace."""
+class _AskedOfRank(Asked):
+    """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
         try:
-            from ..ranks.process_group import as_rank  # torch.distributed takes a while to import.
+            from ..ranks.process_group import as_rank  # torch.distributed is slow to import.
             from ..ranks.record import Ranked
         except ImportError as error:
             raise UnsupportedError(f"world_size needs a newer torch, with torch.distributed: {error}") from error
         self.example = example
-        self.step = options.step()
         self.gpu = options.card()
         self.tree = ModuleTree(nn.Module())
         self.device = options.place(self.tree)
+        self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation()
         gpu = self.gpu
@@ -306,14 +332,14 @@ class _AskedOfRank(_Asked):
         return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
-def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:
-    """What is asked of a model, or of one rank of those that train it."""
+def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> Asked:
+    """Return the request for a model, or for one rank of a world."""
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
             raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
-        return _Asked(model, example, options)
+        return Asked(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
@@ -322,8 +348,13 @@ def _asked(model: Any, example: Example, options: StepOptions, world_size: int |
     return _AskedOfRank(model, example, options, world_size, rank)
 
 
+def _a_module(model: Any) -> nn.Module:
+    check_model(model)
+    return model  # type: ignore[no-any-return]
+
+
 class _Ticks(Listener):
-    """Tells a progress bar of every operator."""
+    """Updates a progress bar at every operator."""
 
     def __init__(self, tick: Callable[[str], None], batch: int) -> None:
         self.tick = tick

@@ -1,4 +1,4 @@
-"""Show a result exactly once: as HTML in a notebook, as text elsewhere."""
+"""Show a result exactly once: as HTML in a notebook, as text elsewhere, as wide as a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(result: Views) -> None:
         display(result)
         note_shown(result)
     else:
-        print(result)
+        print(result.to_terminal(sys.stdout))
         if not takes_html():
             note_shown(result)
 

@@ -19,7 +19,7 @@ def progress_bar(title: str, unit: str, wanted: bool = True) -> Iterator[Callabl
         yield lambda _: None
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm's, of a notebook without widgets: it draws with text then.
+        warnings.simplefilter("ignore")  # tqdm's, in a notebook without widgets: it falls back to text.
         from tqdm.auto import tqdm
     with tqdm(desc=title, unit=f" {unit}", delay=SECONDS, leave=False) as bar:
         present = ""

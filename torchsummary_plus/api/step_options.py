@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter, signature
+from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
@@ -16,21 +18,44 @@ from ..live.inputs import as_device, as_dtype
 from ..live.modules import ModuleTree
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
-from ..ops.scratch.cuda.cudnn.asking import AUTO, HOW, RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
+from .habits import HABITS, taken
 
-MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
+SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What trainers call them."""
+
+
+class StepArguments(TypedDict, total=False):
+    """A step's keyword arguments, common to all calls; their defaults are those of :class:`StepOptions`."""
+
+    mode: str
+    optimizer: Any
+    loss: Any
+    targets: Any
+    autocast: Any
+    train_step: Callable[..., Any] | None
+    keep_output: bool
+    steps: int
+    allocator: str | None
 
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step does and where it runs; see :func:`estimate_memory` for each option."""
+    """What a step does and where it runs; see :func:`estimate_memory` for each option.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import estimate_memory
+    >>> training = StepOptions(optimizer="sgd", device="cuda")
+    >>> estimate_memory(nn.Linear(8, 8), (8,), 4, options=training).info.optimizer
+    'sgd'
+    """
 
     mode: str = "train"
     optimizer: Any = None
@@ -45,19 +70,34 @@ class StepOptions:
     allocator: str | None = None
     cudnn: str = AUTO
 
-    def step(self) -> Step:
-        """Return the validated step. Raises :class:`InputError`."""
-        if self.mode not in MODES:
-            raise choice_error("mode", self.mode, MODES)
+    @classmethod
+    def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
+        """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults.
+
+        ``amp`` is taken for ``autocast``. Raises :class:`InputError` for an argument that no step has, with the cure,
+        and for a ``base`` of another type.
+        """
+        if not isinstance(base, cls | None):
+            raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
+        step = taken(call, step, StepArguments.__annotations__)
+        options = base or cls()
+        return replace(options, **step, **{name: value for name, value in own.items() if value != getattr(cls, name)})
+
+    def step(self, device: torch.device) -> Step:
+        """Return the validated step on a device. Raises :class:`InputError`."""
+        if self.mode not in STEP_MODES:
+            raise choice_error("mode", self.mode, STEP_MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
         if self.train_step is not None and not callable(self.train_step):
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
             raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
-        kind = None if self.autocast is None else as_dtype(self.autocast)
+        kind: torch.dtype | None = torch.get_autocast_dtype(device.type)
+        if self.autocast is not True:
+            kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
         if kind not in (None, *AUTOCAST):
-            raise choice_error("autocast", kind, [None, *AUTOCAST])
+            raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
         return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
 
@@ -66,9 +106,9 @@ class StepOptions:
         return None if self.gpu is None else find_gpu(self.gpu)
 
     def asker(self, device: torch.device) -> Cudnn:
-        """cuDNN for the card that was named, else for the one that is here. Raises :class:`InputError`."""
-        if self.cudnn not in HOW:
-            raise choice_error("cudnn", self.cudnn, HOW)
+        """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
+        if self.cudnn not in CUDNN:
+            raise choice_error("cudnn", self.cudnn, CUDNN)
         if device.type != "cuda":
             return Cudnn(how=RULE)
         gpu = self.card()
@@ -85,7 +125,7 @@ class StepOptions:
         device = placed(given or (torch.device("cuda") if self.gpu is not None else tree.device()))
         if self.gpu is not None and device.type != "cuda":
             raise InputError(
-                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a card: device='cuda', "
+                f"gpu is {describe(self.gpu)} and device {describe(str(device))}; accepted with a GPU: device='cuda', "
                 "or none"
             )
         if device.type not in BACKENDS:
@@ -99,8 +139,51 @@ class StepOptions:
         return AllocatorOptions.parse(self.allocator)
 
 
+def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:
+    """Return ``memory=`` as keyword arguments: those of :class:`StepOptions`, and those accepted in ``also``.
+
+    Raises :class:`InputError` for an unknown mode or option.
+    """
+    if isinstance(memory, StepOptions):
+        values = ((field, getattr(memory, field.name)) for field in fields(memory))
+        return {field.name: value for field, value in values if value is not field.default}
+    if not isinstance(memory, Mapping):
+        if memory not in STEP_MODES:
+            raise choice_error("memory", memory, [*STEP_MODES, "a dict of options of estimate_memory"])
+        return {"mode": memory}
+    accepted = (*(field.name for field in fields(StepOptions)), *also)
+    for name in memory:
+        if name not in (*accepted, *HABITS):
+            raise choice_error("memory option", name, accepted)
+    return taken("memory", memory, accepted)
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def shows(parameters: Iterable[Parameter]) -> Callable[[Call], Call]:
+    """Show keyword arguments in a call's signature, instead of its ``**`` parameter."""
+
+    def change(call: Call) -> Call:
+        *own, _ = signature(call).parameters.values()
+        keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        call.__signature__ = signature(call).replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return call
+
+    return change
+
+
+takes_step_arguments = shows(
+    [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(StepOptions)
+        if field.name in StepArguments.__annotations__
+    ]
+)
+
+
 def figures_of(gpu: GPU) -> Card | None:
-    """A card as cuDNN sees it; None where no card of its kind is known.
+    """Return a GPU's properties as cuDNN sees them; None if no similar GPU is known.
 
     >>> figures_of(find_gpu("RTX 3080")).like, figures_of(find_gpu("RTX 3080")).multiprocessors
     ('NVIDIA GeForce RTX 3090', 68)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..data.errors import InputError, choice_error
-from ..data.units import describe
-from ..live.inputs import as_device, make_example
+from ..data.choices import PASS_MODES, RUNS
+from ..data.errors import choice_error
+from ..data.extras import need_extra
+from ..live.inputs import as_device, make_example, with_arguments, with_batch_dim
 from ..render.columns import check_view
+from ..render.rows import row_view
 from ..report.report import build_report
-from ..results.model_summary import ModelSummary, View, as_summary
+from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.passes import no_collection
-from ..trace.run import Options, trace
+from ..trace.run import Options, read, trace
+from .habits import check_model, check_size, forward_arguments
 from .notebook import show
 
-MODES = ("same", "train", "eval")
-RUNS = ("auto", "fake", "real")
+if TYPE_CHECKING:
+    from .step_options import StepOptions
 
 
 def summary(
@@ -32,12 +36,19 @@ def summary(
     input_data: Any = None,
     depth: int | None = None,
     col_names: Iterable[str] | None = None,
-    mode: str = "same",
+    mode: str | None = "same",
     run: str = "auto",
     style: str = "torchsummary",
     functional: bool = False,
-    memory: str | Mapping[str, Any] | None = None,
+    memory: str | Mapping[str, Any] | StepOptions | None = None,
     verbose: int = 1,
+    rows: Any = None,
+    repeats: str | None = None,
+    row_settings: Iterable[str] | None = None,
+    col_width: int | None = None,
+    batch_dim: int | None = None,
+    cache_forward_pass: bool | None = None,
+    **kwargs: Any,
 ) -> ModelSummary:
     """Print the layer table of a model and return its numbers.
 
@@ -53,18 +64,27 @@ def summary(
             dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
             first tensor, or the length of a list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
-        col_names: columns after the name: ``input_size``, ``output_size``, ``num_params``, ``params_percent``,
-            ``kernel_size``, ``groups``, ``mult_adds``, ``trainable``, ``dtype``, ``output_bytes``, ``var_name``,
-            ``params_arithmetic``, ``mult_adds_arithmetic``; with ``memory`` also ``saved_bytes``, ``peak_bytes``,
-            ``grad_bytes``, ``optimizer_bytes``.
-        mode: "train" or "eval" during the pass; "same" keeps each module's mode.
+        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; "What each number
+            means" lists them all, and so does the error for another name.
+        mode: "train" or "eval" during the pass; "same" or None keeps each module's mode.
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
-        style: "torchsummary" (flat) or "tree" (nested).
+        style: "torchsummary" (flat), "tree" (nested), or "rich" (nested, in colour where a terminal shows it).
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
-        memory: "train", "eval" or options of :func:`estimate_memory` add the memory of that step below the table, and
-            memory columns; an open batch counts as 1. With ``world_size`` among the options, ``build`` is the function
-            that builds and wraps the model, and the memory is that of one rank.
+        memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
+            that step below the table, and memory columns; an open batch counts as 1. With ``world_size`` among the
+            options, ``build`` is the function that builds and wraps the model, and the memory is that of one rank.
         verbose: 0 prints nothing.
+        rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
+            ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of
+            the whole model.
+        repeats: "fold" prints equal neighbours as one, with "x 12"; "show" prints all. None folds in nested text,
+            Markdown and LaTeX.
+        row_settings: torchinfo's: any of "var_names", "depth", "ascii_only" and "hide_recursive_layers". The first two
+            imply ``style="tree"``.
+        col_width: the most characters of a name or shape, by default 60; longer ones end in "...".
+        batch_dim: the place of the batch axis; tensors of ``input_data`` get one there.
+        cache_forward_pass: without effect; ``render`` shows a result again without another pass.
+        kwargs: further keyword arguments of the forward.
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -75,19 +95,29 @@ def summary(
     >>> s.total_params, s.total_mult_adds, s.rows[1].output_bytes
     (36, 32, 16)
     """
+    mode = "same" if mode is None else mode
     _check(model, mode, run)
+    check_size(input_size)
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
+    lines = row_view(rows, repeats, row_settings, col_width)
+    style = lines.style_of(style)
     check_view(style, depth, names, memory is not None)
-    example = make_example(input_size, batch_size, dtypes, input_data)
+    if style == "rich":
+        need_extra("rich", "rich")
+    example = with_batch_dim(make_example(input_size, batch_size, dtypes, input_data), batch_dim)
+    example = with_arguments(example, forward_arguments(model, kwargs, signature(summary).parameters))
     with no_collection():
-        done = trace(model, example, Options(run, mode, as_device(device), functional))
-        result = as_summary(build_report(done), View(style, depth, names))
+        tree = read(model, example)
+        done = trace(tree, example, Options(run, mode, as_device(device), functional))
+        result = as_summary(build_report(done), Presentation(style, depth, names, lines))
         if memory is not None:
-            from .memory_columns import memory_of  # What else need not wait for: a table alone is quicker without it.
+            from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
-            given = {"batch_size": max(1, batch_size), "device": device, "dtypes": dtypes, "input_data": input_data}
-            estimate, rows = memory_of(model, input_size, given, memory, done, result.rows)
-            result = replace(result, row_memory=rows, memory=estimate)
+            inputs = {
+                "input_size": input_size, "batch_size": max(1, batch_size), "dtypes": dtypes, "input_data": input_data
+            }  # fmt: skip
+            estimate, shares = memory_of(tree, example, inputs, memory, device, done, result.rows)
+            result = replace(result, row_memory=shares, memory=estimate)
         if verbose:
             show(result)
     return result
@@ -107,8 +137,7 @@ def summary_string(
 
 
 def _check(model: Any, mode: str, run: str) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-    for what, value, accepted in (("mode", mode, MODES), ("run", run, RUNS)):
+    check_model(model)
+    for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:
             raise choice_error(what, value, accepted)

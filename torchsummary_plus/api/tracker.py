@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
+from ..live.modules import class_name
 from ..render.tracking_text import opening_text, point_text
 from ..results.track_report import TrackReport
 from ..watch.meters import default_device, device_memory, empty_cache
@@ -120,9 +121,12 @@ class MemTracker(ContextDecorator):
         self.track()
 
     def _changes(self) -> tuple[list[Holding], list[Holding]]:
-        """What came and went on the device since the last point; not what came and went again."""
+        """Return what came and went on the device since the last point, except what came and went in between."""
         self._live_bytes()
-        came, went = ({id(one): one for one in found if one.device == str(self.device)} for found in self._since)
+        device = str(self.device)
+        came, went = (
+            {id(holding): holding for holding in holdings if holding.device == device} for holdings in self._since
+        )
         self._since = [], []
         return [came[key] for key in came if key not in went], [went[key] for key in went if key not in came]
 
@@ -141,7 +145,7 @@ class MemTracker(ContextDecorator):
 
 
 class _Watch:
-    """The calls of modules while they are watched, each between a hook before and one after it."""
+    """The modules being watched, with a hook before and one after each call."""
 
     def __init__(self, live_bytes: Callable[[], int]) -> None:
         self._live_bytes = live_bytes
@@ -149,16 +153,16 @@ class _Watch:
         self._seen: dict[str, WatchedModule] = {}
 
     def hook(self, path: str, module: nn.Module) -> list[RemovableHandle]:
-        """Hooks on a module; the second one also runs where the forward fails."""
-        self._seen[path] = WatchedModule(path, type(module).__name__, 0, 0, 0, 0)
+        """Register hooks on a module; the second also runs if the forward fails."""
+        self._seen[path] = WatchedModule(path, class_name(module), 0, 0, 0, 0)
         return [
             module.register_forward_pre_hook(self._before, prepend=True),
             module.register_forward_hook(partial(self._after, path), always_call=True),
         ]
 
     def modules(self) -> list[WatchedModule]:
-        """Those that were called, in the order of the model."""
-        return [one for one in self._seen.values() if one.calls]
+        """Return the modules that were called, in the model's order."""
+        return [module for module in self._seen.values() if module.calls]
 
     def _before(self, *_: Any) -> None:
         self._open.append((self._live_bytes(), []))
@@ -179,7 +183,7 @@ class _Watch:
 
 
 def _indexed(device: torch.device | None) -> torch.device:
-    """A device as tensors on it name theirs: CUDA with its index."""
+    """Return a device as its tensors report it: CUDA with its index."""
     if device is None:
         return default_device()
     if device.type == "cuda" and device.index is None:
@@ -188,12 +192,12 @@ def _indexed(device: torch.device | None) -> torch.device:
 
 
 def _log_file(path: Path) -> Path:
-    """The file to append to; in a folder one that is named after the time."""
+    """Return the file to append to; in a folder, one named after the time."""
     return path / f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt" if path.is_dir() else path
 
 
 def _caller() -> FrameType:
-    """The innermost frame that is neither this file's nor the standard library's for decorators."""
+    """Return the innermost frame outside this file and the standard library's decorator module."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename in OWN_FILES and frame.f_back is not None:
         frame = frame.f_back

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from .errors import InputError
@@ -36,9 +36,15 @@ class Way(NamedTuple):
 
 
 class Codec:
-    """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define."""
+    """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
 
-    def __init__(self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None) -> None:
+    Unless it ``is_exact``, fields that are missing in data have their defaults, and unknown ones are left out.
+    """
+
+    def __init__(
+        self, by_column: Sequence[type] = (), names: Mapping[str, Any] | None = None, is_exact: bool = True
+    ) -> None:
+        self.is_exact = is_exact
         self.by_column = tuple(by_column)
         self.names = dict(names or {})
         self.ways: dict[Any, Way] = {}
@@ -54,7 +60,7 @@ class Codec:
     def hints(self, kind: type) -> dict[str, Any]:
         """Return the types of a dataclass's fields, in order."""
         known = get_type_hints(kind, localns=self.names)
-        return {one.name: known[one.name] for one in fields(kind)}
+        return {field.name: known[field.name] for field in fields(kind)}
 
     def way(self, kind: Any) -> Way:
         """Return the encoder and decoder of a type, cached."""
@@ -81,14 +87,18 @@ class Codec:
         ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
         writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
         readers = {name: way.back for name, way in ways.items()}
+        needed = _needed(kind)
+
+        def is_alike(data: Any) -> bool:
+            return bool(data.keys() == readers.keys() if self.is_exact else needed <= data.keys())
 
         def out(value: Any) -> dict[str, Any]:
             return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
 
         def back(data: Any) -> Any:
-            if not isinstance(data, dict) or data.keys() != readers.keys():
+            if not isinstance(data, dict) or not is_alike(data):
                 raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(readers)}")
-            return kind(**{name: readers[name](given) for name, given in data.items()})
+            return kind(**{name: readers[name](given) for name, given in data.items() if name in readers})
 
         return Way(out, back)
 
@@ -97,9 +107,9 @@ class Codec:
             return self._fixed(inner)
         if inner[0] in self.by_column:
             return self._columns(inner[0])
-        one = self.way(inner[0])
-        out = list if one.plain else lambda values: [one.out(value) for value in values]
-        return Way(out, lambda data: tuple([one.back(item) for item in _array(data)]))
+        way = self.way(inner[0])
+        out = list if way.plain else lambda values: [way.out(value) for value in values]
+        return Way(out, lambda data: tuple([way.back(item) for item in _array(data)]))
 
     def _fixed(self, inner: tuple[Any, ...]) -> Way:
         """Return the encoder and decoder of a fixed-length tuple."""
@@ -123,12 +133,18 @@ class Codec:
             return {name: [way.out(getattr(value, name)) for value in values] for name, way in ways.items()}
 
         def back(data: Any) -> tuple[Any, ...]:
-            if not isinstance(data, dict) or data.keys() != ways.keys():
+            is_alike = isinstance(data, dict) and (
+                data.keys() == ways.keys() if self.is_exact else _needed(kind) <= data.keys()
+            )
+            if not is_alike:
                 raise InputError(f"{describe(data)} does not have the columns of {kind.__name__}: {', '.join(ways)}")
-            columns = [[ways[name].back(item) for item in _array(data[name])] for name in ways]
+            there = [name for name in ways if name in data]
+            columns = [[ways[name].back(item) for item in _array(data[name])] for name in there]
             if len({len(column) for column in columns}) > 1:
                 raise InputError(f"the columns of {kind.__name__} differ in length")
-            return tuple([kind(*values) for values in zip(*columns)])
+            if len(there) == len(ways):
+                return tuple([kind(*values) for values in zip(*columns)])
+            return tuple([kind(**dict(zip(there, values))) for values in zip(*columns)])
 
         return Way(out, back)
 
@@ -139,7 +155,7 @@ class Codec:
         def back(data: Any) -> Any:
             kind: Any = tuple if type(data) is list else type(data)
             if kind is dict:
-                kind = next(iter(objects.values())) if len(objects) == 1 else objects.get(frozenset(data))
+                kind = next(iter(objects.values())) if len(objects) == 1 else _nearest(objects, frozenset(data))
             if kind not in ways:
                 raise InputError(f"{describe(data)} is not one of {', '.join(one.__name__ for one in ways)}")
             return ways[kind].back(data)
@@ -147,14 +163,14 @@ class Codec:
         return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
 
     def _mapping(self, inner: Any) -> Way:
-        one = self.way(inner)
+        way = self.way(inner)
 
         def back(data: Any) -> dict[str, Any]:
             if not isinstance(data, dict):
                 raise InputError(f"{describe(data)} is not an object")
-            return {name: one.back(item) for name, item in data.items()}
+            return {name: way.back(item) for name, item in data.items()}
 
-        return Way(lambda values: {name: one.out(value) for name, value in values.items()}, back)
+        return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back)
 
     def schema(self, kind: Any) -> Schema:
         """Return the JSON Schema (draft 2020-12) of a type, with every definition it refers to."""
@@ -173,16 +189,27 @@ class Codec:
                 definitions[kind.__name__] = _object({name: self._schema(hint, definitions) for name, hint in hints})
             return {"$ref": f"#/$defs/{kind.__name__}"}
         if origin in UNIONS:
-            return {"anyOf": [self._schema(one, definitions) for one in inner]}
+            return {"anyOf": [self._schema(option, definitions) for option in inner]}
         if origin is Mapping:
             return {"type": "object", "additionalProperties": self._schema(inner[1], definitions)}
         if inner[-1] is not Ellipsis:
-            items = [self._schema(one, definitions) for one in inner]
+            items = [self._schema(item, definitions) for item in inner]
             return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
         if inner[0] in self.by_column:
             hints = self.hints(inner[0]).items()
             return _object({name: _list(self._schema(hint, definitions)) for name, hint in hints})
         return _list(self._schema(inner[0], definitions))
+
+
+def _needed(kind: type) -> frozenset[str]:
+    """Return the names of the fields without defaults."""
+    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+
+
+def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:
+    """Return the dataclass with exactly these fields, else the one that needs none beside them and knows most."""
+    fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
+    return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
 
 
 def _primitive(kind: type) -> Way:

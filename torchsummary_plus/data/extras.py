@@ -21,6 +21,6 @@ def need_extra(module: str, extra: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        if error.name != package:  # It is there, and lacks something itself.
+        if error.name != package:  # The package exists but lacks a dependency.
             raise
         raise MissingExtraError(f'{package} is not installed: pip install "torchsummary_plus[{extra}]"') from None

@@ -1,4 +1,4 @@
-"""What a step did to memory, as plain frozen data."""
+"""A step's memory events as frozen data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = (
     "temporaries",
     "workspace",
 )
-"""What bytes are for; at any moment those of all kinds add up to the live ones."""
+"""What bytes are for; at any moment the kinds add up to the live bytes."""
 
 UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
     "unsharded_parameters",
@@ -25,17 +25,21 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
     "buckets",
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
-"""What they are for beside that in a step of one rank of many: whole weights, and what collectives fill and send."""
-ALL_KINDS = (*KINDS, *RANK_KINDS)
+"""Further kinds in a step of one rank of many: whole weights, and what collectives fill and send."""
+KV_CACHE = "kv_cache"
+"""What inference keeps of the tokens it has read: keys and values, or the states of a recurrent model."""
+SOME_KINDS = (KV_CACHE, *RANK_KINDS)
+"""Kinds that only some steps have; an estimate lists them where they occur."""
+ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
-SUMMED = 'no loss was given: the sum of the output stands in for it; loss="cross_entropy", say, takes more'
-"""What is assumed of a training step without a loss, whose output has none."""
+SUMMED = 'no loss was given: the sum of the output is used; loss="cross_entropy", for example, takes more'
+"""The assumption for a training step without a loss whose output has none either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """An operator of a step: its name, the number of the module it works for (-1: none), the phase and the step."""
+    """An operator of a step: its name, its module's number (-1: none), the phase and the step."""
 
     operator: str
     module: int
@@ -45,13 +49,12 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class StorageSpec:
-    """A storage: its bytes, its kind where it was told, and the number of the module that owns it (-1: none).
+    """A storage: its bytes, its kind if recorded, and the number of the module that owns it (-1: none).
 
-    Of scratch memory that its kernel can spare, ``lesser`` are the sizes that it does with instead where there is no
-    memory left, each less than those before; 0 where it does without in the end. ``band`` is the largest relative
-    error that was seen of the rule which gave the bytes; 0 where it is exact. One that is ``assumed`` may as well not
-    be there: what it is for has been assumed to happen. When one that ``empties`` is freed, torch gives back to the
-    device what its allocator keeps.
+    ``lesser`` lists the smaller sizes that optional scratch memory can shrink to when memory runs out, in descending
+    order; 0 if the kernel can do without it. ``band`` is the largest relative error observed for the rule behind the
+    bytes; 0 if it is exact. An ``assumed`` storage may not exist: the event it belongs to was assumed. When a storage
+    that ``empties`` is freed, torch returns its allocator's cache to the device.
     """
 
     nbytes: int
@@ -65,9 +68,9 @@ class StorageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """A call of a module in a forward: ``events[start:stop]`` happened while it ran.
+    """A module's call in a forward: ``events[start:stop]`` happened during it.
 
-    ``outer`` is the position of the call around it (-1: none), ``outputs`` are the storages of what it returned.
+    ``outer`` is the index of the enclosing call (-1: none); ``outputs`` are the storages it returned.
     """
 
     module: int
@@ -79,7 +82,7 @@ class ModuleCall:
 
 
 def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
-    """The calls that returned; one around them that did not (an exception left it: its ``stop`` is -1) stands for none.
+    """Return the calls that returned; an enclosing call left by an exception (``stop`` is -1) counts as none.
 
     >>> left, inner = ModuleCall(0, 0, -1, 0, -1, ()), ModuleCall(1, 0, 0, 2, 5, ())
     >>> returned([left, inner]) == (ModuleCall(1, 0, -1, 2, 5, ()),)
@@ -95,7 +98,7 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
 
 
 LEAST_DOUBT = 4096
-"""Bytes by which a step with an operator that no rule models is uncertain at least: its work on small operands."""
+"""Least uncertainty in bytes of a step with an operator without a rule: its work on small operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +112,14 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLog:
-    """All allocations and frees of a step in their order.
+    """All allocations and frees of a step, in order.
 
-    An event is ``(moment, storage, nbytes)`` with 0 bytes for a free; moments and storages are numbered as they stand
-    in ``moments`` and ``storages``. ``calls`` are those of modules, in the order they began, as far as they returned.
-    ``unknown`` are operators whose scratch memory no rule models, each call with one of the ``doubts``; ``assumptions``
-    what was taken for values that only data tell; ``others`` are the logs with other answers there. ``in_blocks``: an
-    allocator has rounded the events' bytes already. ``streams`` are those that storages were allocated in, () where all
-    were in the default one; ``communicators`` is how many groups of processes a rank sent to.
+    An event is ``(moment, storage, nbytes)``, with 0 bytes for a free; moments and storages are indices into
+    ``moments`` and ``storages``. ``calls`` lists the modules' calls that returned, in the order they began. ``unknown``
+    counts calls of operators without a scratch-memory rule, each with one of the ``doubts``; ``assumptions`` says what
+    was assumed for values that depend on data; ``others`` has the logs under other assumptions. ``in_blocks`` means
+    that the bytes are already rounded by an allocator. ``streams`` has each storage's stream, () if all are the default
+    one; ``communicators`` is the number of process groups that a rank communicated in.
     """
 
     moments: tuple[Moment, ...]
@@ -131,14 +134,18 @@ class MemoryLog:
     others: tuple[MemoryLog, ...] = ()
     streams: tuple[int, ...] = ()
     communicators: int = 0
+    mult_adds: tuple[tuple[str, int], ...] | None = None
+    """Multiply-adds of the last step by phase; None where they were not counted."""
+    uncounted: tuple[tuple[str, int], ...] = ()
+    """Operators of the last step without a formula for multiply-adds, and how often each ran."""
 
     def stream(self, storage: int) -> int:
-        """The stream that a storage was allocated in; 0 is the default one."""
+        """Return the stream a storage was allocated in; 0 is the default one."""
         return self.streams[storage] if storage < len(self.streams) else 0
 
 
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
-    """A log in which some storages that are never freed are there before the first step, whenever they were made."""
+    """Move the given storages, which are never freed, to the start of the log, whenever they were made."""
     if not given:
         return log
     moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in given)
@@ -153,11 +160,11 @@ def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """The step an estimate is of, in words: the device's name, the batch, the mode, and what was asked beside.
+    """The step of an estimate, in words: the device's name, batch size, mode and other options.
 
-    ``gpu`` is the card that was named, ``dtype`` that of the parameters, ``loss`` what was minimised, ``train_step``
-    the name of the user's own. What there is none of is "". ``measured`` is True of one that was run for
-    real. ``world_size`` is 0 but for the step of one ``rank`` of many, which may be the worst of so many ``ranks``.
+    ``gpu`` is the GPU that was named, ``dtype`` the parameters' dtypes, ``loss`` what was minimised, ``train_step`` the
+    name of the user's own step; "" if there is none. ``measured`` is True for a step that ran for real. ``world_size``
+    is 0 except for the step of one ``rank`` of many, which may be the worst of several ``ranks``.
     """
 
     device: str
@@ -176,7 +183,7 @@ class StepInfo:
 
     @property
     def settings(self) -> str:
-        """What the figures depend on beside the batch: the card or other device, optimizer, numbers, loss."""
+        """The conditions of the figures besides the batch: GPU or other device, optimizer, dtypes, loss."""
         trains = self.mode == "train" and not self.train_step
         parts = [
             self.gpu or self.device,
@@ -191,12 +198,13 @@ class StepInfo:
     def __str__(self) -> str:
         step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
+        step = "Generation" if self.mode == "generate" else step
         return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 
 @dataclass(frozen=True, slots=True)
 class RowMemory:
-    """What a row of a table adds to memory, in bytes: kept for the backward, gradients, optimizer state.
+    """A table row's memory in bytes: kept for the backward, gradients, optimizer state.
 
     These three add up over the rows. ``peak_bytes`` is all that is live when the call returns; None without a call.
     """
@@ -208,7 +216,7 @@ class RowMemory:
 
     @property
     def any(self) -> bool:
-        """Whether it adds anything."""
+        """Return whether any figure is not 0."""
         return bool(self.saved_bytes or self.grad_bytes or self.optimizer_bytes)
 
     def __add__(self, other: RowMemory) -> RowMemory:

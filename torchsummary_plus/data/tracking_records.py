@@ -94,14 +94,14 @@ def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
     (TensorGroup(shape=(2, 3), dtype='float32', class_name='torch.Tensor', count=2, nbytes=48, owners=('weight',)),)
     """
     groups: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
-    for one in holdings:
-        if one.nbytes:
-            groups[one.shape, one.dtype, one.class_name].append(one)
+    for holding in holdings:
+        if holding.nbytes:
+            groups[holding.shape, holding.dtype, holding.class_name].append(holding)
     found = [
-        TensorGroup(*key, len(held), sum(one.nbytes for one in held), _owners(held)) for key, held in groups.items()
+        TensorGroup(*key, len(held), sum(each.nbytes for each in held), _owners(held)) for key, held in groups.items()
     ]
     return tuple(sorted(found, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
 
 
 def _owners(held: Iterable[Holding]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.owner for one in held if one.owner))
+    return tuple(dict.fromkeys(holding.owner for holding in held if holding.owner))

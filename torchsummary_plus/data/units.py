@@ -74,3 +74,18 @@ def structure_text(structure: Structure) -> str:
     if structure.names is None:
         return "[" + ", ".join(map(structure_text, structure.items)) + "]"
     return "{" + ", ".join(f"{n}: {structure_text(i)}" for n, i in zip(structure.names, structure.items)) + "}"
+
+
+def structure_data(structure: Structure) -> object:
+    """Return nested shapes as tuples, and dicts where they have names; axes that scale with the batch are -1.
+
+    >>> structure_data(TensorSpec((1, 8), "float32", 32, batch_axes=(0,)))
+    (-1, 8)
+    """
+    if structure is None:
+        return None
+    if isinstance(structure, TensorSpec):
+        return tuple(structure.shown)
+    if structure.names is None:
+        return tuple(map(structure_data, structure.items))
+    return dict(zip(structure.names, map(structure_data, structure.items)))

@@ -1,1 +1,1 @@
-"""The live model and its tensors: inputs, the module tree, fake tensors, and what a step's code reaches."""
+"""The live model and its tensors: inputs, the module tree, fake tensors, and the objects a step's code can reach."""

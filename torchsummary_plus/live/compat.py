@@ -1,8 +1,8 @@
-"""The private names of torch that this package uses, each probed: a release may lack one.
+"""Private names of torch that this package uses, each probed because a release may lack it.
 
-No other file names one, but for the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
-which every supported release has, and for methods of tensors, storages and autograd nodes. What a missing name costs
-is said by :func:`private_names`, and by the error where it is needed.
+No other file uses one, except the types in ``torch._ops`` and ``torch.utils._python_dispatch.TorchDispatchMode``,
+which every supported release has, and methods of tensors, storages and autograd nodes. :func:`private_names` says
+what is lost without a name; so does the error raised where it is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True)
 class PrivateName:
-    """A private name of torch: whether this release has it, and what does not work without it."""
+    """A private name of torch: whether this release has it, and what is lost without it."""
 
     name: str
     is_found: bool
@@ -40,7 +40,7 @@ _probed: dict[str, PrivateName] = {}
 
 
 def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch that are used, with what is lost where one is missing.
+    """List the private names of torch in use, with what is lost without each.
 
     >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
     []
@@ -49,14 +49,14 @@ def private_names() -> tuple[PrivateName, ...]:
 
 
 def missing_names() -> tuple[PrivateName, ...]:
-    """List those that this release of torch lacks."""
+    """List the private names that this release of torch lacks."""
     return tuple(name for name in private_names() if not name.is_found)
 
 
 def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> Any:
-    """Look up ``module:attribute``, or its ``older`` place.
+    """Look up ``module:attribute``, or its ``older`` location.
 
-    Where it is missing, return ``instead``; without one, a function that raises the loss.
+    If it is missing, return ``instead``; by default, a function that raises :class:`UnsupportedError`.
     """
     name = place.replace(":", ".")
     for known in filter(None, (place, older)):
@@ -74,16 +74,16 @@ def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
     raise UnsupportedError(str(_probed[name]))
 
 
-_FAKES = "no pass runs on fake tensors, and no memory is estimated"
-_STEP = "no memory is estimated"
-_CARD = "a CUDA step is estimated by the formulas of another device where torch asks for the card"
-_GUARD = "the guard of meta devices stands in for that of a card, and attention in a table on CUDA is one formula"
-_HISTORY = "measure_memory() of a CUDA device reports blocks, not the bytes asked for"
+_FAKES = "fake passes and memory estimates are unavailable"
+_STEP = "memory estimates are unavailable"
+_CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
+_GUARD = "the meta device's guard replaces CUDA's, and tables on CUDA count attention as one formula"
+_HISTORY = "measure_memory() on CUDA reports the sizes of blocks, not of requests"
 
-# Dispatch: what C++ sees of a fake.
+# Dispatch: what C++ sees of a fake tensor.
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
-no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "no step is tracked")
+no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", "MemTracker is unavailable")
 function_mode_at: Callable[[int], Any] = probe("torch:_C._get_function_stack_at", _STEP)
 count_function_modes: Callable[[], int] = probe("torch:_C._len_torch_function_stack", _STEP)
 functions_are_dispatched: Callable[[], bool] = probe("torch:_C._is_torch_function_enabled", _STEP)
@@ -93,22 +93,22 @@ keep_dispatch_keys: Callable[[], Any] = probe("torch:_C._PreserveDispatchKeyGuar
 sees_meta: Callable[[], bool] = probe("torch:_C._meta_in_tls_dispatch_include", _FAKES)
 see_meta: Callable[[bool], None] = probe("torch:_C._set_meta_in_tls_dispatch_include", _FAKES)
 no_modes: Callable[[], AbstractContextManager[Any]] = probe(
-    "torch.utils._python_dispatch:_disable_current_modes", "sparse and nested tensors are not described in a pass"
+    "torch.utils._python_dispatch:_disable_current_modes", "sparse and nested tensors cannot be described in a pass"
 )
 is_wrapper_subclass: Callable[[Any], bool] = probe(
-    "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "no step is tracked"
+    "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "MemTracker is unavailable"
 )
 is_functorch_wrapped: Callable[[Any], bool] = probe(
-    "torch:_C._functorch.is_functorch_wrapped_tensor", "transforms of torch.func are not seen", lambda _: False
+    "torch:_C._functorch.is_functorch_wrapped_tensor", "torch.func transforms are not detected", lambda _: False
 )
-functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", "as above")
+functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", "see above")
 composite_registrations: Callable[[str], list[str]] = probe(
-    "torch:_C._dispatch_get_registrations_for_dispatch_key", "no real step is read from the profiler"
+    "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
 
 # Layouts.
 suggest_memory_format: Callable[[Any], Any] = probe(
-    "torch._prims_common:suggest_memory_format", "layouts of results are not known, and no pass runs on fake tensors"
+    "torch._prims_common:suggest_memory_format", "the layouts of results are unknown, and fake passes are unavailable"
 )
 is_dense: Callable[[Any], bool] = probe(
     "torch._prims_common:is_non_overlapping_and_dense_or_false",
@@ -119,30 +119,30 @@ contiguous_strides: Callable[[Any], Any] = probe("torch._prims_common:make_conti
 
 # The autograd engine.
 RUN_BACKWARD = torch.autograd, "_engine_run_backward"
-"""Where torch's Python calls the engine."""
+"""Where torch's Python code calls the engine."""
 probe("torch.autograd:_engine_run_backward", _STEP)
 sequence_number: Callable[[], int] = probe("torch:_C._autograd._get_sequence_nr", _STEP)
 profiler_enabled: Callable[[], bool] = probe(
-    "torch:_C._autograd._profiler_enabled", "operators of other libraries are tried inside a profile too", lambda: False
+    "torch:_C._autograd._profiler_enabled", "other libraries' operators also run under a profiler", lambda: False
 )
 current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP)
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)
 
 PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
-"""The classes whose tensors are nothing more and run no code of their own; ``nn.Buffer`` since torch 2.5."""
+"""Tensor classes that run no code of their own; ``nn.Buffer`` exists since torch 2.5."""
 
 
 def _has_flag(name: str) -> bool:
-    """Whether Linux says that the processor has an instruction set; False elsewhere."""
+    """Whether Linux reports a CPU feature; False on other systems."""
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    return any(name in line.split() for line in told.splitlines() if line.startswith("flags"))
+    return any(name in line.split() for line in cpuinfo.splitlines() if line.startswith("flags"))
 
 
-_PROCESSOR = "read from Linux instead; elsewhere the processor is taken for one without it"
+_PROCESSOR = "/proc/cpuinfo is read instead; without it, the feature is assumed to be missing"
 
 # The processor.
 has_avx512: Callable[[], bool] = probe(
@@ -157,38 +157,38 @@ has_amx_tiles: Callable[[], bool] = probe(
 has_amx_fp16: Callable[[], bool] = probe("torch.cpu:_is_amx_fp16_supported", _PROCESSOR, partial(_has_flag, "amx_fp16"))
 
 # TorchScript.
-ScriptModule: type = probe("torch:_C.ScriptModule", "scripted modules inside an object are not looked into", ())
+ScriptModule: type = probe("torch:_C.ScriptModule", "weights packed inside scripted modules are not found", ())
 
 # The profiler.
-EventType: Any = probe("torch._C._profiler:_EventType", "no real step is read from the profiler", None)
+EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)
 
-# CUDA without a card.
+# CUDA without a GPU.
 lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _CARD, lambda: False)
 lift_only_cpu: Callable[[bool], None] = probe("torch:_C._set_only_lift_cpu_tensors", _CARD, lambda _: None)
 fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
 has_kernel: Callable[[str, str], bool] = probe(
-    "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA is not estimated", lambda *_: True
+    "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True
 )
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
-cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "no CUDA in this build", lambda: 0)
+cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "no CUDA is assumed", lambda: 0)
 
 # The history of CUDA's allocator.
 history_enabled: Callable[[], bool] = probe("torch:_C._cuda_isHistoryEnabled", _HISTORY)
 record_history: Callable[..., None] = probe("torch.cuda.memory:_record_memory_history", _HISTORY)
 allocator_snapshot: Callable[..., Any] = probe("torch.cuda.memory:_snapshot", _HISTORY)
 
-_FOREACH = "optimizers are estimated one tensor at a time, where a real step takes lists of them"
+_FOREACH = "optimizers are estimated tensor by tensor, although torch runs their foreach kernels"
 foreach_types: tuple[list[Any], ...] = (
     probe("torch.optim.optimizer:_foreach_supported_types", _FOREACH, []),
     probe("torch.utils._foreach_utils:_foreach_supported_types", _FOREACH, []),
 )
-"""The classes of tensors for which optimizers and gradient clipping take lists of tensors."""
+"""Tensor classes for which optimizers and gradient clipping choose their foreach implementations."""
 
 
 @contextmanager
 def capture_unasked() -> Iterator[None]:
-    """While it holds, no optimizer asks the card whether its stream is being captured."""
+    """Keep optimizers from asking the GPU whether its stream is being captured."""
     kind: Any = torch.optim.Optimizer
     names = [name for name in _CAPTURE_CHECKS if hasattr(kind, name)]
     with replaced({(kind, name): lambda *_, **__: None for name in names}):
@@ -196,12 +196,12 @@ def capture_unasked() -> Iterator[None]:
 
 
 _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-"""The name since torch 2.10, and the one before."""
+"""The method's name since torch 2.10, and before."""
 
 
 @contextmanager
 def attention_without_card(device: torch.device) -> Iterator[None]:
-    """While it holds, attention on a fake CUDA device is one formula where choosing its kernel would ask the card.
+    """Run attention on fake CUDA tensors as one formula where choosing its kernel would query the GPU.
 
     Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend``.
     """
@@ -216,7 +216,7 @@ def attention_without_card(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def autocast_available() -> Iterator[None]:
-    """While it holds, torch's gradient scaler and autocast take CUDA for available."""
+    """Have torch's gradient scaler and autocast treat CUDA as available."""
     from torch.cuda.amp import common
 
     with replaced({(common, "amp_definitely_not_available"): lambda: False}):
@@ -225,7 +225,7 @@ def autocast_available() -> Iterator[None]:
 
 @contextmanager
 def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
-    """Put these in the place of attributes of modules and classes while it holds; one that is missing stays so."""
+    """Temporarily replace attributes of modules and classes; attributes that do not exist are skipped."""
     asked = {place: getattr(*place) for place in answers if hasattr(*place)}
     try:
         for place in asked:
@@ -237,7 +237,7 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Compiled modules run their own code while it holds. Call it where ``torch._dynamo`` is imported."""
+    """Run compiled modules uncompiled. Call it only if ``torch._dynamo`` is imported."""
     stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
     if stance is not None:
         return stance("force_eager")
@@ -251,10 +251,10 @@ def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
 
 @cache
 def import_compiler() -> None:
-    """Import what some meta kernels import when they first run, on releases where that fails. Call it before a pass.
+    """Import ``torch._dynamo`` before a pass on releases where a meta kernel's own import of it fails.
 
-    torch 2.7 to 2.9 run operators while torch._dynamo is imported (``torch/_dynamo/variables/torch_function.py``),
-    which on meta tensors ask for torch._dynamo again.
+    In torch 2.7 to 2.9, importing torch._dynamo runs operators (``torch/_dynamo/variables/torch_function.py``), which
+    on meta tensors import torch._dynamo again.
     """
     if since("2.7") and not since("2.10"):
         import_module("torch._dynamo")

@@ -1,14 +1,13 @@
-"""Fake CUDA without a card: torch's own fake device guard in the place of CUDA's.
+"""Fake CUDA without a GPU: torch's own fake device guard in place of CUDA's.
 
-Composite operators, autocast and indexing ask C++ for a tensor's device, and then for a guard of that device. A build
-without CUDA has none, and the process dies at the question; a CUDA build has one that asks the driver: it fails without
-a card, and with one takes memory of it for a context. torch can put a fake one there (``_ensureCUDADeviceGuardSet``),
-but does so only in the place of a guard that counts no devices: where there is none, a stub that answers 0 to
-everything is put there for that one question. Where any step is missing (another platform) nothing is
-changed and the caller is told so: fakes then have CUDA's dispatch keys only. What a backward asks on a CUDA build is
-the subject of :mod:`cuda_engine`.
+Composite operators, autocast and indexing ask C++ for a tensor's device and then for that device's guard. A CPU build
+has no CUDA guard, and the process aborts. A CUDA build has one that calls the driver: without a GPU it fails, with one
+it allocates a CUDA context. torch can install a fake guard (``_ensureCUDADeviceGuardSet``), but only over a guard that
+counts no devices; where there is none, a stub that answers 0 to every call is registered first. If any step is
+unavailable (another platform), nothing is changed and the caller is told: fake tensors then carry only CUDA's dispatch
+keys. :mod:`cuda_engine` covers what a backward asks of a CUDA build.
 
-A process that has begun to use CUDA has its contexts, and perhaps other threads that need the guard: it is left alone.
+A process that already uses CUDA has contexts, and perhaps threads that need the guard, so its guard is left in place.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from pathlib import Path
 
 import torch
 
+from ..data.capability import Capability
 from . import compat
 
 _CUDA = 1
 _META = 14
-"""Their numbers in ``c10::DeviceType``."""
+"""Device numbers in ``c10::DeviceType``."""
 
 _REGISTER = "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _METHODS = 64
-"""More virtual methods than the interface of a device guard has."""
+"""An upper bound on the virtual methods of a device guard."""
 
 _CAPABILITY = (75, 76)
 """``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
@@ -37,7 +37,7 @@ _CAPABILITY = (75, 76)
 
 @contextmanager
 def cuda_guard() -> Iterator[bool]:
-    """Whether C++ may be told of CUDA devices while it holds; what it installs it takes away again."""
+    """Install a fake CUDA guard and remove it on exit; yield whether C++ may be asked about CUDA devices."""
     if torch.cuda.is_initialized():
         yield True
         return
@@ -55,10 +55,10 @@ def cuda_guard() -> Iterator[bool]:
 
 
 class Slot:
-    """CUDA's place in c10's registry of device guards; ``own`` is the address of the guard that was there."""
+    """CUDA's entry in c10's registry of device guards; ``own`` is the address of the original guard."""
 
     filled: Slot | None = None
-    """The one that torch's fake guard is in at present."""
+    """The entry that currently holds torch's fake guard."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._register = getattr(library, _REGISTER)
@@ -77,7 +77,7 @@ class Slot:
 
     @classmethod
     def find(cls) -> Slot | None:
-        """The slot of this build; None where it is not to be found."""
+        """Return this build's entry, or None if it cannot be found."""
         path = Path(torch.__file__).parent / "lib" / "libc10.so"
         try:
             return cls(ctypes.CDLL(str(path)))
@@ -85,20 +85,20 @@ class Slot:
             return None
 
     def holds(self) -> int | None:
-        """The address of the guard in the slot."""
+        """Return the address of the registered guard."""
         return self._slots[_CUDA]
 
     def put(self, address: int | None) -> None:
-        """Register a guard, or none."""
+        """Register a guard, or clear the entry."""
         self._register(None, _CUDA, address)
 
     def fill(self) -> bool:
-        """Let torch put its fake guard there; False, and the slot as it was, if it did not.
+        """Have torch install its fake guard; on failure return False and leave the entry unchanged.
 
-        An older torch has none: there the guard of meta devices, which does nothing either, takes its place.
+        Older torch has no fake guard; the meta device's guard, which also does nothing, takes its place.
 
-        In a CUDA build without a card it may be there already, for good: torch's own fake mode puts it there. It is
-        then not replaced, as torch gives the memory of one up when it makes another.
+        In a CUDA build without a GPU, torch's own fake mode may already have installed one for good. That one is kept,
+        because torch leaks it when it creates another.
         """
         if compat.set_cuda_guard is None:
             self.put(self._slots[_META])
@@ -112,12 +112,12 @@ class Slot:
         return True
 
     def put_one_that_counts(self) -> None:
-        """Register a guard that counts the cards which are there, as the build's own would."""
+        """Register a guard that counts the GPUs present, as the build's own would."""
         self.put(self.own if self.has_cards else self._stub)
 
 
-def capability_of(index: int) -> tuple[int, int] | None:
-    """The compute capability of a card, asked of the driver, which takes no memory of it; None where there is none.
+def capability_of(index: int) -> Capability | None:
+    """Return a GPU's compute capability from the driver, without allocating on the GPU; None if there is none.
 
     Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
     """

@@ -1,4 +1,4 @@
-"""Tensors that become others for a while and stay the same objects, so that whoever holds one has the other."""
+"""Temporarily turn tensors into others while they remain the same Python objects."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .remaking import remade
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 StandIns = dict[int, weakref.ref[torch.Tensor]]
-"""What stands for tensors that are aside, by the ids of these."""
+"""Replacements of tensors, by the ids of the originals."""
 
 
 class Copies:
-    """Real copies of tensors on a device, each on the copy of its whole storage, so that views share one.
+    """Real copies of tensors on a device; each storage is copied once, so that views keep sharing it.
 
-    Tensors of other devices stay where they are, unless it ``moves`` them.
+    Tensors on other devices stay there, unless ``moves`` is set.
     """
 
     def __init__(self, device: torch.device, moves: bool = False) -> None:
@@ -31,7 +31,7 @@ class Copies:
         self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The copy of a plain tensor."""
+        """Return the copy of a plain tensor."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._copied:
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -41,11 +41,11 @@ class Copies:
         return made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
-        """Whether the storage of a tensor is copied."""
+        """Return whether the tensor's storage has been copied."""
         return tensor.untyped_storage()._cdata in self._copied
 
     def alike(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The copy of any tensor, as a parameter if it is one; only one that stays elsewhere shares nothing."""
+        """Return the copy of any tensor, a parameter for a parameter. Copies on other devices share no storage."""
         to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
         place = self.device if to_here else tensor.device
         copy = self.of(tensor.detach()) if to_here and is_plain(tensor) else tensor.detach().to(place, copy=True)
@@ -54,16 +54,16 @@ class Copies:
         return copy.requires_grad_(tensor.requires_grad)
 
     def settle(self) -> None:
-        """Hold the copies no longer."""
+        """Drop the references to the copies."""
         self._copied.clear()
 
 
 class Exchange:
-    """The tensors that are exchanged, each once: with another one's data, class, gradient and hooks.
+    """Tensors exchanged with others, once each: their data, class, gradient and hooks.
 
-    Nothing is written to a tensor that is exchanged: torch's own object for it, with its values, version, gradient and
-    hooks, is put aside (torch.utils.swap_tensors, which refuses tensors that anybody else holds in C++: here they are
-    back before these run).
+    Nothing is written to an original: torch's C++ object for it, with its values, version, gradient and hooks, is set
+    aside (torch.utils.swap_tensors, which refuses tensors with other C++ references; here the originals are back before
+    such references are used).
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Exchange:
         return id(tensor) in self._pairs
 
     def put(self, tensor: torch.Tensor, make: Make) -> torch.Tensor:
-        """Give a tensor what ``make`` makes of it; where that cannot be, return what was made, else the tensor."""
+        """Turn a tensor into ``make(tensor)`` and return it; where that is impossible, return the new tensor."""
         if tensor in self:
             return tensor
         other = remade(tensor, lambda part: part if part in self else make(part))
@@ -92,9 +92,9 @@ class Exchange:
     def give_gradients(
         self, make: Make | None = None, alone: Container[int] = (), given: StandIns | None = None
     ) -> None:
-        """Give the tensors that have gradients these, as far as they are exchanged as well.
+        """Give exchanged tensors the gradients of their originals, as far as those are exchanged too.
 
-        Those that stand ``alone``, by their ids, are what ``make`` makes of them, as the dict of ``given`` ones tells.
+        A gradient whose id is in ``alone`` is replaced by ``make(gradient)``, which is also entered in ``given``.
         """
         put_aside = {id(other): tensor for tensor, other, _, _ in self._pairs.values()}
         for tensor, other, _, _ in self._pairs.values():
@@ -108,7 +108,7 @@ class Exchange:
                 given[id(grad)] = weakref.ref(made)
 
     def give_hooks(self) -> None:
-        """Give the tensors their own hooks."""
+        """Register the originals' hooks on the exchanged tensors."""
         for tensor, _, hooks, late in self._pairs.values():
             for hook in (hooks or {}).values():
                 tensor.register_hook(hook)
@@ -116,7 +116,7 @@ class Exchange:
                 tensor.register_post_accumulate_grad_hook(hook)
 
     def undo(self) -> None:
-        """Give every tensor back what it had."""
+        """Restore every tensor."""
         while self._pairs:
             _, (tensor, other, hooks, late) = self._pairs.popitem()
             _take_hooks(tensor)
@@ -126,7 +126,7 @@ class Exchange:
 
 @contextmanager
 def exchanging() -> Iterator[Exchange]:
-    """Exchange tensors as long as it holds."""
+    """Yield an :class:`Exchange` and undo it on exit."""
     exchange = Exchange()
     try:
         yield exchange
@@ -135,7 +135,7 @@ def exchanging() -> Iterator[Exchange]:
 
 
 def _take_hooks(tensor: Any) -> None:
-    """Leave a tensor without hooks: its object in Python has kept those of what it was."""
+    """Remove a tensor's hooks: its Python object still has those of the original."""
     tensor._backward_hooks = None
     tensor._post_accumulate_grad_hooks = None
 
@@ -147,16 +147,16 @@ def _give_back_hooks(tensor: Any, hooks: Any, late: Any) -> None:
         tensor._post_accumulate_grad_hooks = late
 
 
-def _swap(one: Any, other: Any) -> None:
-    """Swap what two tensors are; raises RuntimeError where somebody has a weak reference to one in C++.
+def _swap(tensor: Any, other: Any) -> None:
+    """Swap two tensors; raises RuntimeError if C++ holds a weak reference to either.
 
-    Autocast's cache has some to parameters, and so may garbage have that is not collected yet.
+    Autocast's cache and uncollected garbage may hold such references, so both are cleared before a second attempt.
     """
     try:
-        compat.swap_tensors(one, other)
+        compat.swap_tensors(tensor, other)
     except RuntimeError:
         torch.clear_autocast_cache()
         gc.collect()
-        compat.swap_tensors(one, other)
-    one.__class__, other.__class__ = other.__class__, one.__class__
-    one.__dict__, other.__dict__ = vars(other), vars(one)
+        compat.swap_tensors(tensor, other)
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = vars(other), vars(tensor)

@@ -1,7 +1,6 @@
-"""Fake tensors: a shape, a dtype and a device, on meta storage.
+"""Fake tensors: shape, dtype and device on meta storage.
 
-A lean relative of torch's own fake tensors that imports nothing of the compiler stack. The private torch APIs that
-a fake pass needs are in this file and in ``cuda_guard.py``; ``tests/test_fakes.py`` tests them.
+A leaner version of torch's FakeTensor that does not import the compiler stack. ``tests/live/test_fakes.py`` tests it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..data.capability import AMPERE, Capability
 from . import compat
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
@@ -25,9 +25,9 @@ PRIM_DEVICE = torch.ops.prim.device.default
 
 
 class DataDependentError(RuntimeError):
-    """A value was asked of a tensor that has none: only a real pass can tell.
+    """A fake tensor was asked for a value, which only a real pass can provide.
 
-    ``count`` tells how many there have been: a forward may catch one, and what it does then is no answer.
+    ``count`` counts these errors: a forward may catch one, and its result is then not trusted.
     """
 
     count = 0
@@ -38,11 +38,11 @@ class DataDependentError(RuntimeError):
 
 
 class UnfakeableError(RuntimeError):
-    """A tensor of a layout or class that meta storage cannot stand for."""
+    """A tensor whose layout or class meta storage cannot represent."""
 
 
 class _Here(threading.local):
-    """What this thread does at present."""
+    """State of the current thread."""
 
     in_kernel = False
     in_item = False
@@ -53,38 +53,43 @@ _here = _Here()
 
 
 class Fake(torch.Tensor):
-    """A tensor with no bytes that gives the device it stands for, and meta while a kernel runs on it."""
+    """A tensor without bytes that reports the device it stands for, and meta inside kernels."""
 
     fake_device: torch.device
     known: torch.Tensor | None = None
-    """What the tensor would hold, on the CPU, where a pass knows it."""
+    """The tensor's values, on the CPU, if the pass knows them."""
     at_one: bool | None = None
-    """Of booleans: what they are where each value that nobody knows is 1."""
+    """For booleans: the value when every unknown value is 1."""
 
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
-        """A parameter with the data of another tensor, as the class of any parameter makes it."""
+        """Build a parameter from another tensor's data, as parameter classes do."""
         return dress(torch.nn.Parameter(data, requires_grad), cls, attributes)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
+        """The device that the tensor stands for; meta inside kernels."""
         return META if _here.in_kernel else self.fake_device
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
+        """Whether a kernel is running on the tensor."""
         return _here.in_kernel
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
+        """Whether the tensor stands for one on CUDA; False inside kernels."""
         return not _here.in_kernel and self.fake_device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
+        """Whether the tensor stands for one on the CPU; False inside kernels."""
         return not _here.in_kernel and self.fake_device.type == "cpu"
 
     def item(self) -> Any:
+        """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""
         _here.in_item, _here.refusal = True, None
         try:
             value = super().item()
@@ -93,17 +98,19 @@ class Fake(torch.Tensor):
         return value if _here.refusal is None else UndecidedFloat(value, _here.refusal)
 
     def tolist(self) -> Any:
+        """Return nested lists of :meth:`item` values."""
         return [row.tolist() for row in self.unbind()] if self.dim() else self.item()
 
     def __format__(self, spec: str) -> str:
         return object.__format__(self, spec) if self.dim() else format(self.item(), spec)
 
     def as_subclass(self, cls: Any) -> Any:
-        """The same as another class of tensors, still a fake; torch's own would make a tensor of that class alone."""
+        """Return the tensor as another tensor class, still a fake; torch's own method would lose the fake's class."""
         return dress(torch.ops.aten.alias.default(self), cls, {})
 
     def numpy(self, *, force: bool = False) -> Any:
-        raise DataDependentError("numpy() needs the values of a fake tensor")
+        """Raise :class:`DataDependentError`."""
+        raise DataDependentError("numpy() needs the values of a fake tensor, which has none")
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
@@ -118,14 +125,14 @@ class Fake(torch.Tensor):
 
 
 def defer_refusal(refusal: Callable[[], None]) -> bool:
-    """Whether a number that is asked for may be any, until something is decided by it: ``refusal`` is called then."""
+    """Return whether a number may be a placeholder for now; ``refusal`` is called once a decision depends on it."""
     if _here.in_item:
         _here.refusal = refusal
     return _here.in_item
 
 
 class UndecidedFloat(float):
-    """The value of a fake that is printed or logged as a rule; where something is decided by it, it refuses."""
+    """A placeholder for a fake tensor's value: it can be printed or logged, and refuses when a decision needs it."""
 
     def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
         made = super().__new__(cls, value)
@@ -159,7 +166,7 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"
 
 
 class in_kernel:
-    """While it holds, C++ and Python see fakes as the meta tensors they are."""
+    """Inside this context, C++ and Python see fake tensors as the meta tensors they are."""
 
     __slots__ = ("guards", "meta", "outer")
 
@@ -178,38 +185,38 @@ class in_kernel:
 
 
 def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
-    """A plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
+    """Wrap a plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
 
-    C++ asks a fake for its device, so that composite operators choose as they would for real; but of a CUDA fake it
-    sees only the dispatch keys where it would then miss a guard for the device (see :mod:`cuda_guard`).
+    C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
+    only the dispatch keys if no device guard is available (see :mod:`cuda_guard`).
     """
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
-    told = Fake.cuda_is_guarded or device.type != "cuda"
+    reports_device = Fake.cuda_is_guarded or device.type != "cuda"
     fake: Fake = torch.Tensor._make_subclass(
-        Fake, meta, requires_grad, dispatch_device=told, device_for_backend_keys=device
+        Fake, meta, requires_grad, dispatch_device=reports_device, device_for_backend_keys=device
     )
     fake.fake_device = device
     return fake
 
 
 CLASSES: set[type] = {*compat.PLAIN, Fake}
-"""The classes of tensors that are nothing more."""
+"""Tensor classes without behaviour of their own."""
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether meta storage can stand for the tensor: strided, not quantized, of no class that dispatches operators."""
+    """Whether meta storage can represent the tensor: strided, not quantized, and without ``__torch_dispatch__``."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
     return type(tensor) in CLASSES or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 OF_FAKES = ("fake_device", "known", "_is_param")
-"""The attributes that a fake has of its own."""
+"""Attributes that belong to the fake itself."""
 
 
 def dress(tensor: torch.Tensor, kind: type, attributes: Mapping[str, Any]) -> torch.Tensor:
-    """Give a tensor a class that is none of torch's own, and attributes. A fake stays one: its class is of both."""
+    """Give a tensor a user's class and attributes; a fake gets a class derived from both."""
     if kind not in CLASSES:
         tensor.__class__ = _fake_class(kind) if isinstance(tensor, Fake) else kind
     vars(tensor).update({name: value for name, value in attributes.items() if name not in OF_FAKES})
@@ -217,14 +224,14 @@ def dress(tensor: torch.Tensor, kind: type, attributes: Mapping[str, Any]) -> to
 
 
 def _fake_class(kind: type) -> type[Fake]:
-    """A class of fakes that are also of a class of tensors, with its attributes, methods and ``__torch_function__``."""
+    """Return a subclass of both Fake and ``kind``, with the latter's attributes, methods and ``__torch_function__``."""
     if issubclass(kind, Fake):
         return kind
     if kind not in _FAKE_CLASSES:
         function = next(vars(base)["__torch_function__"] for base in kind.__mro__ if "__torch_function__" in vars(base))
         meta: Any = type(kind)
         made = meta(kind.__name__, (Fake, kind), {"__module__": kind.__module__})
-        made.__torch_function__ = function  # torch turns that of a new class off where it is the one of any tensor.
+        made.__torch_function__ = function  # torch disables it on new classes that inherit the default.
         _FAKE_CLASSES[kind] = made
     return _FAKE_CLASSES[kind]
 
@@ -233,17 +240,17 @@ _FAKE_CLASSES: WeakKeyDictionary[type, type[Fake]] = WeakKeyDictionary()
 
 
 def check_fakeable(tensor: torch.Tensor) -> None:
-    """Raise :class:`UnfakeableError` for a tensor that has no fake.
+    """Raise :class:`UnfakeableError` for a tensor that cannot be represented by a fake.
 
-    A flat parameter of FSDP has none: its module moves the data about by itself.
+    FSDP1's flat parameters cannot: their module moves the data itself.
     """
     kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
     if not (is_plain(tensor) or isinstance(tensor, Fake)) or kind == "FlatParameter":
-        raise UnfakeableError(f"a {tensor.layout} tensor of class {kind} has no fake")
+        raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {kind}")
 
 
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
-    """A fake with the shape, strides, dtype and ``requires_grad`` of a tensor; raises :class:`UnfakeableError`."""
+    """Return a fake with a tensor's shape, strides, dtype and ``requires_grad``; raises :class:`UnfakeableError`."""
     check_fakeable(tensor)
     guard = compat.no_dispatch()
     meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
@@ -255,37 +262,36 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
 
 
 def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Fake:
-    """A contiguous fake."""
+    """Return a contiguous fake."""
     with in_kernel():
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
 
 
 @contextmanager
 def quiet_refusals() -> Iterator[None]:
-    """While it holds, a thread that ends because a fake has no values prints nothing: a real pass is to follow."""
-    told = threading.excepthook
+    """Silence threads that end because a fake has no values: a real pass follows."""
+    original = threading.excepthook
 
     def tell(ended: threading.ExceptHookArgs) -> None:
         if not isinstance(ended.exc_value, DataDependentError):
-            told(ended)
+            original(ended)
 
     threading.excepthook = tell
     try:
         yield
     finally:
-        threading.excepthook = told
+        threading.excepthook = original
 
 
 @contextmanager
-def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) -> Iterator[Any]:
-    """While it holds, ``torch.cuda`` need not be there for fakes on it; gives the mode key that a pass must then take.
+def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> Iterator[Any]:
+    """Make ``torch.cuda`` usable for fakes without a GPU; yield the mode key that the pass must hold, or None.
 
-    Where it is there it is not begun to be used, as that alone takes memory of a card. torch initialises CUDA when a
-    tensor is asked for on it, unless a mode holds the key of its own fake mode; and ``torch.autocast("cuda")`` turns
-    itself off where there is none. ``torch.tensor(..., device="cuda")`` makes its tensor on the CPU and lets the mode
-    see how it is moved, so that no card is ever asked for memory. Models that ask for the ``capability`` of the card
-    are told that of the one which is meant; below 8.0 it emulates bfloat16, which torch counts as support
-    (``torch.cuda.is_bf16_supported``).
+    Existing GPUs are not touched, because even initialising CUDA allocates on one. torch initialises CUDA when a tensor
+    is created on it, unless a mode holds the key of torch's own fake mode; ``torch.autocast("cuda")`` disables itself
+    without CUDA. ``torch.tensor(..., device="cuda")`` creates its tensor on the CPU and shows the mode the copy, so no
+    GPU memory is allocated. Models that query the compute capability get ``capability``; below 8.0 torch counts
+    emulated bfloat16 as supported (``torch.cuda.is_bf16_supported``).
     """
     if device.type != "cuda":
         yield None
@@ -321,7 +327,7 @@ def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) 
 
 @contextmanager
 def _wrappers_asked() -> Iterator[None]:
-    """While it holds, a pass answers for the device of each wrapper that is made, as for that of a fake."""
+    """Have each new wrapper tensor report its device through the pass, as fakes do."""
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass
 
@@ -336,12 +342,12 @@ def _wrappers_asked() -> Iterator[None]:
 
 
 _ONE_KERNEL_ON_CUDA = ("silu_backward", "mish_backward", *(("_fused_rms_norm",) if since("2.9") else ()))
-"""Operators with a kernel in a CUDA build and a formula of other operators elsewhere (native_functions.yaml)."""
+"""Operators with a kernel of their own in CUDA builds and decomposed elsewhere (native_functions.yaml)."""
 
 
 @contextmanager
 def _cuda_kernels() -> Iterator[None]:
-    """While it holds, these operators reach a pass as one also where the build has no kernel for CUDA."""
+    """Let these operators reach a pass undecomposed on builds without CUDA kernels for them."""
     if torch.backends.cuda.is_built():
         yield
         return
@@ -352,7 +358,7 @@ def _cuda_kernels() -> Iterator[None]:
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise DataDependentError("there is no CUDA in this build: its kernels run on fakes only, in a pass")
+    raise DataDependentError("this build of torch has no CUDA: its kernels run on fake tensors only")
 
 
 def _always(answer: Any) -> Callable[..., Any]:
@@ -361,9 +367,9 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 @contextmanager
 def taken_for_tensors() -> Iterator[None]:
-    """While it holds, optimizers and gradient clipping take fakes for tensors: they choose foreach by exact type.
+    """Have optimizers and gradient clipping treat fakes as tensors: they choose foreach by exact type.
 
-    Adam asks the card here, whatever device it is for, whether its stream is being captured: that is not asked.
+    Adam queries the GPU for stream capture, whatever device it runs on; that query is skipped.
     """
     for types in compat.foreach_types:
         types.append(Fake)

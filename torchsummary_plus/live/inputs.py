@@ -1,4 +1,4 @@
-"""The user's sizes, tensors and dicts -> example arguments, for any batch, fake or real."""
+"""User input (sizes, tensors, dicts) -> example arguments for any batch, fake or real."""
 
 from __future__ import annotations
 
@@ -16,24 +16,33 @@ from . import compat
 from .structures import all_tensors, first_tensor, replace_tensors
 
 MASK = 1 << 21
-"""Elements up to which a whole-number tensor keeps its values in a fake pass, so that they can steer the forward."""
+"""Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
 
 SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
 
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype."""
+    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype.
+
+    ``batch_dim`` is where the batch axis goes.
+    """
 
     size: tuple[int, ...]
     dtype: torch.dtype | None
+    batch_dim: int = 0
+
+    def shape(self, batch: int) -> tuple[int, ...]:
+        """The shape with the batch axis in its place."""
+        return (*self.size[: self.batch_dim], batch, *self.size[self.batch_dim :])
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """What to call the model with. ``batch_size`` is None while the batch is open, and fixed with ``data``.
+    """What to call the model with. ``batch_size`` is None for an open batch, and fixed for the user's own data.
 
-    ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors.
+    ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors; keyword arguments of
+    the forward may stand beside sizes.
     """
 
     args: tuple[Any, ...]
@@ -42,20 +51,20 @@ class Example:
     is_data: bool
 
     def sized(self) -> list[Sized]:
-        """The inputs known by size only, in order."""
+        """Return the inputs given by size only, in order."""
         found: list[Sized] = []
         for value in (*self.args, *self.kwargs.values()):
             _map_sized(value, found.append)
         return found
 
     def nbytes(self, default: torch.dtype) -> int:
-        """The bytes of its tensors, with a batch of at least 1; those sized without a dtype are of ``default``."""
+        """Return the bytes of the inputs, for a batch of at least 1; sizes without a dtype use ``default``."""
         batch, held = self.batch_size or 1, all_tensors((self.args, self.kwargs))
         sized = (prod(one.size) * batch * (one.dtype or default).itemsize for one in self.sized())
         return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
-        """The same with the dtype of the sized input number ``index`` (in order) set."""
+        """Return a copy with the dtype of the sized input number ``index`` set."""
         count = iter(range(10**9))
 
         def change(sized: Sized) -> Sized:
@@ -68,9 +77,18 @@ class Example:
 def make_example(
     input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
 ) -> Example | None:
-    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`."""
+    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`.
+
+    ``input_data`` may be an example that was made before; one of sizes takes the batch size.
+    """
     if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
-        raise InputError(f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1")
+        tensors = "; tensors are passed as input_data=" if all_tensors(batch_size) else ""
+        raise InputError(
+            f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1{tensors}"
+        )
+    if isinstance(input_data, Example):
+        sized = None if batch_size == -1 else int(batch_size)
+        return input_data if input_data.is_data else dataclasses.replace(input_data, batch_size=sized)
     if input_data is not None:
         if input_size is not None:
             raise InputError("input_size and input_data were both given; accepted: one of them")
@@ -79,7 +97,7 @@ def make_example(
     if input_size is None:
         if dtypes is not None:
             raise InputError(
-                "dtypes were given without input_size; accepted with input_data: tensors of the dtype meant"
+                "dtypes was given without input_size; accepted with input_data: tensors of the right dtype"
             )
         return None
     batch = None if batch_size == -1 else int(batch_size)
@@ -92,8 +110,42 @@ def make_example(
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
 
 
+def with_arguments(example: Example | None, arguments: Mapping[str, Any]) -> Example | None:
+    """The same with further keyword arguments of the forward. Raises :class:`InputError` for one that is there."""
+    if not arguments:
+        return example
+    if example is None:
+        return Example((), dict(arguments), _batch_of(list(arguments.values())), True)
+    for name in arguments:
+        if name in example.kwargs:
+            raise InputError(f"{name} was given twice; accepted: in the input, or as a keyword argument")
+    return dataclasses.replace(example, kwargs={**example.kwargs, **arguments})
+
+
+def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
+    """The same with its batch axis elsewhere; tensors get one there, of length 1. Raises :class:`InputError`."""
+    if batch_dim is None or example is None:
+        return example
+    ranks = [len(one.size) for one in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
+    if not _is_whole(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
+        raise InputError(
+            f"batch_dim is {describe(batch_dim)}; accepted: the place of the batch axis, from 0 (the default) to the "
+            f"{min(ranks, default=0)} axes of the smallest input"
+        )
+
+    def change(value: Any) -> Any:
+        if example.is_data:
+            return replace_tensors(value, lambda tensor: tensor.unsqueeze(batch_dim))
+        return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
+
+    args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
+    return dataclasses.replace(
+        example, args=args, kwargs=kwargs, batch_size=1 if example.is_data else example.batch_size
+    )
+
+
 def _batch_of(values: Sequence[Any]) -> int:
-    """The first axis of the first tensor; or the number of pictures in a list of them, which have no batch axis."""
+    """Return the first axis of the first tensor, or the length of a list of images, which have no batch axis."""
     for value in values:
         first = first_tensor(value)
         if first is not None:
@@ -102,12 +154,12 @@ def _batch_of(values: Sequence[Any]) -> int:
 
 
 def _is_picture(value: Any) -> bool:
-    """Whether it is a tensor of (channels, height, width), with as many channels as pictures have."""
+    """Whether the value is a (channels, height, width) tensor with an image's number of channels."""
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
 
 
 def as_sized(value: Any) -> Sized | None:
-    """A size without the batch axis; None for a value of another kind."""
+    """Return a size without the batch axis; None for any other value."""
     return _one_sized(value, None) if _is_size(value) else None
 
 
@@ -118,7 +170,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether it is an integer, Python's or numpy's."""
+    """Whether the value is an integer, Python's or numpy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -144,14 +196,12 @@ def _dtypes(dtypes: Any, count: int) -> list[torch.dtype | None]:
     if not isinstance(dtypes, (list, tuple)):
         return [as_dtype(dtypes)] * count
     if len(dtypes) != count:
-        raise InputError(
-            f"{len(dtypes)} dtypes for {count} inputs; accepted: one for each input, or a single one for all"
-        )
+        raise InputError(f"{len(dtypes)} dtypes for {count} inputs; accepted: one per input, or one for all of them")
     return [as_dtype(dtype) for dtype in dtypes]
 
 
 def as_dtype(value: Any) -> torch.dtype:
-    """A torch dtype from itself, from a tensor type such as ``torch.LongTensor``, or from its name.
+    """Return a torch dtype, given as itself, as a tensor type such as ``torch.LongTensor``, or by name.
 
     >>> as_dtype(torch.LongTensor), as_dtype("bfloat16")
     (torch.int64, torch.bfloat16)
@@ -165,7 +215,7 @@ def as_dtype(value: Any) -> torch.dtype:
 
 
 def as_device(value: Any) -> torch.device | None:
-    """A device from a name of any index, a ``torch.device``, or None for the model's own."""
+    """Return a device given as ``torch.device`` or by name; None for the model's own. Raises :class:`InputError`."""
     if value is None or isinstance(value, torch.device):
         return value
     try:
@@ -175,7 +225,7 @@ def as_device(value: Any) -> torch.device | None:
 
 
 def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """User data as positional and keyword arguments."""
+    """Split the user's data into positional and keyword arguments."""
     if isinstance(data, Mapping):
         return (), {str(name): value for name, value in data.items()}
     if type(data) is tuple and len(data) == 2 and isinstance(data[0], (tuple, list)) and isinstance(data[1], dict):
@@ -186,10 +236,10 @@ def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def with_batch(example: Example, batch: int) -> Example:
-    """The same example with another batch.
+    """Return the example at another batch size.
 
-    Of the user's own data the tensors whose first axis is the batch grow: integers and booleans by repetition, those
-    whose values no fake pass reads (the others, and those of more than ``MASK`` elements) on the meta device.
+    In the user's data, tensors whose first axis is the batch grow: integers and booleans by repetition, tensors whose
+    values no fake pass reads (all others, and those over ``MASK`` elements) on the meta device.
     """
     before = example.batch_size
     if not example.is_data or before is None or batch == before:
@@ -204,7 +254,7 @@ def with_batch(example: Example, batch: int) -> Example:
 
 
 def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
-    """A tensor for another batch, if its first axis is that of the one ``before``; else as it is."""
+    """Return the tensor at another batch size if its first axis is ``before``, else unchanged."""
     if batch == before or not tensor.dim() or tensor.shape[0] != before:
         return tensor
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
@@ -222,17 +272,22 @@ def realise(
     make: Callable[[Sequence[int], torch.dtype], torch.Tensor],
     convert: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
-    """Arguments for one pass: sizes by ``make``, the user's tensors by ``convert``; and the made ones in order."""
+    """Return one pass's arguments and the inputs made for it: sizes by ``make``, the user's tensors by ``convert``."""
     made: list[torch.Tensor] = []
 
     def fill(sized: Sized) -> torch.Tensor:
-        made.append(make((batch, *sized.size), sized.dtype or default))
+        made.append(make(sized.shape(batch), sized.dtype or default))
         return made[-1]
 
     def one(value: Any) -> Any:
-        return replace_tensors(value, convert) if example.is_data else _map_sized(value, fill)
+        return _map_sized(value, fill) if _is_sized(value) else replace_tensors(value, convert)
 
     return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, made
+
+
+def _is_sized(value: Any) -> bool:
+    """Whether it is a size, or a list of such."""
+    return isinstance(value, Sized) or (type(value) is list and bool(value) and all(map(_is_sized, value)))
 
 
 def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
@@ -244,7 +299,7 @@ def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
 
 
 def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor to run for real: uniform in [0, 1) where the dtype has such values, else zeros. Moves no global RNG."""
+    """Return a real input: uniform in [0, 1) for floating-point dtypes, else zeros. No global RNG is advanced."""
     if device.type == "meta":
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     if dtype.is_floating_point or dtype.is_complex:

@@ -1,4 +1,4 @@
-"""nn.Module -> LayerSpec: how a layer was made, as plain values."""
+"""nn.Module -> LayerSpec: a layer's settings as plain values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ UNDECLARED = {
     "MultiheadAttention": ("embed_dim", "num_heads", "kdim", "vdim", "add_zero_attn"),
     "RNNCellBase": ("num_chunks",),
 }
-"""What a class of ``torch.nn`` holds constant and does not declare so."""
+"""Constants of ``torch.nn`` classes that are missing from their ``__constants__``."""
 
 PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerSpec | None:
-    """How a module was made; None where torch knows nothing of it and it has no parameters."""
+    """Return a module's settings and parameters; None for a class unknown to torch without parameters."""
     kind = type(module)
     if kind not in _KNOWN:
         _KNOWN[kind] = _declared(kind)
@@ -34,22 +34,22 @@ def layer_spec(module: nn.Module, parameters: Sequence[ParameterSpec]) -> LayerS
 
 
 _KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
-"""Classes that were met, as long as they live."""
+"""Cache by class, for as long as the class lives."""
 
 
 def _declared(kind: type) -> tuple[str, tuple[str, ...]]:
-    """The nearest class that ``torch.nn`` exports, and the names of what it holds constant."""
-    bases = [one for one in kind.__mro__ if one.__module__.startswith("torch.nn.") and one is not nn.Module]
-    exported = [one.__name__ for one in bases if getattr(nn, one.__name__, None) is one]
+    """Return the nearest class exported by ``torch.nn`` and the names of its constants."""
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("torch.nn.") and base is not nn.Module]
+    exported = [base.__name__ for base in bases if getattr(nn, base.__name__, None) is base]
     if not exported:
         return "", ()
-    declared = [name for one in bases for name in vars(one).get("__constants__", ())]
-    more = [name for one in bases for name in UNDECLARED.get(one.__name__, ())]
+    declared = [name for base in bases for name in vars(base).get("__constants__", ())]
+    more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
     return exported[0], tuple(dict.fromkeys(declared + more))
 
 
 def _plain(module: nn.Module, name: str) -> tuple[bool, Setting]:
-    """Whether a module has a plain value by a name, and that value."""
+    """Return whether an attribute is a plain value, and the value."""
     value: Any = getattr(module, name, ...)
     kind = type(value)
     if kind in PLAIN or (kind is float and isfinite(value)):

@@ -1,4 +1,4 @@
-"""nn.Module -> ModuleSpecs: the tree as it stands, every parameter and buffer known by tensor and by storage."""
+"""nn.Module -> ModuleSpecs: the module tree, with parameters and buffers identified by tensor and by storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class ModuleTree:
     """The distinct modules of a model, each at the first path that leads to it, with their specs.
 
-    ``unregistered`` is the index from which modules follow that only a plain list, tuple or dict holds.
+    From index ``unregistered`` on, modules are held only by plain lists, tuples or dicts.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,11 +40,11 @@ class ModuleTree:
         self._find_unregistered()
 
     def size(self) -> int:
-        """How many children the modules have registered at present."""
+        """Return the number of children currently registered."""
         return sum(len(module._modules) for module in self.modules)
 
     def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
-        """Pre-order over registered children, without recursion: models nest deeper than Python likes."""
+        """Visit registered children in pre-order, without recursion: models may exceed Python's recursion limit."""
         stack: list[tuple[nn.Module, int | None, str]] = [(model, parent, name)]
         while stack:
             module, above, called = stack.pop()
@@ -68,11 +68,11 @@ class ModuleTree:
         return index
 
     def join(self, parent: int | None, name: str) -> str:
-        """The path of a child called ``name`` in module ``parent``."""
+        """Return the path of the child called ``name`` in module ``parent``."""
         return name if parent is None or not self.paths[parent] else f"{self.paths[parent]}.{name}"
 
     def _find_unregistered(self) -> None:
-        """Modules in plain lists, tuples and dicts: nn.Module does not see them, a forward may call them."""
+        """Find modules in plain lists, tuples and dicts: they are not registered, but a forward may call them."""
         position = 0
         while position < len(self.modules):
             for attribute, value in list(vars(self.modules[position]).items()):
@@ -83,22 +83,22 @@ class ModuleTree:
             position += 1
 
     def tensors(self) -> list[torch.Tensor]:
-        """Every parameter and then every buffer of the registered modules, as often as they are held."""
+        """Return all parameters, then all buffers, of the registered modules; shared ones repeat."""
         held = self.modules[: self.unregistered]
         parameters = [p for module in held for p in module._parameters.values() if p is not None]
         return parameters + [b for module in held for b in module._buffers.values() if b is not None]
 
     def device(self) -> torch.device:
-        """Where the model runs: with its first parameter or buffer, else on the CPU; one on ``meta`` as on the CPU."""
+        """Return the device of the first parameter or buffer; the CPU if there is none or it is on ``meta``."""
         device = execution_device(self.modules) or next((tensor.device for tensor in self.tensors()), CPU)
         return CPU if device.type == "meta" else device
 
     def dtype(self) -> torch.dtype:
-        """The dtype the model computes in: that of its first parameter in such a type, else torch's default."""
+        """Return the dtype of the first floating-point or complex parameter, else torch's default."""
         return next((t.dtype for t in self.tensors() if t.dtype in _COMPUTING), torch.get_default_dtype())
 
     def specs(self) -> tuple[ModuleSpec, ...]:
-        """One record per module, in the order of ``modules``."""
+        """Return one record per module, in the order of ``modules``."""
         keys = _Keys()
         return tuple(self._spec(index, module, keys) for index, module in enumerate(self.modules))
 
@@ -114,7 +114,7 @@ class ModuleTree:
         )  # fmt: skip
 
     def path_from(self, caller: int | None, module: int) -> str:
-        """The path by which ``caller`` reaches a module: its own path, or that of an alias below the caller."""
+        """Return the path by which ``caller`` reaches a module: the module's own, or an alias below the caller."""
         if caller is None or module not in self.aliases:
             return self.paths[module]
         prefix = self.paths[caller] + "." if self.paths[caller] else ""
@@ -138,7 +138,7 @@ def _modules_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn
 
 
 class _Keys:
-    """Numbers tensors and storages in the order they are met."""
+    """Numbers tensors and storages in order of appearance."""
 
     def __init__(self) -> None:
         self.met: list[torch.Tensor] = []
@@ -157,7 +157,7 @@ class _Keys:
         )
 
     def _storage(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """The number and the bytes of the storage that a tensor lies in; of one that has none, of its elements."""
+        """Return the number and bytes of the tensor's storage; without a storage, the bytes of its elements."""
         self.met.append(tensor)
         if tensor.layout is torch.strided and not tensor.is_nested:
             storage = tensor.untyped_storage()
@@ -168,7 +168,7 @@ class _Keys:
 
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights and biases that a quantized module keeps packed, out of reach of ``parameters()``."""
+    """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
     for name, value in vars(module).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
             for position, tensor in enumerate(_unpacked(value)):
@@ -187,8 +187,15 @@ def _unpacked(state: Any) -> Iterator[torch.Tensor]:
 
 
 def class_name(module: nn.Module) -> str:
-    """The class as the source calls it, also for a scripted module."""
-    return str(module.original_name) if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
+    """The name that a module gives itself (``_get_name``), by default its class; of a scripted one the source's."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.original_name)
+    if type(module)._get_name is nn.Module._get_name:
+        return type(module).__name__
+    try:
+        return str(module._get_name())
+    except Exception:  # What a user's class raises must not hide its row.
+        return type(module).__name__
 
 
 def _whole_number(value: Any) -> int | None:

@@ -1,7 +1,7 @@
-"""Weights that a module has no more than the shapes of, and gets for the time of its forward: accelerate's hooks.
+"""Offloaded weights, which a module has only during its forward: accelerate's hooks.
 
-``cpu_offload``, ``disk_offload`` and ``dispatch_model`` leave parameters on meta. An ``AlignDevicesHook`` looks them up
-in its ``weights_map`` before a forward, and puts meta ones back after it (accelerate/hooks.py).
+``cpu_offload``, ``disk_offload`` and ``dispatch_model`` leave parameters on meta. An ``AlignDevicesHook`` loads them
+from its ``weights_map`` before a forward and puts meta tensors back afterwards (accelerate/hooks.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 def offloading(module: nn.Module) -> Any:
-    """The hook that moves a module's weights in and out; None where it has them."""
+    """Return the hook that offloads a module's weights; None if there is none."""
     waiting = [vars(module).get("_hf_hook")]
     while waiting:
         hook = waiting.pop()
@@ -29,7 +29,7 @@ def offloading(module: nn.Module) -> Any:
 
 
 def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
-    """Where the first module whose weights come and go runs; None where there is none."""
+    """Return where the first offloaded module runs; None if no module is offloaded."""
     for module in modules:
         hook = offloading(module)
         device = None if hook is None else getattr(hook, "execution_device", None)
@@ -39,14 +39,14 @@ def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
 
 
 def is_complete(modules: Sequence[nn.Module]) -> bool:
-    """Whether every parameter and buffer is there, if only while a forward runs."""
+    """Whether every parameter and buffer has values, at least during a forward."""
     fetched = {id(tensor) for module in modules for tensor in absent(module)}
     held = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     return all(tensor.device.type != "meta" or id(tensor) in fetched for tensor in held)
 
 
 def absent(module: nn.Module) -> list[Tensor]:
-    """The parameters and buffers on meta of which a module's hook knows the weights."""
+    """Return the meta parameters and buffers whose weights the module's hook can load."""
     held = _held(module) if offloading(module) is not None else {}
     return [tensor for tensor in held.values() if tensor.device.type == "meta"]
 
@@ -56,10 +56,10 @@ def _held(module: nn.Module) -> dict[str, Tensor]:
 
 
 class Away(NamedTuple):
-    """How a pass treats weights that come and go.
+    """How a pass treats offloaded weights.
 
-    ``weight`` gives what stands for one in memory, ``missing`` for what a module has in its place. With a ``device``
-    modules run there, and what is on disk is made in memory without being read.
+    ``weight`` returns the replacement of a weight in memory, ``missing`` that of the module's meta tensor. With a
+    ``device``, modules run there, and weights on disk are allocated without being read.
     """
 
     weight: Change
@@ -71,10 +71,11 @@ AS_THEY_ARE = Away(lambda tensor: tensor, lambda tensor: tensor, None)
 
 
 def away_as_fakes(device: torch.device) -> Away:
-    """Fakes on the CPU for weights in memory, of tied ones one, and on meta for what is missing."""
+    """Return fakes: on the CPU for weights in memory, one per tied group, and on meta for the modules' tensors."""
     fakes: dict[Any, Tensor] = {}
 
     def weight(tensor: Tensor) -> Tensor:
+        """Return the fake of a weight in memory."""
         place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         if place not in fakes:
             fakes[place] = fake_like(tensor, CPU)
@@ -84,7 +85,7 @@ def away_as_fakes(device: torch.device) -> Away:
 
 
 class Offloaded(Mapping[str, Tensor]):
-    """A map of weights in which others stand for those in memory; those on disk are loaded by ``load``, or for real."""
+    """A weights map with replacements for the weights in memory; ``load`` provides those on disk."""
 
     def __init__(self, weights: Mapping[str, Tensor], held: dict[str, Tensor], load: Callable[[str], Tensor]) -> None:
         self.weights = weights
@@ -102,7 +103,7 @@ class Offloaded(Mapping[str, Tensor]):
 
 
 def swap_offloaded(module: nn.Module, away: Away) -> None:
-    """Have a module's hook find what stands for its weights; call it inside :func:`swap.restored`, which undoes it."""
+    """Have a module's hook find its weights' replacements; call it inside :func:`swap.restored`, which undoes it."""
     hook = offloading(module)
     if hook is None:
         return
@@ -116,7 +117,7 @@ def swap_offloaded(module: nn.Module, away: Away) -> None:
 
 
 def _in_memory(weights: Any, name: str) -> Tensor | None:
-    """A weight of a map that may have others on disk: accelerate's ``PrefixedDataset``, ``OffloadedWeightsLoader``."""
+    """Return a weight if the map has it in memory: accelerate's ``PrefixedDataset`` or ``OffloadedWeightsLoader``."""
     while hasattr(weights, "dataset") and hasattr(weights, "prefix"):
         weights, name = weights.dataset, f"{weights.prefix}{name}"
     found = getattr(weights, "state_dict", weights)
@@ -125,13 +126,13 @@ def _in_memory(weights: Any, name: str) -> Tensor | None:
 
 
 def kept_in_memory(module: nn.Module) -> list[Tensor]:
-    """Return the weights of a module that its hook keeps in memory, before any pass."""
+    """Return the weights that a module's hook keeps in memory, before any pass."""
     hook = offloading(module)
     found = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _held(module)]
     return [tensor for tensor in found if tensor is not None]
 
 
 def offloaded(module: nn.Module) -> list[Tensor]:
-    """What stands for the weights in memory that come and go."""
+    """Return the replacements of a module's offloaded weights in memory."""
     hook = offloading(module)
     return list(hook.weights_map.held.values()) if hook is not None and type(hook.weights_map) is Offloaded else []

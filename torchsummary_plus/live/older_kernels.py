@@ -1,4 +1,4 @@
-"""Meta kernels of attention on CUDA, for releases of torch that have them in their own fake mode alone (before 2.6).
+"""Meta kernels of attention on CUDA, for releases before 2.6, which have them only in torch's own fake mode.
 
 Source: ``_flash_attention_forward`` and ``_efficient_attention_forward`` in
 aten/src/ATen/native/transformers/cuda/attention.cu of torch 2.4.
@@ -16,12 +16,12 @@ from torch import Tensor
 from . import compat
 
 _ROWS = 32
-"""Queries to a multiple of which the memory-efficient kernel keeps its sums (``kAlignLSE``)."""
+"""Multiple to which the memory-efficient kernel pads the rows of its log-sum-exp (``kAlignLSE``)."""
 
 
 @contextmanager
 def older_kernels() -> Iterator[None]:
-    """While it holds, attention has meta kernels where this release has none."""
+    """Register meta kernels for attention where this release has none."""
     missing = {name: kernel for name, kernel in _KERNELS.items() if not compat.has_kernel(f"aten::{name}", "Meta")}
     if not missing:
         yield
@@ -42,7 +42,7 @@ def _flash(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """The output token by token, the sums of the scores, and the random state; no mask for debugging is made."""
+    """Return the output in token order, the log-sum-exp and the random state; no debug mask is returned."""
     out = torch.empty_like(query.transpose(1, 2)).transpose(1, 2)
     sums = query.new_empty(query.shape[:3], dtype=torch.float32)
     absent, state = query.new_empty(0), query.new_empty((), dtype=torch.long)
@@ -60,7 +60,7 @@ def _efficient(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """The output token by token, the sums of the scores where a gradient needs them, and the random state."""
+    """Return the output in token order, the log-sum-exp if a gradient needs it, and the random state."""
     batch, heads, queries, _ = query.shape
     out = query.new_empty((batch, queries, heads, value.shape[3])).transpose(1, 2)
     rows = -(-queries // _ROWS) * _ROWS if compute_log_sumexp else 0

@@ -1,4 +1,4 @@
-"""What the code of a step reaches beside the model: tensors, modules and mutable objects, wherever they are held."""
+"""Tensors, modules and mutable objects that a step's code can reach besides the model."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from torch import nn
 from .structures import slot_names
 
 MOST = 1_000_000
-"""Objects after which the search ends: what it has not found by then is met when an operator gets it."""
+"""Limit on the objects searched; tensors beyond it are picked up when an operator receives them."""
 
 _INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, BuiltinFunctionType)
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
-"""Folders of code whose globals and classes are not searched, this package among them."""
+"""Folders whose code is not searched for globals and classes; this package is among them."""
 
 _INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders of code that is installed for all environments, or for a user."""
+"""Folder names of packages installed for all environments or for a user."""
 
 
 class Reached:
-    """All that some roots lead to, of the last first: closures, defaults, globals in code, attributes and containers.
+    """Everything reachable from some roots, last root first: closures, defaults, globals, attributes and containers.
 
-    ``globals`` are those names of a module that code uses, with their dictionary.
+    ``globals`` lists the names that code uses, each with its module's dictionary.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -119,7 +119,7 @@ class Reached:
 
 
 def content_of(cell: CellType) -> list[Any]:
-    """What a closure's cell holds, if anything."""
+    """Return the content of a closure cell as a list, empty for an empty cell."""
     try:
         return [cell.cell_contents]
     except ValueError:
@@ -127,7 +127,7 @@ def content_of(cell: CellType) -> list[Any]:
 
 
 def _in_class(kind: type) -> Iterator[Any]:
-    """The attributes of a user's own class and of its bases."""
+    """Yield the attributes of a user's class and its bases."""
     for base in kind.__mro__:
         module = sys.modules.get(base.__module__)
         if base.__module__ == "__main__" or (module is not None and not _is_library(getattr(module, "__file__", None))):
@@ -136,7 +136,7 @@ def _in_class(kind: type) -> Iterator[Any]:
 
 
 def _behind(value: Any) -> Iterator[Any]:
-    """An attribute of a class as code sees it: the functions behind properties, class methods and static ones."""
+    """Yield the functions behind a class attribute: property, class method or static method."""
     if isinstance(value, property):
         yield from (value.fget, value.fset)
     else:
@@ -145,8 +145,8 @@ def _behind(value: Any) -> Iterator[Any]:
 
 @lru_cache(maxsize=4096)
 def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The global names and all others that code uses, with those of the functions that it defines."""
-    named = {one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS}
+    """Return the global names and all other names that code uses, including nested functions."""
+    named = {instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS}
     others = set(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,4 +1,4 @@
-"""Any tensor made anew: what stands for a wrapper, or is its copy, is a wrapper of what stands for its parts."""
+"""Rebuild any tensor from changed parts: a wrapper is rebuilt around its changed inner tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Change = Callable[[Tensor], Tensor]
 
 
 def remade(tensor: Tensor, change: Change) -> Tensor:
-    """A tensor ``change``d, with its class and attributes; of a wrapper every tensor inside is.
+    """Apply ``change`` to a tensor, keeping its class and attributes; of a wrapper, every inner tensor is changed.
 
-    Operators on a wrapper made so run by the code of its own class, on what its parts were changed to.
+    Operators on the new wrapper run its own class's code on the changed parts.
     """
     if is_wrapper(tensor):
         made: Tensor = _wrapper(tensor, lambda inner: remade(inner, change))
@@ -27,11 +27,11 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
 
 def _wrapper(tensor: Any, change: Change) -> Any:
     held = {name: getattr(tensor, name) for name in inner_names(tensor)}
-    inner = {name: change(one) for name, one in held.items()}
-    if all(inner[name] is one for name, one in held.items()):
+    inner = {name: change(part) for name, part in held.items()}
+    if all(inner[name] is part for name, part in held.items()):
         return tensor
     if type(tensor).__module__.startswith("torch.distributed") and any(isinstance(t, Fake) for t in inner.values()):
-        raise UnfakeableError(f"a {tensor.layout} tensor of class {type(tensor).__name__} has no fake")
+        raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {type(tensor).__name__}")
     with torch.no_grad():
         if hasattr(tensor, "__tensor_flatten__"):
             names, context = tensor.__tensor_flatten__()
@@ -48,7 +48,7 @@ def _wrapper(tensor: Any, change: Change) -> Any:
 
 
 def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
-    """A wrapper of a class that does not say how it is made again: with the same attributes but those changed."""
+    """Rebuild a wrapper that has no ``__tensor_unflatten__``, with its attributes and the changed tensors."""
     made = torch.Tensor._make_wrapper_subclass(
         type(tensor),
         tensor.size(),

@@ -1,4 +1,4 @@
-"""Any tensor as the plain ones that hold its elements: of a wrapper, a packed weight, a sparse or a nested tensor."""
+"""The plain tensors that hold any tensor's elements: wrapper, packed weight, sparse or nested tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NESTED = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_t
 
 
 def stored(tensor: Tensor) -> list[Tensor]:
-    """The strided tensors whose storages a tensor lies in: itself, or what it is made of; none where torch hides them.
+    """Return the strided tensors that hold a tensor's elements: itself or its parts; none if torch hides them.
 
     >>> [tuple(part.shape) for part in stored(torch.eye(3).to_sparse())]
     [(3,), (2, 3)]
@@ -36,17 +36,17 @@ def stored(tensor: Tensor) -> list[Tensor]:
 
 
 def companions(tensor: Tensor) -> list[Tensor]:
-    """The tensors that attributes of a tensor of a class of its own hold, as the scales of packed weights."""
+    """Return the tensors in attributes of a user's tensor class, such as the scales of packed weights."""
     if type(tensor) in CLASSES:
         return []
     return all_tensors({name: value for name, value in vars(tensor).items() if name not in OF_FAKES})
 
 
 def is_transformed(tensor: object) -> bool:
-    """Whether a transform of ``torch.func`` is under way on a tensor."""
+    """Whether the value is a tensor under a ``torch.func`` transform."""
     return isinstance(tensor, Tensor) and compat.is_functorch_wrapped(tensor)
 
 
 def all_stored(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The strided tensors that some tensors lie in, one after the other."""
+    """Return the strided tensors that hold the elements of several tensors, in order."""
     return [part for tensor in tensors for part in stored(tensor)]

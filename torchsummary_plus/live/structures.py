@@ -1,4 +1,4 @@
-"""Whatever a module takes or gives: its tensors found, described, replaced."""
+"""Nested arguments and results of modules: find, describe and replace their tensors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..data.records import Group, Structure, TensorSpec
 from . import compat
 
 DEEPEST = 12
-"""Nesting below which tensors are no longer looked for: nothing real nests deeper, and cycles end here."""
+"""Nesting depth at which the search for tensors stops; it also ends cycles."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
 
 
 def describe_tensors(value: Any) -> Structure:
-    """The tensors of a value, nested as they are in it; plain values in between are left out, None where no tensor is.
+    """Describe a value's tensors in their nesting; plain values are left out, and None means no tensors.
 
     >>> describe_tensors({"a": torch.zeros(2, 3), "n": 7})
     Group(items=(TensorSpec(shape=(2, 3), dtype='float32', nbytes=24, batch_axes=()),), names=('a',))
@@ -48,13 +48,13 @@ def _describe(value: Any, depth: int) -> Structure:
 
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
-    """The tensors of a call; a call with one argument that holds any is described by that argument alone."""
+    """Describe the tensors of a call; a single argument with tensors is described on its own."""
     found = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
     return found[0] if len(found) == 1 else (Group(tuple(found)) if found else None)
 
 
 def describe_tensor(tensor: torch.Tensor) -> Structure:
-    """Shape, dtype and bytes of the elements; a nested tensor with ragged rows is the group of its rows."""
+    """Describe shape, dtype and bytes of a tensor; a nested tensor is the group of its rows."""
     if tensor.is_nested:
         with compat.no_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
@@ -70,7 +70,7 @@ def _strided_spec(shape: torch.Size, dtype: torch.dtype) -> TensorSpec:
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as records name it.
+    """Return a dtype's name as records spell it.
 
     >>> dtype_name(torch.bfloat16)
     'bfloat16'
@@ -79,7 +79,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def held_bytes(tensor: torch.Tensor) -> int:
-    """Bytes the elements take: of a wrapper or a sparse tensor those of its parts, of any other every element.
+    """Return the bytes of a tensor's elements; of a wrapper or sparse tensor, those of its parts.
 
     >>> held_bytes(torch.eye(4).to_sparse())
     80
@@ -98,7 +98,7 @@ _COMPRESSED = {
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the elements of a wrapper or of a sparse tensor; none of one that holds its own.
+    """Return the tensors that hold the elements of a wrapper or sparse tensor; none for other tensors.
 
     >>> [tuple(part.shape) for part in inner_tensors(torch.eye(3).to_sparse())]
     [(3,), (2, 3)]
@@ -110,7 +110,7 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's class dispatches its operators itself, to tensors inside that hold the elements."""
+    """Whether a tensor's class dispatches its own operators to inner tensors that hold the elements."""
     kind = type(tensor)
     if kind not in _WRAPPERS:
         dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -130,20 +130,20 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 def inner_names(tensor: torch.Tensor) -> list[str]:
-    """The attributes of a wrapper that hold the tensors inside: of those that it is flattened to, else of all."""
+    """Return the attributes that hold a wrapper's inner tensors: those it flattens to, or else all of them."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     names = (*vars(tensor), *slot_names(tensor)) if flatten is None else flatten()[0]
     return [name for name in names if isinstance(getattr(tensor, name, None), torch.Tensor)]
 
 
 def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape of the weight that a tensor stands for: of packed elements (bitsandbytes) that of the original one."""
+    """Return the shape a weight stands for; for packed elements (bitsandbytes), the original weight's."""
     state = getattr(tensor, "quant_state", None)
     return tuple(getattr(state, "shape", None) or tensor.shape)
 
 
 def parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The named parts of a container or object, in order: items, keys and values, fields, attributes."""
+    """Yield the named parts of a container or object, in order: items, keys and values, fields, attributes."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, (list, tuple, set, frozenset)):
@@ -157,7 +157,7 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def slot_names(value: Any) -> list[str]:
-    """The names in the ``__slots__`` of an object's classes, as attributes are asked for."""
+    """Return the attribute names in the ``__slots__`` of an object's classes."""
     names = []
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -168,7 +168,7 @@ def slot_names(value: Any) -> list[str]:
 
 
 def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 0) -> Any:
-    """A copy of a value with every tensor changed; containers and objects are copied, never written to."""
+    """Return a copy of a value with every tensor changed; the original containers and objects are not modified."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, _PLAIN) or depth > DEEPEST:
@@ -192,7 +192,7 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
-    """Every tensor of a value, in order."""
+    """Return every tensor of a value, in order."""
     found: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -203,13 +203,23 @@ def all_tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
+_CACHES = ("past_key_values", "cache_params", "mems")
+
+
+def cached_tensors(output: Any) -> list[torch.Tensor]:
+    """What a model's output keeps of the tokens it has read, by transformers' names: keys and values, or states."""
+    if isinstance(output, torch.Tensor):
+        return []
+    return all_tensors([getattr(output, name, None) for name in _CACHES])
+
+
 def first_tensor(value: Any) -> torch.Tensor | None:
-    """The first tensor with at least one axis, in order; None where there is none."""
+    """Return the first tensor with at least one axis, or None."""
     return next((tensor for tensor in all_tensors(value) if tensor.dim()), None)
 
 
 def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:
-    """Arguments of a call for an error message: shapes and dtypes of tensors, plain values as they are."""
+    """Format a call's arguments for an error message: shapes and dtypes of tensors, other values as they are."""
     texts = [_argument_text(value) for value in values]
     return ", ".join(texts + [f"{name}={_argument_text(value)}" for name, value in named.items()]) or "nothing"
 

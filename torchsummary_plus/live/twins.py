@@ -1,4 +1,4 @@
-"""Storages without bytes that stand for real ones in a pass: one for each, whatever views of it become fakes."""
+"""Meta storages that stand for real ones in a pass: one per storage, shared by the fakes of all its views."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from . import compat
 from .fakes import META, Fake, check_fakeable, wrap
 
 Told = Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None]
-"""What to call with a real storage, the one that now stands for it, and the device where that is."""
+"""Called with a real storage, its new meta storage, and the device of the real one."""
 
 
 class Twins:
-    """Pairs of a real storage and the one on meta that stands for it in a pass.
+    """Pairs of a real storage and the meta storage that stands for it in a pass.
 
-    A twin lives at least as long as its real storage, so that a tensor that a program keeps is live in the books; and
-    after that as long as a fake holds it. Tensors and their views therefore share one twin, in any order.
+    A meta storage lives at least as long as its real one, so that tensors kept by the program stay live in the ledger,
+    and then as long as a fake uses it. A tensor and its views share one, in whatever order they are met.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Twins:
         self._real: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any fake stands for a real tensor."""
+        """Return whether any fake stands for a real tensor."""
         return bool(self._pairs)
 
     def fake(self, tensor: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
-        """A fake of a real tensor as it lies at present; raises :class:`UnfakeableError`."""
+        """Return a fake of a real tensor's current storage and strides; raises :class:`UnfakeableError`."""
         check_fakeable(tensor)
         guard = compat.no_dispatch()
         storage = self.storage(tensor.untyped_storage(), device)
@@ -43,20 +43,20 @@ class Twins:
         return fake
 
     def of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        """The storage that stands for this one; itself where there is none, as for a fake's."""
+        """Return the meta storage of a real one; a storage without one, such as a fake's, is returned itself."""
         if storage.device.type == "meta":
             return storage
         return self._known(storage) or storage
 
     def real_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        """The real storage that this one stands for; None where it is gone, or there was none."""
+        """Return the real storage behind a meta one; None if it is gone or there was none."""
         found = self._real.get(storage._cdata)
         return None if found is None else found()
 
     def let_go(self, kept: Container[int]) -> None:
-        """From now on twins live as their fakes do, which are in the places of the real tensors; but for some storages.
+        """From now on, let meta storages live only as long as their fakes, except those of storages in use.
 
-        Those that are ``kept``, by their addresses, are of real tensors that are in use.
+        ``kept`` holds the addresses of the storages in use.
         """
         for key, (real, held) in self._pairs.items():
             if key not in kept:
@@ -72,7 +72,7 @@ class Twins:
         return twin
 
     def storage(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
-        """The storage that stands for this one, made where there is none yet; itself for a fake's."""
+        """Return the meta storage of a real one, creating it if needed; a fake's storage is returned itself."""
         if storage.device.type == "meta":
             return storage
         return self._known(storage) or self._make(storage, device)

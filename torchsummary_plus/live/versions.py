@@ -1,4 +1,4 @@
-"""Which torch this is, for what differs between the releases that are supported."""
+"""The running torch version, for differences between supported releases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def parsed(version: str) -> tuple[int, int]:
-    """The major and minor number of a release, from "2.15.0+cu132" and its like."""
+    """Return the major and minor version, from a string such as "2.15.0+cu132"."""
     found = re.match(r"(\d+)\.(\d+)", version)
     assert found is not None, version
     return int(found[1]), int(found[2])
@@ -18,5 +18,5 @@ _THIS = parsed(torch.__version__)
 
 
 def since(release: str) -> bool:
-    """Whether this torch is of a ``release`` such as "2.15", or of a later one."""
+    """Whether the running torch is ``release`` (such as "2.15") or later."""
     return parsed(release) <= _THIS

@@ -1,1 +1,1 @@
-"""Memory events replayed: allocators, attribution, footprint, capacity and the GPU registry. No torch."""
+"""Replay of memory events: allocators, attribution, footprint, capacity and the GPU registry. No torch."""

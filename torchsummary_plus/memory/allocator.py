@@ -1,19 +1,19 @@
-"""torch's CUDA caching allocator as arithmetic: one device, no memory touched.
+"""A model of torch's CUDA caching allocator for one device; no memory is touched.
 
-A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large one: by the smallest
-cached block that fits, the lowest address first, else by a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its
-own size rounded up to 2 MiB. What a block has too much is split off, but in the large pool only if it is more than
-1 MiB: else the whole block counts as allocated. A freed block joins its free neighbours. Segments stay until the device
-has no more; then those that are free as a whole go back to it, and the request is tried once more.
+A request is rounded up to 512 bytes and served from the small pool (up to 1 MiB) or the large pool: by the smallest
+cached block that fits, lowest address first, else from a new segment of 2 MiB (small), 20 MiB (under 10 MiB) or its
+own size rounded up to 2 MiB. The rest of a block is split off, in the large pool only if it exceeds 1 MiB; otherwise
+the whole block counts as allocated. A freed block merges with its free neighbours. Segments are kept until the device
+is out of memory; then entirely free segments are returned to it and the request is retried.
 
-With ``expandable_segments`` each pool has one segment, mapped in pages of 2 and 20 MiB and growing at its end.
+With ``expandable_segments`` each pool has one segment, mapped in pages of 2 or 20 MiB, that grows at its end.
 
-Each stream has pools of its own: what is freed serves requests of the stream alone in which it was allocated.
+Each stream has its own pools: a freed block serves only requests of the stream it was allocated in.
 
-Source of the rules: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11,
-2.12 and 2.13 have the same constants and options for device memory. Left out: ``record_stream``, private pools (those
-of CUDA graphs), and the end of an expandable segment (1 1/8 of the card's memory). A new segment lies above all others
-here, where a driver is free to choose: of two blocks of one size torch may then take the other.
+Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11, 2.12 and
+2.13 have the same constants and options for device memory. Not modelled: ``record_stream``, private pools (of CUDA
+graphs), and the upper limit of an expandable segment (1 1/8 of the GPU's memory). New segments are placed above all
+others, where a real driver chooses freely; of two blocks of one size torch may then take the other.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .allocator_options import MIN_BLOCK, AllocatorOptions
 from .blocks import SMALL_SEGMENT, Block, ExpandableSegments, FixedSegments, Pool, Segments
 
 SMALL_REQUEST = MIB
-"""The largest rounded request that the small pool serves."""
+"""Largest rounded request that the small pool serves."""
 
 ENDLESS = 1 << 62
-"""The limit where none is given, and the size up to which blocks may be split."""
+"""The limit if none is given, and the size up to which blocks may be split."""
 
 Event = tuple[int, int]
-"""A block's number, and the bytes it is allocated with, or 0 where it is freed."""
+"""A block's number, and the bytes it is allocated with, or 0 when it is freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Out of memory: event number ``event`` asked for ``nbytes``, and the limit is ``missing_bytes`` too low for it."""
+    """Out of memory: event number ``event`` requested ``nbytes``, for which the limit is ``missing_bytes`` too low."""
 
     event: int
     nbytes: int
@@ -48,10 +48,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What an allocator says after a series of events, or at the one that failed, which only emptied the cache.
+    """An allocator's state after a series of events, or at the one that failed, which only emptied the cache.
 
-    ``peak_event`` is the number of the first event that reaches ``peak_allocated_bytes`` (None: nothing allocated).
-    The histories hold the bytes after each event, and are empty unless they were asked for.
+    ``peak_event`` is the number of the first event that reaches ``peak_allocated_bytes``, or None. The histories hold
+    the bytes after each event, and are empty unless requested.
     """
 
     peak_allocated_bytes: int
@@ -66,28 +66,29 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of device memory, and the blocks it is cut into, from its lowest address up: (bytes, allocated?)."""
+    """A range of device memory and its blocks in order of address: (bytes, allocated?)."""
 
     address: int
     blocks: tuple[tuple[int, bool], ...]
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all blocks."""
         return sum(nbytes for nbytes, _ in self.blocks)
 
 
 class Allocator(Protocol):
-    """What :func:`replay` drives."""
+    """An allocator that :func:`replay` can drive."""
 
     allocated_bytes: int
     reserved_bytes: int
     peak_reserved_bytes: int
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """Allocate, and return 0; or return the bytes by which the limit is too low, and allocate nothing."""
+        """Allocate and return 0, or return by how many bytes the limit is too low and allocate nothing."""
 
     def free(self, block: int) -> None:
-        """Free what was allocated under this number."""
+        """Free the block allocated under this number."""
 
 
 def replay(
@@ -98,11 +99,11 @@ def replay(
     device: str = "cuda",
     history: bool = False,
 ) -> Replay:
-    """Run events through the allocator of a device ("cuda" or "cpu"), up to the first that finds no memory.
+    """Run events through a device's allocator ("cuda" or "cpu"), up to the first that runs out of memory.
 
-    ``limit`` is what the device can give to the allocator, in bytes: its memory less the context. ``options`` are those
-    of the CUDA allocator. Deterministic; a million events take a few seconds. Raises InputError for a block that is
-    allocated while it is live, freed while it is not, or of a negative size.
+    ``limit`` is the memory available to the allocator in bytes: the device's memory without the context. ``options``
+    are the CUDA allocator's. Deterministic; a million events take a few seconds. Raises InputError for a block that is
+    allocated while live, freed while not live, or of a negative size.
 
     >>> result = replay([(0, 1_000), (1, 3 << 20), (0, 0)])
     >>> result.peak_allocated_bytes, result.peak_reserved_bytes, result.allocated_bytes
@@ -147,7 +148,7 @@ def _run(allocator: Allocator, events: Iterable[Event], history: bool) -> Replay
 
 
 class CpuAllocator:
-    """The CPU's: as many bytes as were asked for, as torch's profiler counts them, given back when they are freed.
+    """The CPU allocator: exactly the requested bytes, as torch's profiler counts them, returned when freed.
 
     >>> cpu = CpuAllocator()
     >>> cpu.allocate(0, 1_000), cpu.allocated_bytes
@@ -160,6 +161,7 @@ class CpuAllocator:
         self._live: dict[int, int] = {}
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
+        """Allocate and return 0, or return how much too low the limit is; raises InputError for a live block."""
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         total = self.allocated_bytes + nbytes
@@ -171,6 +173,7 @@ class CpuAllocator:
         return 0
 
     def free(self, block: int) -> None:
+        """Free a block; raises InputError if it is not live."""
         nbytes = self._live.pop(block, None)
         if nbytes is None:
             raise _cannot_free(block)
@@ -178,7 +181,7 @@ class CpuAllocator:
 
 
 class CachingAllocator:
-    """CUDA's, event by event: allocated <= reserved <= limit, and blocks never overlap.
+    """The CUDA allocator: allocated <= reserved <= limit, and blocks never overlap.
 
     >>> cuda = CachingAllocator()
     >>> cuda.allocate(0, 1_000), cuda.allocate(1, 1 << 20)
@@ -196,11 +199,11 @@ class CachingAllocator:
         self._expandable = options.expandable_segments
         self._segments: Segments = ExpandableSegments() if self._expandable else FixedSegments()
         self._pools: dict[int, tuple[Pool, Pool]] = {0: self._new_pools()}
-        """By stream: the small one and the large one."""
+        """By stream: the small and the large pool."""
         self._live: dict[int, Block] = {}
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """0 once allocated; else the bytes by which the limit is too low, the cache emptied and nothing allocated."""
+        """Allocate and return 0; else empty the cache and return how many bytes too low the limit is."""
         if nbytes <= 0 or block in self._live:
             raise _cannot_allocate(block, nbytes)
         size = self.options.rounded(nbytes)
@@ -217,7 +220,7 @@ class CachingAllocator:
         return 0
 
     def free(self, block: int) -> None:
-        """Back to the cache, joined with the cached blocks on either side."""
+        """Return the block to the cache, merged with its cached neighbours; raises InputError if it is not live."""
         freed = self._live.pop(block, None)
         if freed is None:
             raise _cannot_free(block)
@@ -225,12 +228,12 @@ class CachingAllocator:
         freed.pool.put(freed)
 
     def empty_cache(self) -> None:
-        """Give back to the device what holds no allocated block: segments, or pages of an expandable one."""
+        """Return to the device all segments, or pages of an expandable one, without allocated blocks."""
         for pool in (pool for small, large in self._pools.values() for pool in (large, small)):
             self.reserved_bytes -= self._segments.give_back(pool)
 
     def segments(self) -> tuple[Segment, ...]:
-        """All memory reserved, by address; of an expandable segment, each part that is mapped without a gap."""
+        """Return all reserved memory by address; of an expandable segment, each contiguously mapped part."""
         cached = [block for pools in self._pools.values() for pool in pools for _, _, block in pool.cached]
         firsts = [b for b in (*cached, *self._live.values()) if b.previous is None or not b.previous.mapped]
         firsts.sort(key=lambda block: block.address)
@@ -241,7 +244,7 @@ class CachingAllocator:
         return Pool(SMALL_SEGMENT, split_from=MIN_BLOCK), Pool(self.options.large_segment_bytes, split_from=split_from)
 
     def _cached(self, pool: Pool, size: int) -> Block | None:
-        """The smallest cached block that fits, taken out of the cache.
+        """Take the smallest cached block that fits out of the cache.
 
         A block too large to be split serves no smaller request, nor one that would leave too much of it unused.
         """
@@ -255,7 +258,7 @@ class CachingAllocator:
         return pool.take(index) if cached[index][0] < too_large else None
 
     def _new(self, pool: Pool, size: int) -> Block | None:
-        """A block of memory fresh from the device; where the limit forbids it, once more after the cache is emptied."""
+        """Return a block of new device memory; if the limit forbids it, retry after emptying the cache."""
         block = self._grown(pool, size)
         if block is None and self._release_oversize(pool, size):
             block = self._grown(pool, size)
@@ -273,7 +276,7 @@ class CachingAllocator:
         return self._segments.grow(pool, size)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Give back just enough of the cached blocks that are too large to be split, if there are such."""
+        """Return just enough of the unsplittable cached blocks to the device, if any."""
         if self._expandable or self._max_split == ENDLESS:
             return False
         wanted = max(size, self._max_split)

@@ -1,8 +1,8 @@
-"""The options of torch's caching allocator, as ``PYTORCH_ALLOC_CONF`` spells them.
+"""Options of torch's caching allocator, in the syntax of ``PYTORCH_ALLOC_CONF``.
 
-Source: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.h of pytorch/pytorch. What bears on device
-memory is the same in the headers of torch 2.11, 2.12 and 2.13; after 2.11 came ``throw_on_cudamalloc_oom``, after 2.12
-``pinned_max_round_threshold_mb`` and ``pinned_max_cached_size_mb`` for host memory.
+Source: c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.h of pytorch/pytorch. Options for device
+memory are the same in the headers of torch 2.11, 2.12 and 2.13; after 2.11 came ``throw_on_cudamalloc_oom``, after
+2.12 ``pinned_max_round_threshold_mb`` and ``pinned_max_cached_size_mb`` for host memory.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.units import MIB, describe
 
 MIN_BLOCK = 512
-"""Every block is a multiple of these bytes, unless ``roundup_power2_divisions`` says otherwise."""
+"""Every block is a multiple of this, unless ``roundup_power2_divisions`` says otherwise."""
 
 INTERVALS = 16
-"""Of ``roundup_power2_divisions``: [1, 2) MiB and all below, [2, 4) MiB, ... [32, 64) GiB and all above."""
+"""Number of intervals of ``roundup_power2_divisions``: below 2 MiB, [2, 4) MiB, ... from 32 GiB up."""
 
 ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables that torch reads; the first that is set is the only one that counts."""
+"""Environment variables that torch reads; only the first one set counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """How the caching allocator is set; the defaults are torch's own.
+    """Settings of the caching allocator; the defaults are torch's.
 
-    ``roundup_power2_divisions`` is empty, or has one number per interval (0: off). Without ``max_split_bytes`` every
-    block may be split; ``max_non_split_rounding_bytes`` is ``large_segment_bytes`` where it is not given. ``ignored``
-    names the options that were accepted and are not modelled. Raises InputError for values that torch refuses.
+    ``roundup_power2_divisions`` is empty or has one number per interval (0: off). Without ``max_split_bytes`` every
+    block may be split; ``max_non_split_rounding_bytes`` defaults to ``large_segment_bytes``. ``ignored`` lists accepted
+    options that are not modelled. Raises InputError for values that torch rejects.
 
     >>> AllocatorOptions(expandable_segments=True).large_segment_bytes
     20971520
@@ -55,11 +55,11 @@ class AllocatorOptions:
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if given is not None and given < large:
-                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) up")
+                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) and up")
 
     @classmethod
     def parse(cls, text: str) -> AllocatorOptions:
-        """Options from ``name:value,name:value`` as in ``PYTORCH_ALLOC_CONF``; sizes there are in MiB.
+        """Parse ``name:value,name:value`` as in ``PYTORCH_ALLOC_CONF``; sizes there are in MiB.
 
         Raises InputError for an unknown option or value, UnsupportedError for a backend other than the native one.
 
@@ -78,12 +78,12 @@ class AllocatorOptions:
             elif name != "backend":
                 raise choice_error("allocator option", name, (*MODELLED, "backend", *NOT_MODELLED))
             elif value != "native":
-                raise UnsupportedError(f"The allocator of backend:{value} is not modelled; backend:native is")
+                raise UnsupportedError(f"backend:{value} is not modelled; accepted: backend:native")
         return cls(**fields, ignored=tuple(ignored))  # type: ignore[arg-type]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> AllocatorOptions:
-        """The options that torch would read in this process, or the defaults where no variable is set.
+        """Return the options that torch would read in this process, or the defaults if no variable is set.
 
         >>> AllocatorOptions.from_environment({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}).max_split_bytes
         33554432
@@ -91,7 +91,7 @@ class AllocatorOptions:
         return next((cls.parse(environment[name]) for name in ENVIRONMENT if name in environment), cls())
 
     def rounded(self, nbytes: int) -> int:
-        """The size of the block that a request asks for, before it is known whether a larger one must do.
+        """Return a request's block size, before any larger block has to serve it.
 
         >>> AllocatorOptions().rounded(1_200)
         1536
@@ -107,9 +107,9 @@ class AllocatorOptions:
 
 
 def next_division(nbytes: int, divisions: int) -> int:
-    """The next step up when the way from one power of 2 to the next is cut into ``divisions`` equal steps.
+    """Round up to the next of ``divisions`` equal steps between two powers of 2.
 
-    Both are at least 1, ``divisions`` is a power of 2 and no more than ``nbytes``.
+    Both arguments are at least 1; ``divisions`` is a power of 2 and at most ``nbytes``.
 
     >>> next_division(1200, 4)  # of 1024, 1280, 1536, 1792: torch's own example
     1280
@@ -121,6 +121,7 @@ def next_division(nbytes: int, divisions: int) -> int:
 
 
 def is_power_of_two(number: int) -> bool:
+    """Whether a number is a power of 2."""
     return number > 0 and number & (number - 1) == 0
 
 
@@ -128,12 +129,12 @@ PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Each option and its value, a list with its brackets; blanks do not matter."""
+    """Yield each option and its value, lists with their brackets; blanks are ignored."""
     bare, position = re.sub(r"\s", "", text), 0
     while position < len(bare):
         match = PAIR.match(bare, position)
         if match is None:
-            raise InputError(f"The allocator options are {describe(text)}; accepted: name:value,name:value")
+            raise InputError(f"allocator options are {describe(text)}; accepted: name:value,name:value")
         yield match[1], match[2]
         position = match.end()
 
@@ -161,9 +162,10 @@ def _mebibytes(name: str, value: str) -> int:
 
 
 def _divisions(name: str, value: str) -> tuple[int, ...]:
-    """One number for all intervals, or a list ``[64:8,256:4,>:1]`` of MiB and divisions, as torch reads it.
+    """Return one number for all intervals, or read a list ``[64:8,256:4,>:1]`` of MiB and divisions as torch does.
 
-    The first also holds for all below, ">" for all above the last; an interval between two that are named stays off.
+    The first entry also covers everything below it, ">" everything above the last; unnamed intervals in between stay
+    off.
     """
     if not value.startswith("["):
         number = _whole(name, value)
@@ -184,7 +186,7 @@ def _divisions(name: str, value: str) -> tuple[int, ...]:
 
 
 def _division_entries(name: str, value: str) -> Iterator[tuple[int | None, int]]:
-    """Where each interval of a list begins, in MiB (None for ">"), and its divisions."""
+    """Yield where each interval of a list begins, in MiB (None for ">"), and its divisions."""
     for entry in filter(None, value[1:-1].split(",")):
         start, _, number = entry.partition(":")
         begins = None if start == ">" else _whole(name, start)
@@ -194,7 +196,7 @@ def _division_entries(name: str, value: str) -> Iterator[tuple[int | None, int]]
 
 
 Reader = Callable[[str, str], object]
-"""Of an option's name and value; raises InputError for a value that the option cannot have."""
+"""Reads an option's name and value; raises InputError for an invalid value."""
 
 MODELLED: dict[str, tuple[str, Reader]] = {
     "expandable_segments": ("expandable_segments", _flag),
@@ -203,7 +205,7 @@ MODELLED: dict[str, tuple[str, Reader]] = {
     "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _mebibytes),
     "large_segment_size_mb": ("large_segment_bytes", _mebibytes),
 }
-"""Option -> the field it sets and how its value is read."""
+"""Option -> the field it sets and its reader."""
 
 NOT_MODELLED: dict[str, Reader] = {
     "garbage_collection_threshold": _fraction,
@@ -219,5 +221,5 @@ NOT_MODELLED: dict[str, Reader] = {
     "release_lock_on_cudamalloc": _flag,
     "throw_on_cudamalloc_oom": _flag,
 }
-"""Accepted and ignored. Host memory, locks and graphs do not move the figures, and a memory fraction is the caller's
-limit; ``garbage_collection_threshold`` acts only under such a fraction, where it gives cached segments back early."""
+"""Accepted and ignored. Host memory, locks and graphs do not affect device memory, and a memory fraction is the
+caller's limit; ``garbage_collection_threshold`` only acts under such a fraction, by freeing cached segments early."""

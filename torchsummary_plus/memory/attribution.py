@@ -1,4 +1,4 @@
-"""A memory log replayed: the peak, what it is made of, who holds it, and the level at every moment."""
+"""Replay a memory log: the peak, its composition, its owners, and the level at every moment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..data.memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -15,24 +15,24 @@ Allocator = CachingAllocator | CpuAllocator
 
 
 def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | None = None) -> Allocator:
-    """The allocator of a backend, empty."""
+    """Return an empty allocator for a backend."""
     return CachingAllocator(options, limit) if backend == "cuda" else CpuAllocator(limit)
 
 
 def allocator_for(log: MemoryLog, backend: str, options: AllocatorOptions | None) -> Allocator:
-    """An empty allocator whose blocks are those of the log: where it is in blocks, they are as large as they stand."""
+    """Return an empty allocator for the log; if the log's sizes are blocks, it does not round them."""
     return CpuAllocator() if log.in_blocks else new_allocator(backend, options)
 
 
 def give_back(allocator: Allocator, log: MemoryLog, storage: int) -> None:
-    """Free a storage, and empty the allocator's cache where that goes with it."""
+    """Free a storage, and empty the allocator's cache if the storage is marked so."""
     allocator.free(storage)
     if log.storages[storage].empties and isinstance(allocator, CachingAllocator):
         allocator.empty_cache()
 
 
 def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
-    """For each storage the event that makes it and the one that frees it; -1 where there is none."""
+    """Return for each storage its allocating and its freeing event; -1 if there is none."""
     born, died = [-1] * len(log.storages), [-1] * len(log.storages)
     for event, (_, storage, nbytes) in enumerate(log.events):
         (born if nbytes else died)[storage] = event
@@ -40,17 +40,17 @@ def lifetimes(log: MemoryLog) -> tuple[list[int], list[int]]:
 
 
 def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
-    """What each storage is for, over its whole life: as it was told, else by when it lives.
+    """Return each storage's kind over its whole life: the recorded one, else by its lifetime.
 
-    What is made before a backward that still finds it was kept for it: a saved activation. The rest is temporary.
+    A storage allocated before a backward and still live in it is a saved activation; any other is temporary.
     """
     backwards = list(accumulate(moment.phase == "backward" for moment in log.moments))
     born, died = lifetimes(log)
 
     def kind(number: int) -> str:
-        told = log.storages[number].kind
-        if told is not None or born[number] < 0:
-            return told or "temporaries"
+        recorded = log.storages[number].kind
+        if recorded is not None or born[number] < 0:
+            return recorded or "temporaries"
         first = log.events[born[number]][0]
         last = -1 if died[number] < 0 else log.events[died[number]][0]
         met_by_backward = log.moments[first].phase in ("forward", "end") and backwards[last] > backwards[first]
@@ -60,14 +60,14 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
 
 
 def kinds_of(log: MemoryLog) -> tuple[str, ...]:
-    """The kinds that a log tells of: all of one device, and those of a rank as far as they are there."""
-    told = {storage.kind for storage in log.storages}
-    return (*KINDS, *(kind for kind in RANK_KINDS if kind in told))
+    """Return the kinds in a log: those of any step, and others that occur."""
+    recorded = {storage.kind for storage in log.storages}
+    return (*KINDS, *(kind for kind in SOME_KINDS if kind in recorded))
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A log run through an allocator: its peaks, and the sizes of the blocks that were live at the first one."""
+    """A replayed log: its peaks, and the sizes of the blocks live at the first peak."""
 
     peak_bytes: int
     peak_moment: int
@@ -78,7 +78,7 @@ class Replayed:
 
 
 def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = None) -> Replayed:
-    """Replay a log; sizes are those of the allocator's blocks, so that they add up to its peak."""
+    """Replay a log; sizes are the allocator's blocks, so that they add up to its peak."""
     allocator = allocator_for(log, backend, options)
     peak, at, event_at_peak = 0, 0, -1
     phases: dict[str, int] = {}
@@ -103,10 +103,9 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
 
 
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
-    """A log with all sizes at the upper edge (1) or the lower one (-1) of the error bands of the rules they are by.
+    """Return a log with all sizes at the upper (1) or lower (-1) edge of their rules' error bands.
 
-    At the upper one operators without a rule hold the most that they may; at the lower one what is assumed is not
-    there.
+    At the upper edge, operators without a rule hold their bound; at the lower edge, assumed storages are absent.
     """
     log = doubted(log) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
@@ -119,7 +118,7 @@ def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
 
 
 def doubted(log: MemoryLog) -> MemoryLog:
-    """A log in which each doubt is scratch memory; for its events alone, since calls are where they were."""
+    """Return a log with each doubt as scratch memory; only its events are valid, since calls are not shifted."""
     events: list[tuple[int, int, int]] = []
     start = 0
     for number, doubt in enumerate(log.doubts, len(log.storages)):
@@ -131,7 +130,7 @@ def doubted(log: MemoryLog) -> MemoryLog:
 
 
 def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:
-    """The blocks that are live after an event, with their sizes, by a replay up to there."""
+    """Return the blocks live after an event, with their sizes, by replaying up to it."""
     live: dict[int, int] = {}
     for _, storage, nbytes in log.events[: event + 1]:
         before = allocator.allocated_bytes
@@ -146,7 +145,7 @@ def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, i
 
 @dataclass(frozen=True, slots=True)
 class TimelinePoint:
-    """The live bytes by kind when an operator has run, with where that was."""
+    """Live bytes by kind after an operator, and where it ran."""
 
     operator: str
     module: str
@@ -161,7 +160,7 @@ class TimelinePoint:
 
 
 def timeline(log: MemoryLog, allocator: Allocator) -> Iterator[TimelinePoint]:
-    """A point for each moment at which anything was allocated or freed: the highest level within it."""
+    """Yield a point for each moment with allocations or frees: the highest level within it."""
     kinds = storage_kinds(log)
     live = dict.fromkeys(kinds_of(log), 0)
     sizes: dict[int, int] = {}
@@ -191,5 +190,5 @@ def _point(log: MemoryLog, moment: int, live: dict[str, int]) -> TimelinePoint:
 
 
 def path_of(log: MemoryLog, module: int) -> str:
-    """The path of a module by its number; "" for the root and for none."""
+    """Return a module's path by its number; "" for the root and for no module."""
     return log.module_paths[module] if module >= 0 else ""

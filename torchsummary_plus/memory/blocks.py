@@ -1,4 +1,4 @@
-"""Stretches of device memory: how a pool splits, caches and joins its blocks, and how it gets and gives back memory."""
+"""Blocks of device memory: how a pool splits, caches and merges them, and obtains and returns memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..data.units import MIB
 
 SMALL_SEGMENT = 2 * MIB
 OWN_SEGMENT = 10 * MIB
-"""From here on a request in the large pool gets a segment of its own ..."""
+"""From this size on, a request in the large pool gets its own segment ..."""
 SEGMENT_STEP = 2 * MIB
-"""... which is a multiple of this."""
+"""... whose size is a multiple of this."""
 
 ADDRESS_SPACE = 1 << 60
-"""Of an expandable segment: more bytes than any device has."""
+"""Address range of an expandable segment: more bytes than any device has."""
 
 
 class Block:
-    """Bytes that lie together: allocated, cached (free to be taken) or unmapped (addresses with no memory behind)."""
+    """Contiguous bytes: allocated, cached (free for reuse) or unmapped (addresses without memory)."""
 
     __slots__ = ("address", "cached", "following", "mapped", "pool", "previous", "size")
 
@@ -33,7 +33,7 @@ class Block:
         self.following: Block | None = None
 
     def split(self, size: int) -> Block:
-        """Keep the first ``size`` bytes, and return the rest."""
+        """Keep the first ``size`` bytes and return the rest."""
         rest = Block(self.address + size, self.size - size, self.pool)
         rest.previous, rest.following = self, self.following
         if self.following is not None:
@@ -43,7 +43,7 @@ class Block:
         return rest
 
     def absorb_following(self) -> None:
-        """Take over the bytes of the block that follows."""
+        """Merge the following block into this one."""
         other = self.following
         assert other is not None
         self.size += other.size
@@ -53,21 +53,21 @@ class Block:
 
     @property
     def is_whole(self) -> bool:
-        """Is it a segment that nobody has a part of?"""
+        """Whether the block is an entire segment."""
         return self.previous is None and self.following is None
 
     @property
     def can_grow(self) -> bool:
-        """Could memory be mapped right behind it?"""
+        """Whether memory could be mapped right behind the block."""
         return self.following is not None and not self.following.mapped
 
     @property
     def reach(self) -> int:
-        """Its bytes, and those it could grow by."""
+        """Bytes of the block, plus those it could grow by."""
         return self.size + self.following.size if self.following is not None and self.can_grow else self.size
 
     def stretch(self) -> Iterator[Block]:
-        """This block and those that follow it, up to the end of the segment or of its mapped part."""
+        """Yield this block and the following ones, to the end of the segment or of its mapped part."""
         block: Block | None = self
         while block is not None and block.mapped:
             yield block
@@ -75,10 +75,10 @@ class Block:
 
 
 class Pool:
-    """The cached blocks of one pool by size, then address; the unmapped ones of its expandable segment by address.
+    """A pool's cached blocks by size, then address, and the unmapped blocks of its expandable segment by address.
 
-    ``page`` is the size of its usual segments, and what an expandable one grows by; what a block has too much is split
-    off from ``split_from`` bytes on.
+    ``page`` is its usual segment size, and the growth step of an expandable segment; the rest of a block is split off
+    from ``split_from`` bytes on.
     """
 
     __slots__ = ("cached", "page", "split_from", "unmapped")
@@ -90,11 +90,11 @@ class Pool:
         self.unmapped: list[tuple[int, Block]] = []
 
     def first_fit(self, size: int) -> int:
-        """Index of the smallest cached block of at least ``size`` bytes; past the last one where there is none."""
+        """Return the index of the smallest cached block of at least ``size`` bytes; past the last if there is none."""
         return bisect_left(self.cached, (size,))
 
     def sparing_the_end(self, index: int) -> int:
-        """Index of the best fit from a first fit on, where a block that could grow counts with all it could grow to."""
+        """Return the best fit's index from a first fit on; a growable block counts with all it could grow to."""
         cached = self.cached
         while (
             cached[index][2].can_grow
@@ -105,17 +105,18 @@ class Pool:
         return index
 
     def take(self, index: int) -> Block:
-        """The cached block at an index, out of the cache."""
+        """Remove and return the cached block at an index."""
         block = self.cached.pop(index)[2]
         block.cached = False
         return block
 
     def remove(self, block: Block) -> None:
+        """Take a block out of the cache."""
         del self.cached[bisect_left(self.cached, (block.size, block.address, block))]
         block.cached = False
 
     def put(self, block: Block) -> Block:
-        """Cache a block, joined with the cached blocks on either side; returns the block it has become."""
+        """Cache a block, merged with its cached neighbours, and return the merged block."""
         before, after = block.previous, block.following
         if after is not None and after.cached:
             self.remove(after)
@@ -129,7 +130,7 @@ class Pool:
         return block
 
     def put_unmapped(self, block: Block) -> None:
-        """The same for a block that has no memory behind it."""
+        """Add a block without memory, merged with its unmapped neighbours."""
         before, after = block.previous, block.following
         block.mapped = False
         if after is not None and not after.mapped:
@@ -141,6 +142,7 @@ class Pool:
             insort(self.unmapped, (block.address, block))
 
     def remove_unmapped(self, block: Block) -> None:
+        """Take a block out of the unmapped ones."""
         del self.unmapped[bisect_left(self.unmapped, (block.address, block))]
 
 
@@ -148,32 +150,35 @@ class Segments(Protocol):
     """Where a pool gets its memory from."""
 
     def growth(self, pool: Pool, size: int) -> int:
-        """The bytes that the device must give for a request that no cached block serves."""
+        """Return the bytes the device must provide for a request that no cached block serves."""
 
     def grow(self, pool: Pool, size: int) -> Block:
-        """Take them, and return a block that is large enough, not cached."""
+        """Obtain them and return a block that is large enough, not cached."""
 
     def give_back(self, pool: Pool) -> int:
-        """Return to the device all that holds no allocated block; how many bytes that was."""
+        """Return everything without allocated blocks to the device, and return its bytes."""
 
 
 class FixedSegments:
-    """One call of ``cudaMalloc`` for each segment, which keeps its size and goes back when it is free as a whole."""
+    """One ``cudaMalloc`` per segment, which keeps its size and is returned when entirely free."""
 
     def __init__(self) -> None:
         self.next_address = 0
 
     def growth(self, pool: Pool, size: int) -> int:
+        """Return the size of the segment for a request."""
         if size >= OWN_SEGMENT:
             return -(-size // SEGMENT_STEP) * SEGMENT_STEP
         return pool.page
 
     def grow(self, pool: Pool, size: int) -> Block:
+        """Return a new segment as one block."""
         block = Block(self.next_address, self.growth(pool, size), pool)
         self.next_address += block.size
         return block
 
     def give_back(self, pool: Pool) -> int:
+        """Return entirely free segments to the device, and return their bytes."""
         whole = [block for _, _, block in pool.cached if block.is_whole]
         for block in whole:
             pool.remove(block)
@@ -181,15 +186,17 @@ class FixedSegments:
 
 
 class ExpandableSegments:
-    """One segment for each pool, mapped in pages at its end, or in the gaps that an earlier shortage has left."""
+    """One segment per pool, mapped in pages at its end or in gaps left by an earlier shortage."""
 
     def __init__(self) -> None:
         self.next_address = 0
 
     def growth(self, pool: Pool, size: int) -> int:
+        """Return the bytes to map for a request."""
         return sum(nbytes for _, nbytes in self._gaps(self._lowest_place(pool, size), pool.page, size))
 
     def grow(self, pool: Pool, size: int) -> Block:
+        """Map the missing pages and return the block they complete."""
         block = self._lowest_place(pool, size)
         for gap, nbytes in list(self._gaps(block, pool.page, size)):
             pool.remove_unmapped(gap)
@@ -201,6 +208,7 @@ class ExpandableSegments:
         return block
 
     def give_back(self, pool: Pool) -> int:
+        """Unmap the whole pages of cached blocks, and return their bytes."""
         given = 0
         for block in [block for _, _, block in pool.cached]:
             begin = -(-block.address // pool.page) * pool.page
@@ -227,7 +235,7 @@ class ExpandableSegments:
 
     @staticmethod
     def _gaps(first: Block, page: int, size: int) -> Iterator[tuple[Block, int]]:
-        """The unmapped blocks among the ``size`` bytes from ``first`` on, and the bytes of each to map: whole pages."""
+        """Yield the unmapped blocks within ``size`` bytes from ``first``, each with the bytes to map (whole pages)."""
         block: Block | None = first
         while block is not None and size > 0:
             if not block.mapped:
@@ -236,7 +244,7 @@ class ExpandableSegments:
             block = block.following
 
     def _lowest_place(self, pool: Pool, size: int) -> Block:
-        """The first block of a run of cached and unmapped ones that together have the size."""
+        """Return the first block of a run of cached and unmapped blocks that is large enough."""
         if not pool.unmapped:
             pool.put_unmapped(self._segment(pool))
         for _, gap in pool.unmapped:
@@ -249,7 +257,7 @@ class ExpandableSegments:
                 block = block.following
             if room >= size:
                 return first
-        raise AssertionError("an expandable segment has no end")
+        raise AssertionError("an expandable segment has no upper limit")
 
     def _segment(self, pool: Pool) -> Block:
         address = -(-self.next_address // pool.page) * pool.page

@@ -1,4 +1,4 @@
-"""The largest batch that fits: foretold from a few traces, and proved by tracing it and the next one."""
+"""The largest batch that fits: extrapolated from a few traces, and proved by tracing it and the next one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..data.units import mebibytes
 from .scaling import at_batch, scales
 
 LARGEST_BATCH = 1 << 24
-"""Where the search ends: a batch beyond reason."""
+"""Upper limit of the search."""
 
 MOST_TRACES = 6
-"""Traces that a search may take, whatever the model."""
+"""Most traces of a search, for any model."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeLimit:
-    """The largest batch that fits, with its peak and the next one's, in bytes, and the module that holds most of it.
+    """The largest batch that fits, its peak and the next one's in bytes, and the module that holds most of the peak.
 
-    ``memory_bytes`` is what it is to fit in, and ``memory`` the text that it was asked for by ("" for bytes),
-    such as "RTX 4090"; ``context_bytes`` of it are left to the CUDA context, the most that one takes. ``info`` is the
-    step at that batch: its mode, numbers, device, card, optimizer and loss.
+    ``memory_bytes`` is the memory to fit in, ``memory`` the text it was requested by ("" for bytes), such as "RTX
+    4090"; ``context_bytes`` of it are reserved for the CUDA context, an upper bound. ``info`` describes the step at
+    that batch: its mode, dtypes, device, GPU, optimizer and loss.
 
-    Both peaks are without the scratch memory that kernels can spare where there is little left.
-    ``batch_size`` is 0 where not even a batch of 1 fits; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH``
-    where that fits, and more may. ``traced`` are the batches whose step was traced.
+    Both peaks exclude optional scratch memory, which kernels do without when memory is short. ``batch_size`` is 0 if a
+    batch of 1 does not fit; ``missing_bytes`` says by how much. It is ``LARGEST_BATCH`` if that fits, and more may.
+    ``traced`` lists the batches whose step was traced.
     """
 
     batch_size: int
@@ -43,7 +43,7 @@ class BatchSizeLimit:
 
     @property
     def is_proved(self) -> bool:
-        """Whether the steps of this batch and of the next were traced, rather than scaled from others."""
+        """Whether this batch and the next were traced rather than extrapolated."""
         return {self.batch_size, self.batch_size + 1} - {0} <= set(self.traced)
 
     def __str__(self) -> str:
@@ -52,12 +52,12 @@ class BatchSizeLimit:
     @property
     def _found(self) -> str:
         if not self.batch_size:
-            return f"Not even a batch of 1 fits: {mebibytes(self.missing_bytes)} MB are missing"
+            return f"A batch of 1 does not fit: {mebibytes(self.missing_bytes)} MB short"
         more = "more than " if self.batch_size >= LARGEST_BATCH else ""
         return (
             f"Largest batch: {more}{self.batch_size:,} (peak {mebibytes(self.peak_bytes)} MB; "
             f"{self.batch_size + 1:,} would take {mebibytes(self.next_peak_bytes)} MB); "
-            f"most is held by {self.held_by or 'the root'}"
+            f"{self.held_by or 'the root'} holds the most"
         )
 
     @property
@@ -72,9 +72,9 @@ class BatchSizeLimit:
 
 
 class Search:
-    """The search for the largest batch whose log fits.
+    """Searches for the largest batch whose log fits.
 
-    ``trace`` gives the log of a batch, ``fits`` the verdict on a log, ``spare`` the bytes that its peak leaves free.
+    ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Search:
         self._fits = fits
         self._spare = spare
         self.logs: dict[int, MemoryLog] = {}
-        """The traced logs by batch."""
+        """The traced logs, by batch."""
         self.low, self.high = 0, LARGEST_BATCH + 1
-        """The largest batch that is known to fit, and the smallest one known not to."""
+        """The largest batch known to fit, and the smallest known not to."""
 
     def run(self) -> int:
-        """Return the largest batch that fits, 0 where 1 does not.
+        """Return the largest batch that fits, 0 if 1 does not.
 
-        Two small traces foretell it. What is foretold is traced, with the batch after it; what these two show improves
-        the next guess. After ``MOST_TRACES`` the last guess stands, unproved; one that no two traces foretell gives way
-        to the largest batch that was traced and fits.
+        Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
+        After ``MOST_TRACES`` the last guess is returned, unproved; if no two traces scale to it, the largest traced
+        batch that fits.
         """
         self._add(2)
         if self.high > 2:
@@ -106,11 +106,11 @@ class Search:
         return self.low
 
     def log(self, batch: int) -> MemoryLog:
-        """Return the log of a batch: traced, else scaled from the traces next to it that are of the same events."""
+        """Return a batch's log: traced, or extrapolated from the nearest traces with the same events."""
         if batch in self.logs:
             return self.logs[batch]
         near = self._near(batch)
-        alike = [one for one in near if scales(self.logs[near[0]], self.logs[one])]
+        alike = [traced for traced in near if scales(self.logs[near[0]], self.logs[traced])]
         return self._through(self._simplest(alike), batch)
 
     def _add(self, batch: int) -> None:
@@ -121,25 +121,25 @@ class Search:
             self.high = min(self.high, batch)
 
     def _guess(self) -> int:
-        """The largest batch that is foretold to fit, of those between what is known to fit and what is known not to."""
+        """Return the largest batch predicted to fit, between the known limits."""
         if self.low == 0:
             return 1
         fits = cache(lambda batch: self._fits(self.log(batch)) if self._scales_to(batch) else self._seems_to_fit(batch))
         return self.low + largest(lambda step: self.low + step < self.high and fits(self.low + step))
 
     def _near(self, batch: int) -> list[int]:
-        """The traced batches, from the one on that differs from a batch by the smallest factor."""
-        return sorted(self.logs, key=lambda one: max(one, batch) / min(one, batch))
+        """Return the traced batches, nearest by ratio first."""
+        return sorted(self.logs, key=lambda traced: max(traced, batch) / min(traced, batch))
 
     def _scales_to(self, batch: int) -> bool:
-        """Whether two traces at least foretell the events of a batch."""
-        first, *others = (self.logs[one] for one in self._near(batch))
+        """Whether the trace nearest to a batch has the same events as another, so that both extrapolate."""
+        first, *others = (self.logs[traced] for traced in self._near(batch))
         return any(scales(first, other) for other in others)
 
     def _simplest(self, near: list[int]) -> list[int]:
-        """Of batches from the nearest on, those to go by: a line or a square that foretells one more, else the nearest.
+        """Choose the batches to extrapolate from: a line or parabola that predicts one more trace, else the nearest.
 
-        Two traces are all that a kink leaves; three that are on no line are taken for a square.
+        Around a kink only two traces are used; three traces not on a line are taken for a parabola.
         """
         for count in (2, 3):
             points = near[:count]
@@ -148,17 +148,17 @@ class Search:
         return near[:3] if len(near) == 3 else near[:2]
 
     def _through(self, batches: list[int], batch: int) -> MemoryLog:
-        return at_batch({one: self.logs[one] for one in batches}, batch)
+        return at_batch({traced: self.logs[traced] for traced in batches}, batch)
 
     def _seems_to_fit(self, batch: int) -> bool:
-        """Whether the line through the peaks of the two traces next to a batch leaves it anything."""
+        """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
-        there, beyond = (self._spare(self.logs[one]) for one in (first, second))
+        there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
         return there + (beyond - there) * (batch - first) // (second - first) >= 0
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number for which ``fits`` holds, by doubling and then halving; 0 where 1 does not fit.
+    """Return the largest number for which ``fits`` holds, by doubling, then bisection; 0 if 1 does not fit.
 
     >>> largest(lambda number: number <= 37)
     37

@@ -1,21 +1,21 @@
-"""What a CUDA context takes of a card: the driver's part, and the modules of the kernels that a process has loaded.
+"""Memory of a CUDA context: the driver's part, and the modules of loaded kernels.
 
-The allocator never sees it. Figures are device memory less what the allocator had reserved, as others printed both:
+The allocator never sees it. Figures are device memory minus the allocator's reserved bytes, where both were published:
 
 - bare, after the first call: 256 MiB on an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA
   13: unslothai/unsloth-zoo#1053), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor (pytorch/
   pytorch#86509), 300 to 400 (#107667, #109888);
-- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 224 on a card of 23.5 GiB
+- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 224 on a GPU of 23.5 GiB
   (XChenZ/havatar#6), 307 on an RTX 5090 (murong-xu/CADS#4), 501 on an A100 (TianheWu/CoSeR#10), 420 on an L40S
   (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 616 of a server (LMCache/LMCache#4019);
-- training: 349 MiB on a card of 15.7 GiB (qingze-bai/VSmTrans#3), 880 to 990 on an L40S, 1,210 to 1,220 on an H100
+- training: 349 MiB on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 880 to 990 on an L40S, 1,210 to 1,220 on an H100
   (milabench), 902 to 996 on an A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there
   with the wheels of earlier years;
 - all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
   3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
   anatomy of a model's memory).
 
-torch 2.11 and later are built for CUDA 12.6 and later, which load kernels when they are first used.
+torch 2.11 and later are built for CUDA 12.6 and later, which load kernels lazily.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..data.capability import Capability
 from ..data.units import MIB
 
 Range = tuple[int, int]
@@ -40,23 +41,24 @@ LAZY: dict[tuple[int, int], Range] = {
     (10, 0): (414, 1_220),
     (12, 0): (307, 1_220),
 }
-"""By compute capability, where kernels are loaded when they are first used.
+"""By compute capability, with lazy loading of kernels.
 
-Public figures exist for 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. Cards of 8.6 are taken to need no more than those of 8.9,
-Blackwell no more than Hopper; the oldest, for which today's wheels have few kernels, as much as a server.
+Public figures exist for 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. GPUs of 8.6 are assumed to need at most as much as 8.9,
+Blackwell at most as much as Hopper; the oldest, for which current wheels have few kernels, as much as a data-centre
+GPU.
 """
 
 EAGER: Range = (1_001, 2_222)
-"""Where all kernels are loaded at once."""
+"""With eager loading of all kernels."""
 
 WITHOUT_LIBRARIES = 616
-"""The most where a step uses neither cuBLAS nor cuDNN, whose kernels make up the rest."""
+"""The most for a step that uses neither cuBLAS nor cuDNN, whose kernels make up the rest."""
 
 
 def context_bytes(
-    capability: tuple[int, int], uses_libraries: bool = True, environment: Mapping[str, str] = os.environ
+    capability: Capability, uses_libraries: bool = True, environment: Mapping[str, str] = os.environ
 ) -> Range:
-    """The least and the most bytes of a context on a card of a compute capability.
+    """Return the least and the most bytes of a context on a GPU of a compute capability.
 
     >>> [nbytes // MIB for nbytes in context_bytes((9, 0))]
     [414, 1220]
@@ -70,7 +72,7 @@ def context_bytes(
 
 
 def any_context_bytes(uses_libraries: bool = True, environment: Mapping[str, str] = os.environ) -> Range:
-    """The least and the most bytes of a context on whatever card."""
+    """Return the least and the most bytes of a context on any GPU."""
     ranges = [context_bytes(capability, uses_libraries, environment) for capability in LAZY]
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
@@ -84,7 +86,7 @@ LIBRARY_OPERATORS = (
     *("convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "cudnn_batch_norm"),
     *("native_multi_head_attention", "_transformer_encoder_layer_fwd"),
 )
-"""What runs in cuBLAS or cuDNN. Fused attention has kernels of its own, which torch brings."""
+"""Operators that run in cuBLAS or cuDNN. Fused attention has torch's own kernels."""
 
 
 def is_of_a_library(operator: str) -> bool:

@@ -1,4 +1,4 @@
-"""The data of an estimate: peak, reserved and device bytes, what they are made of, who holds them."""
+"""An estimate's data: peak, reserved and device bytes, what they consist of, and which modules hold them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from .attribution import (
 from .contexts import is_of_a_library
 from .footprint import Footprint, call_memory, footprints, inclusive, parents
 from .gpus import context_range, named_gpu, parse_memory
+from .other_devices import other_device
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleMemory:
     """What a module holds at the peak, in bytes by kind, and what it adds to the whole step.
 
-    ``inclusive_bytes`` and ``inclusive`` add the modules inside it.
+    ``inclusive_bytes`` and ``inclusive`` include the modules inside it.
     """
 
     path: str
@@ -44,12 +45,12 @@ class ModuleMemory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory of a step. Every figure is in bytes; ``at_peak`` and the modules' own bytes add up to ``peak_bytes``.
+    """The memory of a step, in bytes; ``at_peak`` and the modules' own bytes each add up to ``peak_bytes``.
 
-    ``peak_bytes`` is what ``torch.cuda.max_memory_allocated`` would say, ``reserved_bytes`` what the caching allocator
-    has taken from the device, ``steady_bytes`` what is left between steps. ``outside_bytes`` is what no module owns at
-    the peak (inputs, the loss, what the optimizer works with); ``by_module`` has it in the root. ``unknown`` names the
-    operators whose scratch memory no rule models, with how often each ran.
+    ``peak_bytes`` corresponds to ``torch.cuda.max_memory_allocated``, ``reserved_bytes`` to the memory the caching
+    allocator has taken from the device; ``steady_bytes`` remains between steps. ``outside_bytes`` belongs to no module
+    at the peak (inputs, the loss, the optimizer's temporaries) and is part of the root in ``by_module``. ``unknown``
+    lists operators without a measured scratch-memory rule, with the number of their calls.
     """
 
     peak_bytes: int
@@ -70,20 +71,37 @@ class Estimate:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was taken for sizes and values that only data tell, and where: from one real forward, or the most."""
+        """How sizes and values that depend on data were determined, and where: from a real forward, or as a maximum."""
         return self.log.assumptions
 
     @property
+    def mult_adds(self) -> Mapping[str, int] | None:
+        """Multiply-adds of the last step by phase: "forward" (with the loss), "backward" and "optimizer".
+
+        None for a measured step. Operators without a formula are in ``log.uncounted``; with any, the counts are
+        lower bounds.
+        """
+        if self.log.mult_adds is None:
+            return None
+        return {phase: dict(self.log.mult_adds).get(phase, 0) for phase in ("forward", "backward", "optimizer")}
+
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None for inference and for a measured step."""
+        done = self.mult_adds
+        return None if done is None or self.info.mode != "train" else sum(done.values())
+
+    @property
     def requested_bytes(self) -> int:
-        """What tensors and kernels asked for at the peak, which the allocator's blocks round up to ``peak_bytes``."""
+        """Bytes requested by tensors and kernels at the peak, which the allocator rounds up to ``peak_bytes``."""
         at_peak = run_log(self.log, self.backend, self.options).at_peak
         return sum(self.log.storages[storage].nbytes for storage in at_peak)
 
     @property
     def device_bytes(self) -> tuple[int, int]:
-        """Reserved bytes and the CUDA context: the least and the most that one takes, on the card where it is known.
+        """Reserved bytes plus the CUDA context, as least and most; the GPU's own context if the GPU is known.
 
-        A rank of many has NCCL's buffers beside them, for each group of processes that it sends to.
+        One rank of many also has NCCL's buffers, for each process group it communicates in.
         """
         is_cuda = self.backend == "cuda"
         low, high = context_range(self.info.gpu or 0, uses_libraries(self.log)) if is_cuda else (0, 0)
@@ -92,11 +110,11 @@ class Estimate:
 
     @property
     def peak_range(self) -> tuple[int, int]:
-        """The least and the most that ``peak_bytes`` may be, by the error bands of the rules for scratch memory.
+        """The least and the most that ``peak_bytes`` may be, by the error bands of the scratch-memory rules.
 
-        Both are ``peak_bytes`` where every rule is exact and no number of iterations is assumed. What ``unknown`` names
-        opens the range upwards: by the most that each such operator may hold while it runs, and by a page at least.
-        Where ``assumptions`` were guessed, it holds the peaks of other answers as well.
+        Both equal ``peak_bytes`` if every rule is exact and no number of iterations is assumed. Operators in
+        ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page. If
+        ``assumptions`` were guessed, the range includes the peaks of other guesses.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
@@ -104,9 +122,9 @@ class Estimate:
         return min(edges), max(edges)
 
     def _edges(self, log: MemoryLog, peak: int) -> tuple[int, ...]:
-        """The least and the most that the peak of a log may be.
+        """Return the least and the most that a log's peak may be.
 
-        An optimizer whose iterations are assumed may keep what is a Python number here, such as its step, as a tensor.
+        An optimizer with assumed iterations may keep as a tensor what is a Python number here, such as its step size.
         """
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
@@ -116,27 +134,28 @@ class Estimate:
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:
-        """The live bytes by kind over the steps, a point for each operator that changed them."""
+        """Live bytes by kind over the steps: one point per operator that changed them."""
         return tuple(timeline(self.log, allocator_for(self.log, self.backend, self.options)))
 
     @property
     def by_call(self) -> tuple[tuple[str, RowMemory], ...]:
-        """The calls of modules in the last step, in the order they began: path, bytes kept, bytes live at its end."""
+        """The module calls of the last step, in the order they began: path, bytes kept, and bytes live at the end."""
         return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
-    def fits(self, memory: int | str) -> bool:
-        """Whether the step runs in so much memory: bytes, "24GiB", or a GPU's name; the context is taken off first.
+    def fits(self, memory: int | float | str) -> bool:
+        """Whether the step runs in so much memory: bytes, "24GiB", or a device's name; the context is taken off first.
 
         That is the most that one takes on the card named, or on the step's own, or else on any. The log is replayed
         under the limit, so that the allocator may give cached segments back before it fails, and a kernel does without
-        the scratch memory that it can spare. Raises :class:`InputError` for a text that is neither, and for a card
-        where the step is not on CUDA.
+        the scratch memory that it can spare. For devices of AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are
+        counted, as a :class:`NotModelledWarning` says. Raises :class:`InputError` for a text that is neither, and for a
+        card where the step is not on CUDA.
         """
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
-    """A log explained: replayed by the allocator of its device, its peak by kind and by module."""
+    """Build an estimate: replay the log with its device's allocator, and attribute the peak to kinds and modules."""
     done = run_log(log, backend, options)
     kinds = storage_kinds(log)
     moment = log.moments[done.peak_moment]
@@ -162,11 +181,28 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
     )
 
 
-def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | str, gpu: str = "") -> bool:
+def tensors_peak(log: MemoryLog) -> int:
+    """The most bytes of tensors at once, without the scratch memory of kernels or an allocator's rounding."""
+    scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
+    held: dict[int, int] = {}
+    live = most = 0
+    for _, storage, nbytes in log.events:
+        if storage not in scratch:
+            live += nbytes - held.get(storage, 0)
+            held[storage] = nbytes
+            most = max(most, live)
+    return most
+
+
+def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | float | str, gpu: str = "") -> bool:
     """Whether a log runs in so much memory, the most that a context may take being taken off.
 
-    Where there is no memory left for a kernel's scratch, it does with less if it can.
+    Kernels do without optional scratch memory if there is none left.
     """
+    other = other_device(memory)
+    if other is not None:
+        other.warn()
+        return tensors_peak(log) <= other.usable_bytes
     _, outside = communicator_range(log, backend)
     room = room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
     allocator = new_allocator(backend, options, room)
@@ -188,14 +224,14 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
 
 
 COMMUNICATOR_BYTES = (512 * MIB, 717 * MIB)
-"""What NCCL takes of a device for one communicator, outside torch's allocator: the least and the most reported.
+"""Device memory of one NCCL communicator, outside torch's allocator: the least and the most reported.
 
 Source: NVIDIA/nccl issue 964 (688 MB on 3 to 4 A100 with NVLink; 0.5 to 0.7 GiB elsewhere).
 """
 
 
 def communicator_range(log: MemoryLog, backend: str) -> tuple[int, int]:
-    """The least and the most bytes of NCCL's buffers."""
+    """Return the least and the most bytes of NCCL's buffers."""
     low, high = COMMUNICATOR_BYTES if backend == "cuda" else (0, 0)
     return log.communicators * low, log.communicators * high
 
@@ -205,22 +241,22 @@ def uses_libraries(log: MemoryLog) -> bool:
     return any(is_of_a_library(moment.operator) for moment in log.moments)
 
 
-def room_for_tensors(memory: int | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
+def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
     """What the allocator gets of so much memory: all but the most that a CUDA context may take.
 
-    Raises :class:`InputError` for a card where the step is not on CUDA.
+    Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """
     card = named_gpu(memory)
     if card is not None and backend != "cuda":
         raise InputError(
-            f"memory is {describe(memory)}, a card, and the step is one on the {backend.upper()}; accepted: bytes, or "
+            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; accepted: bytes, or "
             f"an estimate with gpu={describe(card.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 
 
 def least(log: MemoryLog) -> MemoryLog:
-    """A log without the scratch memory that kernels can spare."""
+    """Return a log without optional scratch memory."""
     fewest = {n: storage.lesser[-1] for n, storage in enumerate(log.storages) if storage.lesser}
     events = [(moment, n, nbytes and fewest.get(n, nbytes)) for moment, n, nbytes in log.events]
     kept = [fewest.get(storage, 1) > 0 for _, storage, _ in events]
@@ -231,7 +267,7 @@ def least(log: MemoryLog) -> MemoryLog:
 
 
 def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) -> tuple[ModuleMemory, ...]:
-    """The bytes of the peak by owner; what no module owns stands with the root."""
+    """Return the peak's bytes by owner; what no module owns belongs to the root."""
     own: dict[int, dict[str, int]] = {}
     for storage, nbytes in live.items():
         owner = max(0, log.storages[storage].owner)

@@ -1,4 +1,4 @@
-"""What each module, and each call of one, adds to the memory of a step, whenever the peak may be."""
+"""What each module, and each of its calls, adds to a step's memory, independent of the peak."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .attribution import Allocator, give_back, lifetimes, storage_kinds
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes in the last step: each storage counts once, for the module that made it or that holds its parameter.
+    """Bytes in the last step; each storage counts once, for the module that made it or holds its parameter.
 
-    ``output_bytes`` is what its calls return and no module inside it returned before, ``saved_bytes`` what its own
+    ``output_bytes`` is what its calls return and no module inside it returned before; ``saved_bytes`` is what its own
     operators keep for the backward.
     """
 
@@ -35,7 +35,7 @@ class Footprint:
 
 
 def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
-    """The own footprint of each module; what no module owns stands with the root."""
+    """Return each module's own footprint; what no module owns belongs to the root."""
     held: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for number, kind in _in_last_step(log):
         held[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
@@ -55,7 +55,7 @@ def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
 
 
 def _in_last_step(log: MemoryLog) -> Iterator[tuple[int, str]]:
-    """The storages that are there in the last step, with their kinds; saved activations only where it made them."""
+    """Yield the storages live in the last step, with their kinds; saved activations only if that step made them."""
     last = log.moments[-1].step
     born, died = lifetimes(log)
     for number, kind in enumerate(storage_kinds(log)):
@@ -66,7 +66,7 @@ def _in_last_step(log: MemoryLog) -> Iterator[tuple[int, str]]:
 
 
 def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
-    """Each storage that a call of the last step returns, with the module that returned it first."""
+    """Yield each storage that a call of the last step returns, with the module that returned it first."""
     last = log.moments[-1].step
     seen: set[int] = set()
     inner_first = reversed([call for call in log.calls if call.step == last])
@@ -78,7 +78,7 @@ def _first_returns(log: MemoryLog) -> Iterator[tuple[int, int]]:
 
 
 def inclusive(paths: Sequence[str], own: Sequence[Footprint]) -> tuple[Footprint, ...]:
-    """Each module's footprint with those of the modules inside it."""
+    """Return each module's footprint including the modules inside it."""
     total = list(own)
     for index, parent in reversed(list(enumerate(parents(paths)))):
         if index:
@@ -87,7 +87,7 @@ def inclusive(paths: Sequence[str], own: Sequence[Footprint]) -> tuple[Footprint
 
 
 def parents(paths: Sequence[str]) -> list[int]:
-    """For each module the number of the one that it is in; the root's is its own.
+    """Return for each module the number of its parent; the root is its own.
 
     >>> parents(["", "body", "body.0", "head"])
     [0, 0, 1, 0]
@@ -97,7 +97,7 @@ def parents(paths: Sequence[str]) -> list[int]:
 
 
 def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemory]]:
-    """The calls of the last step in the order they began: the module's path, and what its own operators keep."""
+    """Return the last step's calls in the order they began: the module's path, and what its own operators keep."""
     levels = _levels(log, allocator)
     saved = _saved_by_call(log)
     return [
@@ -108,13 +108,13 @@ def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemo
 
 
 def module_memory(log: MemoryLog) -> dict[str, RowMemory]:
-    """What each module holds beside its calls, by its path: gradients and optimizer state."""
+    """Return what each module holds besides its calls, by path: gradients and optimizer state."""
     held = (RowMemory(0, own.grad_bytes, own.optimizer_bytes) for own in footprints(log))
     return dict(zip(log.module_paths, held))
 
 
 def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
-    """The live bytes after each event."""
+    """Return the live bytes after each event."""
     levels = []
     for _, storage, nbytes in log.events:
         if nbytes:
@@ -126,7 +126,7 @@ def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:
 
 
 def _saved_by_call(log: MemoryLog) -> dict[int, int]:
-    """For each call, by its place, the saved bytes that were born in it and in no call inside it."""
+    """Return the saved bytes of each call, by position, without those of calls inside it."""
     born, _ = lifetimes(log)
     births = sorted((born[n], n) for n, kind in _in_last_step(log) if kind == "saved_activations")
     saved: dict[int, int] = defaultdict(int)

@@ -1,13 +1,12 @@
-"""The registry of GPUs: how much memory a card is sold with, and how much of it a program gets.
+"""Registry of GPUs: the memory a GPU is sold with, and how much of it a program gets.
 
-Three figures. The datasheet's: its "24 GB" is read as 24 GiB, since memory is built in powers of 2 and the driver
-confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). What ``nvidia-smi`` reports as the total. And what CUDA
-shows to a program, ``torch.cuda.get_device_properties(0).total_memory``: the driver and, on cards that have it, error
-correction take their part first. It moves a little from driver to driver; given is the least that was seen in print, on
-Linux.
+Each GPU has three figures. The datasheet's: "24 GB" means 24 GiB, since memory is built in powers of 2 and the driver
+confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s total. And what a program sees in
+``torch.cuda.get_device_properties(0).total_memory``, after the driver and, where present, error correction have taken
+their share; it varies slightly between drivers, and the table has the least published figure on Linux.
 
-Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each card names
-that of the other two.
+Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability; each GPU names
+the source of the other two.
 """
 
 from __future__ import annotations
@@ -18,26 +17,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from ..data.capability import Capability
 from ..data.errors import InputError
 from ..data.units import MIB, describe
 from .contexts import any_context_bytes, context_bytes
+from .other_devices import other_device
 
 GIB = 1024 * MIB
 
-ARCHITECTURES = ("Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 
 PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
 """Where a card's ``smi_mib`` and ``cuda_mib`` come from."""
+DATASHEET = "NVIDIA's datasheet alone"
+"""The source of a card that nobody was seen to print: a program is taken to get 9/10, less than of any that was."""
 
 
 @dataclass(frozen=True, slots=True)
 class GPU:
-    """A card: the datasheet's GB, and the totals of nvidia-smi and of CUDA in MiB (None where no source is known)."""
+    """A GPU: the datasheet's GB, and the totals of nvidia-smi and CUDA in MiB (None without a source)."""
 
     name: str
     architecture: str
-    compute_capability: tuple[int, int]
+    compute_capability: Capability
     datasheet_gb: int
     smi_mib: int | None = None
     cuda_mib: int | None = None
@@ -45,7 +48,7 @@ class GPU:
 
     @property
     def datasheet_bytes(self) -> int:
-        """What the card is sold with.
+        """Bytes the GPU is sold with.
 
         >>> find_gpu("RTX 4090").datasheet_bytes == 24 * 1024**3
         True
@@ -54,22 +57,24 @@ class GPU:
 
     @property
     def usable_bytes(self) -> int:
-        """What a program gets, its CUDA context included: the smallest figure known.
+        """Bytes a program gets, including its CUDA context: the smallest known figure.
 
         >>> find_gpu("RTX 4090").usable_bytes // 1024**2
         24081
         """
         known = self.cuda_mib or self.smi_mib
-        return self.datasheet_bytes if known is None else known * MIB
+        if known is None:
+            return self.datasheet_bytes * 9 // 10 if self.source == DATASHEET else self.datasheet_bytes
+        return known * MIB
 
     @property
     def context_bytes(self) -> tuple[int, int]:
-        """The least and the most of it that the CUDA context takes."""
+        """The least and the most bytes of the CUDA context."""
         return context_bytes(self.compute_capability)
 
 
 GPUS: dict[str, GPU] = {}
-"""Every card by its name."""
+"""All GPUs by name."""
 
 ALIASES: dict[str, str] = {
     "H100": "H100 SXM",
@@ -78,31 +83,38 @@ ALIASES: dict[str, str] = {
     "GH200 480GB": "GH200 96GB",
     "RTX 3080": "RTX 3080 10GB",
     "RTX 3060": "RTX 3060 12GB",
+    "RTX 3050": "RTX 3050 8GB",
+    "RTX 2060": "RTX 2060 6GB",
+    "GTX 1060": "GTX 1060 6GB",
+    "RTX A2000": "RTX A2000 6GB",
+    "RTX 3080 Laptop": "RTX 3080 Laptop 8GB",
+    "GB300": "B300",
+    "DGX Spark": "GB10",
 }
-"""Names that mean one card among several, or that count the memory of the CPU beside it."""
+"""Names for one GPU among several, or that include the memory of the CPU next to it."""
 
 
 def register_gpu(gpu: GPU) -> GPU:
-    """Add a card, for :func:`find_gpu` and every ``memory=`` argument. Raises InputError if its name is taken.
+    """Register a GPU for :func:`find_gpu` and every ``memory=`` argument. Raises InputError if the name is taken.
 
     >>> register_gpu(GPU("Example 9000", "Blackwell", (12, 0), 64)).usable_bytes // 1024**3
     64
     >>> del GPUS["Example 9000"]
     """
     if _spellings(gpu) in map(_spellings, GPUS.values()):
-        raise InputError(f"The GPU {describe(gpu.name)} is registered already")
+        raise InputError(f"GPU {describe(gpu.name)} is already registered")
     if gpu.architecture not in ARCHITECTURES:
-        raise InputError(f"The architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
+        raise InputError(f"architecture is {describe(gpu.architecture)}; accepted: {', '.join(ARCHITECTURES)}")
     GPUS[gpu.name] = gpu
     return gpu
 
 
 def find_gpu(name: str) -> GPU:
-    """The card of a name, as people or ``torch.cuda.get_device_name()`` write it.
+    """Return the GPU of a name, as people or ``torch.cuda.get_device_name()`` spell it.
 
-    Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor do not matter; the memory does where
-    a card comes with several sizes. Raises InputError for an unknown name, with near ones, and for one that several
-    cards share, with theirs.
+    Case, blanks, brand words (NVIDIA, GeForce, RTX, Tesla ...) and the form factor are ignored; the memory size matters
+    if a GPU comes in several. Raises InputError for an unknown name, with similar ones, and for an ambiguous name, with
+    the GPUs it fits.
 
     >>> find_gpu("nvidia geforce rtx4090").name, find_gpu("NVIDIA A100-SXM4-80GB").name
     ('RTX 4090', 'A100 80GB')
@@ -112,15 +124,18 @@ def find_gpu(name: str) -> GPU:
         return found[0]
     if found:
         raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(found)}")
+    other = other_device(name)
+    if other is not None:
+        raise InputError(f"{other.words}; accepted: an estimate without gpu=, and then fits({describe(name)})")
     near = _near(name)
     raise InputError(
-        f"unknown GPU {describe(name)}; near names: {_names(near)}"
+        f"unknown GPU {describe(name)}; similar names: {_names(near)}"
         if near
         else f"unknown GPU {describe(name)}; registered: {_names(GPUS.values())}"
     )
 
 
-def named_gpu(memory: int | str) -> GPU | None:
+def named_gpu(memory: int | float | str) -> GPU | None:
     """The card that a ``memory=`` argument names, of several sizes the first; None where it is bytes.
 
     >>> named_gpu("H200").compute_capability, named_gpu("24GiB")
@@ -130,7 +145,7 @@ def named_gpu(memory: int | str) -> GPU | None:
     return found[0] if found else None
 
 
-def context_range(memory: int | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
+def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
     """The least and the most bytes of a CUDA context: on the card that ``memory`` or else ``gpu`` names, else on any.
 
     >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
@@ -142,32 +157,43 @@ def context_range(memory: int | str, uses_libraries: bool = True, gpu: str = "")
     return context_bytes(card.compute_capability, uses_libraries)
 
 
-def parse_memory(value: int | str) -> int:
-    """Bytes, from a whole number of bytes, a text with its unit, or the name of a GPU (what a program gets of it).
+FEWEST = 1024
+"""Numbers below are taken for GB that were meant."""
 
-    GiB is 1024**3 bytes and GB 1000**3; the same for K, M and T. Raises InputError that names the accepted forms.
+
+def parse_memory(value: int | float | str) -> int:
+    """Bytes, from a number of bytes, a text with its unit, or the name of a device (what a program gets of it).
+
+    GiB is 1024**3 bytes and GB or G 1000**3; the same for K, M and T. Raises InputError that names the accepted forms.
 
     >>> parse_memory("24GiB"), parse_memory("24 GB"), parse_memory("RTX 4090")
     (25769803776, 24000000000, 25250758656)
     """
     nbytes = _size(value) if isinstance(value, str) else value
+    is_bare = not isinstance(value, str) or value.strip().isdecimal()
+    if isinstance(nbytes, float) and nbytes.is_integer():
+        nbytes = int(nbytes)
+    if is_bare and isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 < nbytes < FEWEST:
+        raise InputError(
+            f"memory is {describe(value)}: {nbytes} bytes? accepted: '{nbytes}GiB', '{nbytes}GB', or bytes"
+        )
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(
             f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
-            "or the name of a GPU" + (f"; near names: {_names(near)}" if near else "")
+            "or the name of a GPU" + (f"; similar names: {_names(near)}" if near else "")
         )
     return nbytes
 
 
-SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
+SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|()()b)\s*", re.IGNORECASE)
 
 
 def _size(text: str) -> int | None:
-    """The bytes that a text means, or None."""
+    """Return the bytes that a text stands for, or None."""
     match = SIZE.fullmatch(text)
     if match is not None:
-        number, prefix, binary = match.groups()
+        number, prefix, binary = match[1], match[2] or "", match[3]
         unit = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
         return round(float(number) * unit)
     found = _candidates(text)
@@ -175,6 +201,9 @@ def _size(text: str) -> int | None:
         return find_gpu(text).usable_bytes
     if found:
         return found[0].usable_bytes
+    other = other_device(text)
+    if other is not None:
+        return other.usable_bytes
     return int(text) if re.fullmatch(r"\s*[0-9]+\s*", text) else None
 
 
@@ -188,19 +217,19 @@ FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b")
 @cache
 def _compact(name: str) -> str:
     """A name without case, blanks and brand words: "a10080gb" for "NVIDIA A100 80GB"."""
-    return BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb")
+    return BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb").replace("mobile", "laptop")
 
 
 @cache
 def _spellings(gpu: GPU) -> tuple[str, str]:
-    """A card's compact name without and with its memory."""
+    """Return a GPU's compact name without and with its memory."""
     memory = f"{gpu.datasheet_gb}gb"
     model = _compact(gpu.name).removesuffix(memory)
     return model, model + memory
 
 
 def _candidates(name: str) -> list[GPU]:
-    """The cards that a name can mean; its form factor counts only where cards differ by it."""
+    """Return the GPUs a name may mean; its form factor counts only if GPUs differ by it."""
     aliases = {_compact(alias): GPUS[meant] for alias, meant in ALIASES.items()}
     for wanted in (_compact(name), _compact(FORM_FACTOR.sub("", name.lower()))):
         if wanted in aliases:
@@ -212,7 +241,7 @@ def _candidates(name: str) -> list[GPU]:
 
 
 def _near(name: str) -> list[GPU]:
-    """The cards whose names resemble one, nearest first."""
+    """Return the GPUs with similar names, most similar first."""
     models = sorted({_spellings(gpu)[0] for gpu in GPUS.values()})
     close = difflib.get_close_matches(_compact(name), models, n=5, cutoff=0.5)
     return [gpu for model in close for gpu in GPUS.values() if _spellings(gpu)[0] == model]
@@ -225,6 +254,19 @@ def _names(gpus: Iterable[GPU]) -> str:
 Row = tuple[str, str, tuple[int, int], int, int | None, int | None, str]
 
 KNOWN: tuple[Row, ...] = (
+    ("K80", "Kepler", (3, 7), 12, 11_441, None, PRINTED),
+    ("M40 12GB", "Maxwell", (5, 2), 12, None, None, DATASHEET),
+    ("M40 24GB", "Maxwell", (5, 2), 24, None, None, DATASHEET),
+    ("M60", "Maxwell", (5, 2), 8, None, None, DATASHEET),
+    ("Jetson Nano", "Maxwell", (5, 3), 4, None, None, DATASHEET),
+    ("P4", "Pascal", (6, 1), 8, None, None, DATASHEET),
+    ("P40", "Pascal", (6, 1), 24, None, None, DATASHEET),
+    ("GTX 1050 Ti", "Pascal", (6, 1), 4, None, None, DATASHEET),
+    ("GTX 1060 3GB", "Pascal", (6, 1), 3, None, None, DATASHEET),
+    ("GTX 1060 6GB", "Pascal", (6, 1), 6, None, None, DATASHEET),
+    ("GTX 1070", "Pascal", (6, 1), 8, None, None, DATASHEET),
+    ("GTX 1070 Ti", "Pascal", (6, 1), 8, None, None, DATASHEET),
+    ("GTX 1080", "Pascal", (6, 1), 8, None, None, DATASHEET),
     ("GTX 1080 Ti", "Pascal", (6, 1), 11, 11_264, 11_172, PRINTED),
     ("P100", "Pascal", (6, 0), 16, 16_384, 16_276, PRINTED),
     ("V100 16GB", "Volta", (7, 0), 16, 16_384, 16_130, PRINTED),
@@ -232,7 +274,20 @@ KNOWN: tuple[Row, ...] = (
     ("TITAN V", "Volta", (7, 0), 12, None, 12_064, PRINTED),
     ("T4", "Turing", (7, 5), 16, 15_360, 14_913, TABULATED),
     ("TITAN RTX", "Turing", (7, 5), 24, 24_576, 24_212, PRINTED),
-    ("RTX 2060", "Turing", (7, 5), 6, 6_144, 5_918, PRINTED),
+    ("GTX 1650", "Turing", (7, 5), 4, None, None, DATASHEET),
+    ("GTX 1650 SUPER", "Turing", (7, 5), 4, None, None, DATASHEET),
+    ("GTX 1650 Ti", "Turing", (7, 5), 4, None, None, DATASHEET),
+    ("GTX 1660", "Turing", (7, 5), 6, None, None, DATASHEET),
+    ("GTX 1660 SUPER", "Turing", (7, 5), 6, None, None, DATASHEET),
+    ("GTX 1660 Ti", "Turing", (7, 5), 6, None, None, DATASHEET),
+    ("RTX 2060 6GB", "Turing", (7, 5), 6, 6_144, 5_918, PRINTED),
+    ("RTX 2060 12GB", "Turing", (7, 5), 12, None, None, DATASHEET),
+    ("RTX 2060 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
+    ("RTX 2070 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
+    ("RTX 2080", "Turing", (7, 5), 8, None, None, DATASHEET),
+    ("RTX 2080 SUPER", "Turing", (7, 5), 8, None, None, DATASHEET),
+    ("Jetson Xavier NX 8GB", "Volta", (7, 2), 8, None, None, DATASHEET),
+    ("Jetson AGX Xavier 32GB", "Volta", (7, 2), 32, None, None, DATASHEET),
     ("RTX 2070", "Turing", (7, 5), 8, 8_192, None, PRINTED),
     ("RTX 2080 Ti", "Turing", (7, 5), 11, 11_264, 10_825, PRINTED),
     ("Quadro RTX 8000", "Turing", (7, 5), 48, None, 48_380, PRINTED),
@@ -245,6 +300,31 @@ KNOWN: tuple[Row, ...] = (
     ("RTX A4000", "Ampere", (8, 6), 16, 16_376, 15_984, f"{PRINTED}; DengKaiCQ/VGGT-Long#6"),
     ("RTX A5000", "Ampere", (8, 6), 24, 24_564, 24_248, PRINTED),
     ("RTX A6000", "Ampere", (8, 6), 48, 49_140, 48_676, PRINTED),
+    ("A2", "Ampere", (8, 6), 16, None, None, DATASHEET),
+    ("A16", "Ampere", (8, 6), 16, None, None, DATASHEET),
+    ("A800", "Ampere", (8, 0), 80, None, None, DATASHEET),
+    ("RTX A2000 6GB", "Ampere", (8, 6), 6, None, None, DATASHEET),
+    ("RTX A2000 12GB", "Ampere", (8, 6), 12, None, None, DATASHEET),
+    ("RTX A4500", "Ampere", (8, 6), 20, None, None, DATASHEET),
+    ("Jetson Orin Nano 4GB", "Ampere", (8, 7), 4, None, None, DATASHEET),
+    ("Jetson Orin Nano 8GB", "Ampere", (8, 7), 8, None, None, DATASHEET),
+    ("Jetson Orin NX 8GB", "Ampere", (8, 7), 8, None, None, DATASHEET),
+    ("Jetson Orin NX 16GB", "Ampere", (8, 7), 16, None, None, DATASHEET),
+    ("Jetson AGX Orin 32GB", "Ampere", (8, 7), 32, None, None, DATASHEET),
+    ("Jetson AGX Orin 64GB", "Ampere", (8, 7), 64, None, None, DATASHEET),
+    ("RTX 3050 6GB", "Ampere", (8, 6), 6, None, None, DATASHEET),
+    ("RTX 3050 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3050 Laptop", "Ampere", (8, 6), 4, None, None, DATASHEET),
+    ("RTX 3050 Ti Laptop", "Ampere", (8, 6), 4, None, None, DATASHEET),
+    ("RTX 3060 Laptop", "Ampere", (8, 6), 6, None, None, DATASHEET),
+    ("RTX 3070 Laptop", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3070 Ti Laptop", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3080 Laptop 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3080 Laptop 16GB", "Ampere", (8, 6), 16, None, None, DATASHEET),
+    ("RTX 3080 Ti Laptop", "Ampere", (8, 6), 16, None, None, DATASHEET),
+    ("RTX 3060 8GB", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3060 Ti", "Ampere", (8, 6), 8, None, None, DATASHEET),
+    ("RTX 3070 Ti", "Ampere", (8, 6), 8, None, None, DATASHEET),
     ("RTX 3060 12GB", "Ampere", (8, 6), 12, 12_288, 11_910, PRINTED),
     ("RTX 3070", "Ampere", (8, 6), 8, 8_192, 7_753, PRINTED),
     ("RTX 3080 10GB", "Ampere", (8, 6), 10, 10_240, 10_002, PRINTED),
@@ -256,6 +336,17 @@ KNOWN: tuple[Row, ...] = (
     ("L40", "Ada", (8, 9), 48, 46_068, 45_465, f"{PRINTED}; QwenLM/Qwen3-VL#2097"),
     ("L40S", "Ada", (8, 9), 48, 46_068, 45_495, TABULATED),
     ("RTX 6000 Ada", "Ada", (8, 9), 48, 49_140, 48_497, PRINTED),
+    ("L20", "Ada", (8, 9), 48, None, None, DATASHEET),
+    ("RTX 2000 Ada", "Ada", (8, 9), 16, None, None, DATASHEET),
+    ("RTX 4000 Ada", "Ada", (8, 9), 20, None, None, DATASHEET),
+    ("RTX 4500 Ada", "Ada", (8, 9), 24, None, None, DATASHEET),
+    ("RTX 5000 Ada", "Ada", (8, 9), 32, None, None, DATASHEET),
+    ("RTX 4050 Laptop", "Ada", (8, 9), 6, None, None, DATASHEET),
+    ("RTX 4060 Laptop", "Ada", (8, 9), 8, None, None, DATASHEET),
+    ("RTX 4070 Laptop", "Ada", (8, 9), 8, None, None, DATASHEET),
+    ("RTX 4080 Laptop", "Ada", (8, 9), 12, None, None, DATASHEET),
+    ("RTX 4090 Laptop", "Ada", (8, 9), 16, None, None, DATASHEET),
+    ("RTX 4070 SUPER", "Ada", (8, 9), 12, None, None, DATASHEET),
     ("RTX 4060", "Ada", (8, 9), 8, 8_188, 7_807, PRINTED),
     ("RTX 4060 Ti 8GB", "Ada", (8, 9), 8, 8_188, 7_806, PRINTED),
     ("RTX 4060 Ti 16GB", "Ada", (8, 9), 16, 16_380, None, PRINTED),
@@ -270,6 +361,19 @@ KNOWN: tuple[Row, ...] = (
     ("H100 NVL", "Hopper", (9, 0), 94, 95_830, 95_232, f"{PRINTED}; ali-vilab/VACE#56"),
     ("H200", "Hopper", (9, 0), 141, 143_771, 143_156, TABULATED),
     ("GH200 96GB", "Hopper", (9, 0), 96, 97_871, None, PRINTED),
+    ("H20", "Hopper", (9, 0), 96, None, None, DATASHEET),
+    ("H800", "Hopper", (9, 0), 80, None, None, DATASHEET),
+    ("GB200", "Blackwell", (10, 0), 186, 189_471, None, PRINTED),
+    ("B300", "Blackwell", (10, 3), 288, None, None, DATASHEET),
+    ("GB10", "Blackwell", (12, 1), 128, None, None, DATASHEET),
+    ("Jetson AGX Thor", "Blackwell", (11, 0), 128, None, None, DATASHEET),
+    ("RTX 5060 Laptop", "Blackwell", (12, 0), 8, None, None, DATASHEET),
+    ("RTX 5070 Laptop", "Blackwell", (12, 0), 8, None, None, DATASHEET),
+    ("RTX 5070 Ti Laptop", "Blackwell", (12, 0), 12, None, None, DATASHEET),
+    ("RTX 5080 Laptop", "Blackwell", (12, 0), 16, None, None, DATASHEET),
+    ("RTX 5090 Laptop", "Blackwell", (12, 0), 24, None, None, DATASHEET),
+    ("RTX 5060", "Blackwell", (12, 0), 8, None, None, DATASHEET),
+    ("RTX 5050", "Blackwell", (12, 0), 8, None, None, DATASHEET),
     ("B200", "Blackwell", (10, 0), 180, 183_359, 182_631, PRINTED),
     ("RTX PRO 6000", "Blackwell", (12, 0), 96, 97_887, 97_250, PRINTED),
     ("RTX 5060 Ti 8GB", "Blackwell", (12, 0), 8, 8_151, None, PRINTED),
@@ -279,7 +383,7 @@ KNOWN: tuple[Row, ...] = (
     ("RTX 5080", "Blackwell", (12, 0), 16, 16_303, 15_840, PRINTED),
     ("RTX 5090", "Blackwell", (12, 0), 32, 32_607, 32_102, PRINTED),
 )
-"""Name, architecture, compute capability, datasheet's GB, nvidia-smi's total and CUDA's in MiB, source of these two."""
+"""Name, architecture, compute capability, datasheet GB, nvidia-smi's and CUDA's totals in MiB, source of these two."""
 
 for row in KNOWN:
     register_gpu(GPU(*row))

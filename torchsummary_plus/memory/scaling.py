@@ -1,4 +1,4 @@
-"""Any batch from a few traces: every event's bytes are a polynomial of the batch, and the replay does the rest."""
+"""Any batch size from a few traces: each event's bytes are a polynomial of the batch, and a replay finds the peak."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..data.memory_records import MemoryLog, StorageSpec
 
 
 def scales(low: MemoryLog, high: MemoryLog) -> bool:
-    """Whether two logs are of the same events, and differ in their bytes alone."""
+    """Whether two logs have the same events and differ only in bytes."""
     return (
         len(low.events) == len(high.events)
         and len(low.storages) == len(high.storages)
@@ -20,7 +20,7 @@ def scales(low: MemoryLog, high: MemoryLog) -> bool:
 
 
 def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
-    """Return the log of another batch, by the polynomial through each event of logs that scale, by their batches."""
+    """Return the log of another batch, from logs by batch, by interpolating each event with a polynomial."""
     weights, over = _weights(tuple(logs), batch)
     first = next(iter(logs.values()))
 
@@ -42,16 +42,16 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
 
 
 def _lesser(specs: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> tuple[int, ...]:
-    """The sizes that scratch memory does with instead, the last ones with each other: as many as every log has."""
+    """Return the smaller sizes of optional scratch memory, matched from the last one: as many as every log has."""
     least_first = zip(*(reversed(spec.lesser) for spec in specs))
     return tuple(reversed([through(sizes) for sizes in least_first]))
 
 
 def _weights(batches: tuple[int, ...], batch: int) -> tuple[list[int], int]:
-    """Lagrange's weights of the values at some batches for that at another one, as integers over one denominator."""
+    """Return the Lagrange weights for a batch, as integers over a common denominator."""
     parts = []
-    for one in batches:
-        others = [other for other in batches if other != one]
-        parts.append((prod(batch - other for other in others), prod(one - other for other in others)))
+    for node in batches:
+        others = [other for other in batches if other != node]
+        parts.append((prod(batch - other for other in others), prod(node - other for other in others)))
     over = lcm(*(below for _, below in parts))
     return [above * (over // below) for above, below in parts], over

@@ -1,1 +1,1 @@
-"""What an operator is: its multiply-adds, the shape of its result, and the scratch memory of its kernels."""
+"""Operators: their multiply-adds, the shapes of their results, and the scratch memory of their kernels."""

@@ -1,6 +1,6 @@
-"""Which library's convolution torch takes on the CPU, and in which layout the result comes.
+"""Which library runs a convolution on the CPU, and in which memory format the result comes.
 
-ATen/native/Convolution.cpp, ``ConvParams::use_mkldnn`` and ``determine_backend_memory_format``.
+Source: ATen/native/Convolution.cpp, ``ConvParams::use_mkldnn`` and ``determine_backend_memory_format``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from .processor import is_half, multiplies
 
 ENOUGH = 20480
-"""Elements of an image from which oneDNN is faster than ATen's kernels; of its axes four are counted."""
+"""Elements of an image above which torch prefers oneDNN; only four of its axes are counted."""
 
 
 def settings() -> tuple[int, bool]:
-    """All that the choice depends on beside a call's arguments."""
+    """Return the global settings that the choice depends on."""
     return torch.get_num_threads(), bool(torch.backends.mkldnn.enabled)
 
 
@@ -26,9 +26,9 @@ def takes_onednn(
     x: Any, weight: Any, stride: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> bool:  # fmt: skip
-    """oneDNN takes a float32 convolution, but for what is small, or 1x1 on a single thread; one in half if it can.
+    """Whether oneDNN runs the convolution: float32 unless small, or 1x1 on one thread; half precision if supported.
 
-    Of an image with depth the width does not count, so that a large one may count as small.
+    The width of a volume is not counted, so a large volume may count as small.
     """
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
@@ -45,5 +45,5 @@ def takes_onednn(
 
 
 def keeps_last(x: Any, *call: Any) -> bool:
-    """Whether the result of a convolution of channels-last tensors is so, too; of volumes it is from oneDNN alone."""
+    """Whether the result of a channels-last convolution is channels-last too; for volumes, only oneDNN's is."""
     return x.dim() == 4 or takes_onednn(x, *call)

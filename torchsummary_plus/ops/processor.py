@@ -1,4 +1,4 @@
-"""What torch and oneDNN take this processor for: which instructions they may use, and the caches they reckon with."""
+"""CPU features as torch and oneDNN see them: instruction sets and the cache sizes they assume."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 from ..live import compat
+from .dtypes import HALVES
 
 _NARROW = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 _WITHOUT_BF16 = (*_NARROW, "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -17,7 +18,7 @@ _WITHOUT_FP16_TILES = (*_WITHOUT_TILES, "AVX512_CORE_AMX", "AVX10_1_512_AMX")
 
 
 def _limit() -> str:
-    """The instruction set that the user keeps oneDNN to; "" where there is no limit."""
+    """Return the instruction set that the user limits oneDNN to, or ""."""
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         if name in os.environ:
             return os.environ[name].upper()
@@ -26,37 +27,37 @@ def _limit() -> str:
 
 @cache
 def has_avx512() -> bool:
-    """Whether oneDNN may use AVX-512; torch's own kernels are limited by another variable, ``ATEN_CPU_CAPABILITY``."""
+    """Whether oneDNN may use AVX-512; ``ATEN_CPU_CAPABILITY`` limits only torch's own kernels."""
     return compat.has_avx512() and _limit() not in _NARROW
 
 
 @cache
 def has_avx512_bf16() -> bool:
-    """Whether oneDNN may use AVX-512's instructions for bfloat16."""
+    """Whether oneDNN may use AVX-512's bfloat16 instructions."""
     return has_avx512() and compat.has_avx512_bf16() and _limit() not in _WITHOUT_BF16
 
 
 @cache
 def has_avx512_fp16() -> bool:
-    """Whether oneDNN may use AVX-512's instructions for float16."""
+    """Whether oneDNN may use AVX-512's float16 instructions."""
     return has_avx512_bf16() and _limit() not in _WITHOUT_FP16 and multiplies(torch.float16)
 
 
 @cache
 def has_tiles() -> bool:
-    """Whether oneDNN may use the matrix tiles (AMX), which take bfloat16."""
+    """Whether oneDNN may use matrix tiles (AMX) for bfloat16."""
     return has_avx512() and compat.has_amx_tiles() and _limit() not in _WITHOUT_TILES
 
 
 @cache
 def has_fp16_tiles() -> bool:
-    """Whether these tiles take float16 too."""
+    """Whether oneDNN may use matrix tiles (AMX) for float16."""
     return has_tiles() and compat.has_amx_fp16() and _limit() not in _WITHOUT_FP16_TILES
 
 
 @cache
 def multiplies(dtype: torch.dtype) -> bool:
-    """Whether oneDNN takes matrices and images of a dtype of half precision at all, by what it says itself.
+    """Whether oneDNN reports support for a half-precision dtype at all.
 
     Source: ideep's ``has_bf16_type_support`` and ``has_fp16_type_support``.
     """
@@ -67,10 +68,10 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 @cache
 def second_cache() -> int:
-    """Bytes of a core's second-level cache; by oneDNN's guess (``platform.cpp``) where torch does not tell."""
+    """Return the bytes of a core's L2 cache; oneDNN's own default (``platform.cpp``) if torch does not report it."""
     return int(torch.cpu.get_capabilities().get("l2_cache_size", 0)) or 512_000
 
 
 def is_half(dtype: torch.dtype) -> bool:
-    """Whether a dtype is one of half precision."""
-    return dtype in (torch.bfloat16, torch.float16)
+    """Whether a dtype is float16 or bfloat16."""
+    return dtype in HALVES

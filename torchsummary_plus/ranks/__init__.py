@@ -1,1 +1,1 @@
-"""One rank of many: the step of a distributed model under a fake process group."""
+"""One rank of many: a distributed model's step under a fake process group."""

@@ -1,4 +1,4 @@
-"""CUDA on a machine without it, as torch.distributed asks for it: streams that only know which one is current."""
+"""CUDA on a machine without it, as torch.distributed uses it: streams that only record which one is current."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .stand_ins import set_to
 
 
 class Streams:
-    """The streams of a device; ``current`` is the number of the one in which memory is allocated now."""
+    """A device's streams; ``current`` is the number of the one that memory is currently allocated in."""
 
     def __init__(self, device: torch.device) -> None:
         streams = self
         numbers = count()
 
         class Stream:
-            """A stream in the place of ``torch.cuda.Stream`` and ``torch.Stream``."""
+            """A replacement for ``torch.cuda.Stream`` and ``torch.Stream``."""
 
             def __init__(self, *_: Any, **__: Any) -> None:
                 self.number = self.stream_id = self.cuda_stream = next(numbers)
@@ -51,12 +51,13 @@ class Streams:
 
     @property
     def current(self) -> int:
+        """Return the current stream's number."""
         number: int = self.stack[-1].number
         return number
 
     @contextmanager
     def within(self, stream: Any) -> Iterator[None]:
-        """What ``torch.cuda.stream`` gives."""
+        """Return the context that replaces ``torch.cuda.stream(stream)``."""
         if stream is None:
             yield
             return
@@ -65,30 +66,35 @@ class Streams:
 
 
 class Event:
-    """An event in the place of ``torch.cuda.Event`` and ``torch.Event``: all work is done at once."""
+    """A replacement for ``torch.cuda.Event`` and ``torch.Event``, at which all work is already done."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def record(self, stream: Any = None) -> Event:
+        """Return the event."""
         return self
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing: all work is done."""
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Do nothing: all work is done."""
 
     def query(self) -> bool:
+        """Return True."""
         return True
 
     def elapsed_time(self, other: Any) -> float:
+        """Return 0."""
         return 0.0
 
 
 @contextmanager
 def cuda_alone(device: torch.device, cards: int) -> Iterator[Streams]:
-    """While it holds, ``torch.cuda`` and ``torch.accelerator`` answer as on a machine of so many cards.
+    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with this many GPUs.
 
-    Nothing of CUDA is begun. What is asked of them by torch/distributed/fsdp/_fully_shard, device_mesh.py and
-    pipelining is answered; whatever else meets a build or a machine without CUDA fails as it would there.
+    CUDA is not initialised. Queries from torch/distributed/fsdp/_fully_shard, device_mesh.py and pipelining are
+    answered; everything else fails as it would on a build or machine without CUDA.
     """
     streams = Streams(device)
 
@@ -124,5 +130,5 @@ _NO_OPS = ("set_device", "synchronize", "empty_cache", "_lazy_init", "manual_see
 
 
 def _no_op() -> Callable[..., None]:
-    """A function of its own: torch._dynamo has a table of torch's functions, in which none may stand twice."""
+    """Return a new function: torch._dynamo keeps a table of torch's functions, in which none may occur twice."""
     return lambda *_, **__: None

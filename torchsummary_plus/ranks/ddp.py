@@ -1,4 +1,4 @@
-"""DistributedDataParallel on a rank that is alone: what it asks of other processes, and its buckets."""
+"""DistributedDataParallel on a single rank: its communication with other processes, and its buckets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .stand_ins import replaced, within
 
 @contextmanager
 def ddp_alone(making: Making) -> Iterator[None]:
-    """While it holds, no shapes of parameters are compared with those of other ranks, and none of their values come.
+    """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
-    What the reducer in C++ makes are its buckets: one at first, and others once it knows in which order gradients come.
+    Tensors that the C++ reducer allocates are booked as buckets: one at first, then others once the order of the
+    gradients is known.
 
-    Source: ``DistributedDataParallel.__init__``, where ``init_sync`` tells of both, and ``_ddp_init_helper``;
-    torch/csrc/distributed/c10d/reducer.cpp, ``rebuild_buckets``. What is sent at the beginning is gone before the
-    first step. A timer of CUDA, which the logger reads, is of CUDA builds alone.
+    Source: ``DistributedDataParallel.__init__``, where ``init_sync`` controls both, and ``_ddp_init_helper``;
+    torch/csrc/distributed/c10d/reducer.cpp, ``rebuild_buckets``. What is sent at the start is freed before the first
+    step. The CUDA timer that the logger reads exists in CUDA builds only.
     """
     buckets = partial(making, BUCKETS)
     with ExitStack() as stack:

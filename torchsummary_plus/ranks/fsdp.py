@@ -1,4 +1,4 @@
-"""``fully_shard`` on a rank that is alone: what its tensors are for."""
+"""``fully_shard`` on a single rank: what its tensors are for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OF_GROUPS = {
     "foreach_all_gather_copy_out": UNSHARDED,
     "foreach_reduce": REDUCE_SCATTER,
 }
-"""Functions of a group of parameters, with the kind of what they make (``_fsdp_collectives.py``)."""
+"""Functions of a parameter group, and the kind of the tensors they allocate (``_fsdp_collectives.py``)."""
 _OF_PARAMETERS = {"to_sharded_post_forward": UNSHARDED, "to_accumulated_grad_if_needed": GRADIENTS}
-"""The same of ``FSDPParam``: a smaller shard after the forward, gradients that wait for their micro-batch to end."""
+"""The same for ``FSDPParam``: a smaller shard after the forward, and gradients kept until their micro-batch ends."""
 
 
 @contextmanager
 def fsdp_alone(making: Making, hold: Callable[[list[torch.Tensor], str], None]) -> Iterator[None]:
-    """While it holds, what ``fully_shard`` makes is booked as what it is for.
+    """Book the tensors that ``fully_shard`` allocates under the kind they are for.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
@@ -64,7 +64,7 @@ class Chunks(Sequence[torch.Tensor]):
 
 
 def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Callable[[Any], Any]:
-    """Make an unsharded parameter tell of its gradient."""
+    """Wrap a function so that the unsharded parameter reports its gradient."""
 
     def name(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -72,11 +72,11 @@ def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Cal
 
     def make(function: Any) -> Any:
         @wraps(function)
-        def called(one: Any) -> None:
-            before = getattr(one, "_unsharded_param", None)
-            function(one)
-            if one._unsharded_param is not before and one._unsharded_param.requires_grad:
-                one._unsharded_param.register_post_accumulate_grad_hook(name)
+        def called(param: Any) -> None:
+            before = getattr(param, "_unsharded_param", None)
+            function(param)
+            if param._unsharded_param is not before and param._unsharded_param.requires_grad:
+                param._unsharded_param.register_post_accumulate_grad_hook(name)
 
         return called
 

@@ -1,9 +1,8 @@
-"""What gloo's collectives copy while they run: the scratch memory of the backend of processes on CPUs.
+"""Scratch memory of gloo's collectives, the backend of processes on CPUs.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
-(``AsyncAllgatherWork``), a reduce-scatter is an all-reduce of a clone of its input
-(``reduce_scatter_tensor_coalesced``). What is summed or sent in place takes nothing. NCCL works
-on the tensors themselves.
+(``AsyncAllgatherWork``); a reduce-scatter is an all-reduce of a clone of its input
+(``reduce_scatter_tensor_coalesced``). In-place sums and sends need nothing. NCCL works on the tensors themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def gathered(out: Any, outputs: Any, *_: Any, **__: Any) -> int:
 
 @scratch("cpu", "_c10d_functional::all_gather_into_tensor", source=f"{SOURCE}, AsyncAllgatherWork", band=0.0)
 def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
-    """The same, of outputs that the operator makes."""
+    """A flat copy of the outputs that the operator allocates."""
     return _nbytes(out)
 
 
@@ -45,7 +44,7 @@ def scattered(out: Any, outputs: Any, inputs: Any, *_: Any, **__: Any) -> int:
 
 @scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, the same", band=0.0)
 def scattered_anew(out: Tensor, inputs: Tensor, *_: Any, **__: Any) -> int:
-    """The same, with an output that the operator makes."""
+    """A clone of the inputs of an operator that allocates its output."""
     return _nbytes(inputs)
 
 
@@ -58,5 +57,5 @@ _UNMODELLED = (
 
 @scratch("cpu", *_UNMODELLED, source=f"{SOURCE}: not measured", band=0.0)
 def not_measured(out: Any, *_: Any, **__: Any) -> None:
-    """Some copies, of which nothing has been measured: an estimate names the operator."""
+    """Unmeasured copies: an estimate names the operator."""
     return

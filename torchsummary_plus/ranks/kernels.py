@@ -1,4 +1,4 @@
-"""The kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder makes."""
+"""Kernels of a rank's pass: collectives, which send nothing, and the tensors that a builder creates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..trace.questions import Answers
 from .kinds import RankLedger
 
 COLLECTIVES = "c10d"
-"""The namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+"""Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
 
 _PIN = torch.ops.aten._pin_memory.default
 """What copies to pinned memory of the host, as an offload policy asks for."""
@@ -26,25 +26,25 @@ _WRAPS = "_c10d_functional::_wrap_tensor_autograd"
 """What gives its argument to be waited for; its kernel for fakes makes a tensor (_functional_collectives.py)."""
 
 FUNCTIONAL = "_c10d_functional"
-"""That of those that DTensor calls, on groups by their names (torch/csrc/distributed/c10d/Functional.cpp)."""
+"""Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
 
 
 class RankKernels(StepKernels):
-    """Kernels of a step that know collectives: what these are to fill is there already, and its values are unknown."""
+    """Kernels of a step with collectives: the tensors they fill already exist, and get unknown values."""
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
         self.groups: set[str] = set()
-        """The groups of processes that something was sent to, by their names, and pairs of processes in them."""
+        """Names of the process groups that were communicated in, and pairs of processes in them."""
 
     building = False
-    """Whether the model is being built: its tensors are then on the device of the steps, whatever the builder says."""
+    """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
     making: str | None = None
-    """The kind of what a part of torch makes at present: all of it are fakes, however small."""
+    """Kind of the tensors that torch currently allocates, all as fakes, however small; None outside such parts."""
 
     @contextmanager
     def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
-        """While it holds, what is made is of a kind, and has no values."""
+        """Give new tensors a kind and no values."""
         outer, self.making = self.making, kind
         try:
             with ledger.made_as(kind):
@@ -84,12 +84,12 @@ class RankKernels(StepKernels):
             self.groups.add(f"{group.group_name}: {peer}" if is_pair else group.group_name)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
-        results = [_done(filled[:1]) if str(one.type).endswith("Work") else filled[0] for one in schema.returns]
+        results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
 
 
 def _as_group(value: Any) -> Any:
-    """A process group in the box that operators take it in; None for any other value."""
+    """Unbox a process group passed to an operator; None for any other value."""
     is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
     return dist.ProcessGroup.unbox(value) if is_group else None
 
@@ -103,11 +103,11 @@ def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 """Operators between two ranks, for which NCCL has a communicator of each pair (ProcessGroupNCCL.cpp)."""
 _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
-"""The types of what a collective is given to fill, which is its first argument of tensors."""
+"""Types of the tensors that a collective fills, its first tensor argument."""
 
 
 def _done(filled: list[Any]) -> Any:
-    """A work that is done, with a future that has the tensors, as those of real backends."""
+    """Return finished work, whose future has the tensors, as real backends' does."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
     c10d: Any = torch._C._distributed_c10d

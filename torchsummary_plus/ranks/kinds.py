@@ -1,4 +1,4 @@
-"""What the tensors of a distributed step are for, told by the part of torch that makes them."""
+"""What a distributed step's tensors are for, by the part of torch that allocates them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+from ..data.capability import AMPERE, Capability
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, MemoryLog
 from ..step.ledger import Ledger
-from ..step.workspace import AMPERE, Capability
 
 GRADIENTS = "gradients"
 Making = Callable[[str], AbstractContextManager[None]]
-"""Gives what holds while a part of torch makes tensors of a kind."""
+"""Returns a context in which new tensors are of a kind."""
 
 
 class RankLedger(Ledger):
-    """A ledger in which what is made while a part of torch runs has the kind of that part."""
+    """A ledger that gives tensors the kind of the part of torch that allocates them."""
 
     making: str | None = None
     current_stream: Callable[[], int] = staticmethod(lambda: 0)
-    """Gives the stream in which memory is allocated now."""
+    """Returns the stream that memory is currently allocated in."""
 
     def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
         super().__init__(backend, capability)
@@ -28,7 +28,7 @@ class RankLedger(Ledger):
 
     @contextmanager
     def made_as(self, kind: str) -> Iterator[None]:
-        """While it holds, storages that are made are of a kind."""
+        """Give newly allocated storages a kind."""
         outer, self.making = self.making, kind
         try:
             yield
@@ -36,7 +36,7 @@ class RankLedger(Ledger):
             self.making = outer
 
     def begun(self) -> None:
-        """Let what is there now be there from the start, and forget what came and went before."""
+        """Treat everything live now as existing from the start, and forget earlier events."""
         live = sorted(number for number, _ in self._live.values())
         self.events = [(0, number, self.nbytes[number]) for number in live if self.nbytes[number]]
         self.moments = self.moments[:1]
@@ -47,6 +47,7 @@ class RankLedger(Ledger):
         return super()._number(nbytes, owner, kind or self.making, band)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
+        """Return the ledger as plain data, with each event's stream."""
         found = super().log(module_paths, assumptions)
         return replace(found, streams=tuple(self.streams)) if any(self.streams) else found
 

@@ -1,4 +1,4 @@
-"""A pass over a model whose tensors lie on many ranks."""
+"""A pass over a model whose tensors are distributed over ranks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ _DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)
 
 
 class RankPass(Pass):
-    """A pass that leaves operators on distributed tensors to torch, and sees those on their local parts.
+    """A pass that leaves operators on distributed tensors to torch and records those on their local parts.
 
-    torch dispatches them in C++, which a call of their class from here would bring back to this mode without end.
-    A backward runs hooks of torch.distributed, in Python: they are told a tensor's true device, the engine itself is
-    told meta.
+    torch dispatches them in C++; calling their class from here would re-enter this mode endlessly. In a backward,
+    Python hooks of torch.distributed see a tensor's true device, the engine itself sees meta.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is PRIM_DEVICE and self.in_engine and sys._getframe(1).f_code is not _ENGINE:
+        if func is PRIM_DEVICE and self.state.in_engine and sys._getframe(1).f_code is not _ENGINE:
             return device_of(args[0])
         return super().__torch_dispatch__(func, types, args, kwargs)
 

@@ -1,4 +1,4 @@
-"""A world of processes that is not there: torch's fake process group, beside the user's own."""
+"""A simulated world of processes: torch's fake process group, next to the user's own."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _REGISTRIES = (
 _SINGLE = ("_world", "_group_count", "_default_pg_init_method", "_backend", "_process_group_name")
 
 _OURS = count(1)
-"""Groups are numbered, so that none has the name of one that is there in C++, where all are known by their names."""
+"""Numbers our groups, so that none shares a name with an existing one, as C++ knows all groups by name."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a world: its number and how many there are, ``local_size`` of them on one machine."""
+    """One process of a world: its number, the world's size, and ``local_size``, the processes per machine."""
 
     world_size: int
     rank: int = 0
     local_size: int = 8
 
     def environment(self) -> dict[str, str]:
-        """What torchrun tells a process of itself."""
+        """Return the environment variables that torchrun sets for a process."""
         local = min(self.local_size, self.world_size)
         return {
             "RANK": str(self.rank),
@@ -56,7 +56,7 @@ class Rank:
 
 
 def as_rank(world_size: Any, rank: Any = 0) -> Rank:
-    """A rank of a world, checked. Raises :class:`InputError`.
+    """Check and return a rank of a world. Raises :class:`InputError`.
 
     >>> as_rank(64, 3)
     Rank(world_size=64, rank=3, local_size=8)
@@ -74,13 +74,13 @@ def _is_whole(value: Any) -> bool:
 
 @contextmanager
 def in_world(rank: Rank) -> Iterator[None]:
-    """While it holds, this process is a rank of a world in which collectives send nothing.
+    """Make this process a rank of a world whose collectives send nothing.
 
-    Groups that are there already, their default among them, are put aside and are afterwards what they were. A script
-    that begins or ends its process group inside does neither: the world is there. No port is opened.
+    Existing groups, including the default one, are set aside and restored. Inside, initialising or destroying the
+    process group does nothing, because the world already exists. No port is opened.
     """
     if not dist.is_available():
-        raise UnsupportedError("this torch is built without torch.distributed; world_size needs a build that has it")
+        raise UnsupportedError("world_size needs torch.distributed, which this build of torch lacks")
     with (
         _registries_aside(),
         _environment(rank.environment()),
@@ -96,7 +96,7 @@ def in_world(rank: Rank) -> Iterator[None]:
 
 
 def _begin(rank: Rank) -> None:
-    """Begin the fake process group. It needs no store, and the hook it sets on uncaught errors is not wanted."""
+    """Initialise the fake process group, without a store and without the hook it sets on uncaught errors."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     hook = sys.excepthook
@@ -107,7 +107,7 @@ def _begin(rank: Rank) -> None:
 
 
 def _unregister() -> None:
-    """Take the groups of this world out of C++'s registry; ``destroy_process_group`` would empty it of all."""
+    """Remove this world's groups from C++'s registry, which ``destroy_process_group`` would empty entirely."""
     for name in c10d._world.pg_names.values():
         torch._C._distributed_c10d._unregister_process_group(name)
 
@@ -191,7 +191,7 @@ def _shared_states() -> list[dict[str, Any]]:
 
 @contextmanager
 def _begun_already() -> Iterator[None]:
-    """While it holds, a script that begins or ends the default process group is told that this is done."""
+    """Turn a script's initialisation and destruction of the default process group into no-ops."""
     places: tuple[Any, ...] = (dist, c10d)
     own = [(place, name, getattr(place, name)) for place in places for name in ("init_process_group", _DESTROY)]
     for place, name, function in own:
@@ -207,7 +207,7 @@ _DESTROY = "destroy_process_group"
 
 
 def _once_begun(function: Callable[..., Any], ends: bool) -> Callable[..., None]:
-    """The function as long as there is no world; then nothing."""
+    """Return the function while there is no world, a no-op afterwards."""
 
     def called(*args: Any, **kwargs: Any) -> None:
         if not ends and not dist.is_initialized():

@@ -1,4 +1,4 @@
-"""The steps of one rank of many -> their memory events, on fake tensors, by the user's own wrapping code."""
+"""The steps of one rank of many -> their memory events on fake tensors, using the user's own wrapping code."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -26,14 +27,13 @@ from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import NotRepeatingError, grown
 from ..step.depth.steps import takes_all_layers_alike
 from ..step.runner import Step
-from ..step.workspace import Capability
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
 from ..trace.run import eager
 from ..trace.swap import LOCK, restored
-from . import gloo  # noqa: F401 - its rules register themselves
+from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
@@ -59,7 +59,7 @@ Recorded = tuple[ModuleTree, MemoryLog]
 
 @dataclass(frozen=True)
 class Ranked:
-    """What to record: the steps of the model that a builder makes, as one rank on one device."""
+    """What to record: the steps of a builder's model, as one rank on one device."""
 
     build: Build
     rank: Rank
@@ -68,9 +68,9 @@ class Ranked:
     capability: Capability
 
     def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
-        """The modules of the rank's model, and the memory events of its steps on fake tensors.
+        """Return the modules of the rank's model, and its steps' memory events on fake tensors.
 
-        Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` for what is no builder.
+        Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
             neighbours = Neighbours()
@@ -167,7 +167,7 @@ class Ranked:
                 raise books.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> tuple[nn.Module, Any]:
-        """The builder's model, and its schedule if any, made of fakes; what is there then is booked from the start."""
+        """Return the builder's model, and its schedule if any, made of fakes; all of it is there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -187,7 +187,7 @@ class Ranked:
         del built
         if not isinstance(model, nn.Module):
             raise InputError(
-                f"the builder returns {describe(model)}; accepted: an instance of torch.nn.Module, or a schedule of "
+                f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module, or a schedule of "
                 "torch.distributed.pipelining"
             )
         _check_covered(model)
@@ -210,7 +210,7 @@ _NOT_COVERED = {
 
 
 def _check_covered(model: nn.Module) -> None:
-    """Refuse a model in a wrapper that is not covered. Raises :class:`UnsupportedError`."""
+    """Raise :class:`UnsupportedError` for a model in an unsupported wrapper."""
     for module in model.modules():
         for kind in type(module).__mro__:
             if kind.__name__ in _NOT_COVERED:

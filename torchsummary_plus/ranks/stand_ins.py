@@ -1,6 +1,6 @@
-"""What torch.distributed asks of other processes or of real tensors, answered for a rank that is alone.
+"""Answers, for a single rank, to what torch.distributed asks of other processes or of real tensors.
 
-Each stand-in is in the place of one function of torch's, named beside it, and is taken out again afterwards.
+Each stand-in temporarily replaces one function of torch, named next to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..live.fakes import Fake, is_plain
 
 @contextmanager
 def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """While it holds, ``place.name`` is what ``make`` makes of it; where there is none, nothing is done."""
+    """Replace ``place.name`` by ``make(place.name)``; if there is none, do nothing."""
     own = vars(place).get(name)
     if own is None:
         yield
@@ -35,7 +35,7 @@ def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
 
 @contextmanager
 def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
-    """While it holds, ``place.name`` is a value."""
+    """Set ``place.name`` to a value."""
     own = getattr(place, name)
     setattr(place, name, value)
     try:
@@ -45,7 +45,7 @@ def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
-    """Make a function run inside a context."""
+    """Return a decorator that runs a function inside a context."""
 
     def make(function: Any) -> Any:
         @wraps(function)
@@ -59,14 +59,14 @@ def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any]
 
 
 def forget_stand_ins() -> None:
-    """Let torch._dynamo make its tables of torch's functions anew, if it has made them while stand-ins were there."""
+    """Have torch._dynamo rebuild its tables of torch's functions if it built them while stand-ins were active."""
     if "torch._dynamo.trace_rules" in sys.modules:
         sys.modules["torch._dynamo.trace_rules"].clear_lru_cache()
 
 
 @contextmanager
 def shapes_without_modes() -> Iterator[None]:
-    """While it holds, DTensor works out the shapes of results without being seen: they are global, and not this rank's.
+    """Hide DTensor's computation of result shapes, which are global and not this rank's.
 
     Source: torch/distributed/tensor/_sharding_prop.py.
     """
@@ -76,9 +76,9 @@ def shapes_without_modes() -> Iterator[None]:
 
 @contextmanager
 def parameters_as_fakes(kernels: Any) -> Iterator[None]:
-    """While it holds, parameters and buffers become fakes as modules take them.
+    """Turn parameters and buffers into fakes when modules register them.
 
-    Small tensors that a builder makes are real, so that their values can steer it; those of a model are not.
+    Small tensors that a builder creates are real, so that their values can steer it; a model's are not.
     """
 
     known: dict[int, tuple[Any, Any]] = {}

@@ -12,7 +12,7 @@ from ..data.units import describe
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
-from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, legend_below, tidy
+from .figure import CLASSES, GREY, LAYERS, TEXT, Place, elided, in_thousands, in_units, ink, legend_below, seen, tidy
 from .lines import Line, flat_lines
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Bar:
 
     @property
     def length(self) -> int:
+        """Length of the whole bar."""
         return sum(self.parts.values())
 
 
@@ -108,19 +109,19 @@ def _draw(
     """Draw stacked bars with their lengths beside them and, below, their share of the total."""
     most = max((bar.length for bar in bars), default=0)
     there = [name for name in colours if any(name in bar.parts for bar in bars)]
-    seen = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
-    ax = place(height_of(len(bars), len(seen)))
+    visible = {name for name in there if any(bar.parts.get(name, 0) >= VISIBLE * most for bar in bars)}
+    ax = place(height_of(len(bars), len(visible)))
     size, unit_name = in_units(most) if unit == "bytes" else in_thousands(most)
     places = range(len(bars))
     starts = [0.0] * len(bars)
     for name in there:
         widths = [bar.parts.get(name, 0) / size for bar in bars]
-        label = _label(name) if name in seen else f"_{name}"
-        ax.barh(places, widths, 0.8, left=starts, color=colours[name], label=label, linewidth=0)
+        label = _label(name) if name in visible else f"_{name}"
+        ax.barh(places, widths, 0.8, left=starts, color=seen(colours[name], ax), label=label, linewidth=0)
         starts = [start + width for start, width in zip(starts, widths)]
     for row, bar in enumerate(bars):
         ax.annotate(f"{bar.length / size:,.2f}", (bar.length / size, row), (2, 0), textcoords="offset points",
-                    va="center_baseline", fontsize=TEXT, color="black")  # fmt: skip
+                    va="center_baseline", fontsize=TEXT, color=ink(ax))  # fmt: skip
     ax.set_xlim(0, 1.2 * max(most, 1) / size)
     ax.set_ylim(len(bars) - 0.5, -0.5)
     tidy(ax)
@@ -129,8 +130,8 @@ def _draw(
     unit_name = f" ({unit_name})" if unit_name else ""
     share = 100 * sum(bar.length for bar in bars) / max(total or 0, 1)
     of_all = "" if total is None else f": {total / size:,.2f} in all, {share:.0f} % shown"
-    ax.set_xlabel(f"{what}{unit_name}{of_all}", fontsize=TEXT, color="black", loc="right")
-    if len(seen) > 1:
+    ax.set_xlabel(f"{what}{unit_name}{of_all}", fontsize=TEXT, color=ink(ax), loc="right")
+    if len(visible) > 1:
         legend_below(ax, (0.3, 0), *ax.get_legend_handles_labels(), inches=0.4)
     return ax
 

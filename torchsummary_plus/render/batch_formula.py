@@ -23,8 +23,8 @@ class BatchExplanation(Explanation):
     engine: BatchSizeLimit | None = None
 
     def __str__(self) -> str:
-        told = super().__str__()
-        return told if self.engine is None else f"{told}\nBy the engine: {self.engine}"
+        text = super().__str__()
+        return text if self.engine is None else f"{text}\nBy the engine: {self.engine}"
 
     __repr__ = __str__
 

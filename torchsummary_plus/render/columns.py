@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..data.errors import InputError, choice_error
-from ..data.units import describe, structure_text
+from ..data.registered import Registered
+from ..data.units import describe, structure_data, structure_text
 from ..report.report import Report
 from .lines import STYLES, Line
-from .table import Value
+from .table import UNITS_OF_VALUES, Value
 
 Cell = Callable[[Line, Report, str], str]
 """(line, its report, the style's text for zero) -> text of the cell."""
@@ -17,19 +19,28 @@ Cell = Callable[[Line, Report, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, the text and the value of its cells, and the value's unit.
+    """A column: its heading, what it shows, the text and the value of its cells, and the value's unit.
 
     ``flat_width`` is the minimum width in torchsummary's table. ``of_memory`` columns need a summary with a memory
-    estimate. In a column that ``adds_up``, a row excludes its children, so the rows add up to the total.
+    estimate, and their bytes print in the unit of its totals. In a column that ``adds_up``, a row excludes its
+    children, so the rows add up to the total.
     """
 
     heading: str
+    about: str
     cell: Cell
     value: Callable[[Line, Report], Value]
     unit: str = ""
     flat_width: int = 15
     of_memory: bool = False
     adds_up: bool = False
+    data: Callable[[Line], object] | None = None
+    """The cell's value in a data frame, where it is no plain one."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether its bytes print in the unit of the totals."""
+        return self.of_memory and self.unit == "bytes"
 
 
 def _input_size(line: Line, report: Report, zero: str) -> str:
@@ -93,6 +104,11 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
     return line.row.var_name or "--"
 
 
+def _connected_to(line: Line, report: Report, zero: str) -> str:
+    read = line.connections.of(line.row) if line.connections is not None else None
+    return _absent(line) if read is None else ", ".join(read) or "--"
+
+
 def _held(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 
@@ -108,6 +124,11 @@ def _held(name: str) -> Cell:
 def _shape(what: str) -> Callable[[Line, Report], Value]:
     """Return the value function of a call's input or output shapes, as text; None without a call."""
     return lambda line, report: structure_text(getattr(line.row, what)) if line.row.called else None
+
+
+def _axes(what: str) -> Callable[[Line], object]:
+    """Return the function of a call's input or output shapes as tuples."""
+    return lambda line: structure_data(getattr(line.row, what))
 
 
 def _as_read(cell: Cell) -> Callable[[Line, Report], Value]:
@@ -128,6 +149,10 @@ def _memory(name: str) -> Callable[[Line, Report], Value]:
         return nbytes
 
     return value
+
+
+def _of_memory(name: str, heading: str, about: str) -> Column:
+    return Column(heading, about, _held(name), _memory(name), "bytes", of_memory=True)
 
 
 def _known_mult_adds(line: Line, report: Report) -> Value:
@@ -157,34 +182,125 @@ _params_arithmetic = _arithmetic("parameters")
 _mult_adds_arithmetic = _arithmetic("mult_adds")
 
 COLUMNS: dict[str, Column] = {
-    "input_size": Column("Input Shape", _input_size, _shape("inputs"), flat_width=25),
-    "output_size": Column("Output Shape", _output_size, _shape("outputs"), flat_width=25),
-    "num_params": Column("Param #", _num_params, lambda line, _: line.num_params, "elements", adds_up=True),
-    "params_percent": Column("Param %", _params_percent, _share_of_params, "%", 10, adds_up=True),
-    "kernel_size": Column("Kernel Shape", _kernel_size, _as_read(_kernel_size)),
-    "groups": Column("Groups", _groups, lambda line, _: line.row.groups, "count", 10),
-    "mult_adds": Column("Mult-Adds", _mult_adds, _known_mult_adds, "mult-adds"),
-    "trainable": Column("Trainable", _trainable, _as_read(_trainable), flat_width=10),
-    "dtype": Column("Dtype", _dtype, lambda line, _: line.row.dtype, flat_width=10),
+    "input_size": Column(
+        "Input Shape", "shapes of the inputs; axes that scale with an open batch are -1", _input_size, _shape("inputs"),
+        flat_width=25, data=_axes("inputs"),
+    ),
+    "output_size": Column(
+        "Output Shape", "shapes of the outputs, likewise", _output_size, _shape("outputs"), flat_width=25,
+        data=_axes("outputs"),
+    ),
+    "num_params": Column(
+        "Param #", "the module's own parameters, excluding tensors already counted in a row above", _num_params,
+        lambda line, _: line.num_params, "elements", adds_up=True,
+    ),
+    "params_percent": Column(
+        "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
+    ),
+    "kernel_size": Column(
+        "Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, _as_read(_kernel_size),
+        data=lambda line: line.row.kernel_size,
+    ),
+    "groups": Column(
+        "Groups", "`groups` of modules that have it", _groups, lambda line, _: line.row.groups, "count", 10
+    ),
+    "mult_adds": Column(
+        "Mult-Adds", "multiply-adds of the operators run in this call", _mult_adds, _known_mult_adds, "mult-adds"
+    ),
+    "trainable": Column(
+        "Trainable", "whether all, some or none of its parameters are trained", _trainable, _as_read(_trainable),
+        flat_width=10,
+    ),
+    "dtype": Column("Dtype", "dtype of the output", _dtype, lambda line, _: line.row.dtype, flat_width=10),
     "output_bytes": Column(
-        "Output Bytes", _output_bytes, lambda line, _: line.row.output_bytes if line.row.called else None, "bytes"
+        "Output Bytes", "bytes of the output", _output_bytes,
+        lambda line, _: line.row.output_bytes if line.row.called else None, "bytes",
     ),
-    "params_arithmetic": Column("Param Arithmetic", _params_arithmetic, _as_read(_params_arithmetic), flat_width=25),
+    "params_arithmetic": Column(
+        "Param Arithmetic", "the arithmetic behind `num_params`, see below", _params_arithmetic,
+        _as_read(_params_arithmetic), flat_width=25,
+    ),
     "mult_adds_arithmetic": Column(
-        "Mult-Add Arithmetic", _mult_adds_arithmetic, _as_read(_mult_adds_arithmetic), flat_width=25
+        "Mult-Add Arithmetic", "the arithmetic behind `mult_adds`", _mult_adds_arithmetic,
+        _as_read(_mult_adds_arithmetic),
+        flat_width=25,
     ),
-    "var_name": Column("Variable", _var_name, lambda line, _: line.row.var_name or None),
-    "saved_bytes": Column("Saved Bytes", _held("saved_bytes"), _memory("saved_bytes"), "bytes", of_memory=True),
-    "peak_bytes": Column("Live Bytes", _held("peak_bytes"), _memory("peak_bytes"), "bytes", of_memory=True),
-    "grad_bytes": Column("Gradient Bytes", _held("grad_bytes"), _memory("grad_bytes"), "bytes", of_memory=True),
-    "optimizer_bytes": Column(
-        "Optimizer Bytes", _held("optimizer_bytes"), _memory("optimizer_bytes"), "bytes", of_memory=True
+    "connected_to": Column(
+        "Connected to", "the lines whose output it reads, as in Keras", _connected_to, _as_read(_connected_to),
+        flat_width=25,
     ),
-}
+    "var_name": Column(
+        "Variable", "attribute name in the parent module", _var_name, lambda line, _: line.row.var_name or None
+    ),
+    "saved_bytes": _of_memory(
+        "saved_bytes", "Saved", "bytes saved for the backward, by the module whose call saved them"
+    ),
+    "peak_bytes": _of_memory("peak_bytes", "Live", "live bytes when the call returns"),
+    "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of its parameters' gradients"),
+    "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer", "bytes of its parameters' optimizer state"),
+}  # fmt: skip
+"""Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
+
+
+F = TypeVar("F", bound=Callable[[Line, Report], Value])
+
+
+def register_column(
+    name: str,
+    heading: str,
+    *,
+    about: str = "",
+    unit: str = "",
+    width: int = 15,
+    of_memory: bool = False,
+    adds_up: bool = False,
+) -> Callable[[F], Registered[F]]:
+    """Register the decorated function, ``(line, report) -> value``, as a column; None is an empty cell.
+
+    ``line`` has the figures of a line of the table: ``num_params``, ``mult_adds``, ``memory`` (a
+    :class:`~torchsummary_plus.data.memory_records.RowMemory`, or None) and ``row`` (a
+    :class:`~torchsummary_plus.report.report.Row`). ``report`` is the summary. ``unit`` is "bytes", "elements",
+    "mult-adds", "count", "ratio", "%", or "" for text. ``width`` is the minimum width in torchsummary's style. Columns
+    ``of_memory`` need ``summary(memory=...)``; in one that ``adds_up``, a row excludes its children. The returned
+    function has a ``remove()`` method, and its column is removed at the end of a ``with`` block.
+
+    Raises InputError for a name that is not an identifier or is taken, and for an unknown unit.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import summary
+    >>> @register_column("reuse", "Uses per Param", unit="ratio")
+    ... def reuse(line, report):
+    ...     return line.mult_adds / line.num_params if line.num_params else None
+    >>> with reuse:
+    ...     summary(nn.Conv2d(1, 4, 3, bias=False), (1, 8, 8), verbose=0).to_csv(columns=["reuse"]).split()[-1]
+    'Conv2d-1,,0,36.0'
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InputError(f"column name is {describe(name)}; accepted: an identifier such as 'macs_per_param'")
+    if name in COLUMNS:
+        raise InputError(f"column {name} already exists: {COLUMNS[name].heading}")
+    if unit not in UNITS_OF_VALUES:
+        raise choice_error("unit", unit, UNITS_OF_VALUES)
+
+    def register(value: F) -> Registered[F]:
+        def cell(line: Line, report: Report, zero: str) -> str:
+            shown = value(line, report)
+            if shown is None or isinstance(shown, str):
+                return "--" if shown is None else shown
+            return f"{shown:,}" if isinstance(shown, int) else f"{shown:,.2f}"
+
+        COLUMNS[name] = Column(heading, about, cell, value, unit, width, of_memory, adds_up)
+        return Registered(value, lambda: COLUMNS.__delitem__(name))
+
+    return register
+
+
+FRAME_COLUMNS = ("input_size", "output_size", "num_params", "mult_adds", "output_bytes", "dtype")
+"""The columns of a data frame, unless they are chosen."""
 
 
 def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:
@@ -198,11 +314,6 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tupl
         if COLUMNS[name].of_memory and not with_memory:
             raise InputError(f'column {name!r} needs a memory estimate: summary(..., memory="train")')
     return chosen
-
-
-def chosen_columns(names: Iterable[str] | None, with_memory: bool = False) -> list[Column]:
-    """Return the chosen columns, the defaults for None. Raises :class:`InputError`."""
-    return [COLUMNS[name] for name in chosen_names(names, with_memory)]
 
 
 def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ..data.records import Group, Structure
 from ..data.units import mebibytes, structure_text
 from ..report.alignment import Layer, align
 from ..report.comparison import Compared, Entry
@@ -110,7 +111,11 @@ class AlignedLines:
 def aligned_lines(compared: Compared, style: str, depth: int | None) -> AlignedLines:
     """Align the entries' lines in a style, with levels below ``depth`` folded."""
     lines = tuple(tuple(STYLES[style](entry.report, depth)) for entry in compared.entries)
-    layers = tuple(tuple(map(_layer, own)) for own in lines)
+    batches = [entry.report.run.batch_size for entry in compared.entries]
+    differ = len(set(batches)) > 1
+    layers = tuple(
+        tuple(_layer(line, (batch or 1) if differ else None) for line in own) for own, batch in zip(lines, batches)
+    )
     return AlignedLines(lines, layers, tuple(align(layers)))
 
 
@@ -123,19 +128,26 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     names = shared_names(compared, columns)
     rows, alike = [], 0
     for places in aligned.places:
-        change = _change([None if place is None else own[place] for own, place in zip(aligned.layers, places)])
+        shared = [None if place is None else own[place] for own, place in zip(aligned.lines, places)]
+        change = _change([None if place is None else own[place] for own, place in zip(aligned.layers, places)], shared)
         alike += change == "same"
         if not (compared.changes_only and change == "same"):
-            shared = [None if place is None else own[place] for own, place in zip(aligned.lines, places)]
             rows.append(_layer_row(entries, shared, change, names, nested))
     fields = [
-        Field(f"{entry.name}.{name}", f"{entry.name}: {COLUMNS[name].heading}", COLUMNS[name].unit)
+        Field(
+            f"{entry.name}.{name}",
+            f"{entry.name}: {COLUMNS[name].heading}",
+            COLUMNS[name].unit,
+            scaled=COLUMNS[name].is_scaled,
+        )
         for entry in entries
         for name in names
     ]
     notes = ["~ changed, + not in the first, - not in all"]
+    if len({entry.report.run.batch_size for entry in entries}) > 1:
+        notes.append("Batch sizes differ; what differs only by them is not marked")
     if compared.changes_only:
-        notes.append(f"Alike in all, and left out: {alike:,}")
+        notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
 
@@ -147,19 +159,34 @@ def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str
     )
 
 
-def _layer(line: Line) -> Layer:
+def _layer(line: Line, batch: int | None) -> Layer:
+    """Return what a line is compared by; with a batch size, shapes for any batch."""
     row = line.row
     details = f"{row.kernel_size} {row.groups}"
-    return Layer(
-        row.class_name, structure_text(row.outputs), structure_text(row.inputs), line.num_params, details, row.path
+    outputs, inputs = (
+        structure_text(s if batch is None else _for_any_batch(s, batch)) for s in (row.outputs, row.inputs)
     )
+    return Layer(row.class_name, outputs, inputs, line.num_params, details, row.path)
 
 
-def _change(layers: Sequence[Layer | None]) -> str:
+def _for_any_batch(structure: Structure, batch: int) -> Structure:
+    """Return shapes with -1 for the batch: the axes that are known to scale with it, else the first of its length."""
+    if isinstance(structure, Group):
+        return replace(structure, items=tuple(_for_any_batch(item, batch) for item in structure.items))
+    if structure is None or structure.batch_axes or batch not in structure.shape:
+        return structure
+    return replace(structure, batch_axes=(structure.shape.index(batch),))
+
+
+def _change(layers: Sequence[Layer | None], lines: Sequence[Line | None]) -> str:
+    """Return whether layers are the same, as they are or for any batch."""
     there = [layer for layer in layers if layer is not None]
     if len(there) < len(layers):
         return "added" if layers[0] is None else "removed"
-    return "same" if all(layer.kind == there[0].kind for layer in there) else "changed"
+    if all(layer.kind == there[0].kind for layer in there):
+        return "same"
+    plain = [_layer(line, None).kind for line in lines if line is not None]
+    return "same" if all(kind == plain[0] for kind in plain) else "changed"
 
 
 def _layer_row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..data.extras import need_extra
 from .table import Table
@@ -33,7 +33,8 @@ def csv_text(table: Table) -> str:
 def data_frame(table: Table) -> pd.DataFrame:
     """Return a table's rows as a DataFrame: Int64 for counts and bytes, Float64 for percentages, string for text.
 
-    Missing values are ``pandas.NA``. Raises :class:`MissingExtraError` without pandas.
+    Shapes are tuples, and rows of modules have a column for their type. Missing values are ``pandas.NA``. Raises
+    :class:`MissingExtraError` without pandas.
     """
     pandas = need_extra("pandas", "pandas")
     columns = {
@@ -41,10 +42,19 @@ def data_frame(table: Table) -> pd.DataFrame:
         "path": pandas.array([row.path for row in table.rows], "string"),
         "level": pandas.array([row.level for row in table.rows], "Int64"),
     }
+    if any(row.type for row in table.rows):
+        columns = {_label_name(table): columns.pop(_label_name(table)), "type": _types(pandas, table), **columns}
     for place, field in enumerate(table.fields):
-        values = [row.cells[place].value for row in table.rows]
-        columns[field.name] = pandas.array(values, DTYPES.get(field.unit, "Int64"))
+        cells = [row.cells[place] for row in table.rows]
+        if any(cell.data is not None for cell in cells):
+            columns[field.name] = pandas.Series([cell.data for cell in cells], dtype=object)
+        else:
+            columns[field.name] = pandas.array([cell.value for cell in cells], DTYPES.get(field.unit, "Int64"))
     return pandas.DataFrame(columns)
+
+
+def _types(pandas: Any, table: Table) -> Any:
+    return pandas.array([row.type for row in table.rows], "string")
 
 
 def _label_name(table: Table) -> str:

@@ -72,7 +72,7 @@ def _boxes(modules: Sequence[_Module]) -> list[_Box]:
     known: dict[object, _Box] = {}
     numbers: Counter[str] = Counter()
     for module in reversed(modules):
-        inside = tuple((one.row.var_name, id(one.box)) for one in module.inside)
+        inside = tuple((submodule.row.var_name, id(submodule.box)) for submodule in module.inside)
         module.box = known.setdefault((module.row.class_name, inside), _Box("", module.row.class_name))
     boxes = list(dict.fromkeys(module.box for module in modules))
     for module in modules:
@@ -104,7 +104,7 @@ def _member(box: _Box, start: int, stop: int) -> str:
     """Return the line of a submodule or a run of them: class, name, and parameters if the same everywhere."""
     first, last = box.modules[0].inside[start], box.modules[0].inside[stop - 1]
     name = first.row.var_name + (f" to {last.row.var_name}" if last is not first else "")
-    params = {one.row.total_params for module in box.modules for one in module.inside[start:stop]}
+    params = {submodule.row.total_params for module in box.modules for submodule in module.inside[start:stop]}
     if len(params) > 1 or params == {0}:
         return safe(f"{first.box.label} {name}")
     each = " each" if last is not first else ""

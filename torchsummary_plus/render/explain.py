@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ..data.units import structure_text
 from ..report.report import Row
 from . import explain_layers as _explain_layers  # noqa: F401  (importing it fills the registry)
 from .arithmetic import Expr, number, product, total
-from .explain_registry import Figure, Layer, Rule, rule_of
+from .explain_registry import Arithmetic, Figure, Layer, rule_of
 from .explanation import Explanation, Step, bytes_of, in_words
 
 Told = TypeVar("Told")
@@ -21,6 +21,12 @@ UNLIKE = (LookupError, TypeError, ValueError)
 MOST_PARTS = 6
 """The most parameters listed individually."""
 
+MOST_CHILDREN = 20
+"""The most children listed individually."""
+
+LONGEST = 80
+"""Arithmetic of more characters is given by its value."""
+
 
 def explain_row(row: Row) -> Explanation:
     """Explain a row's parameters, output shape and bytes, and multiply-adds.
@@ -30,7 +36,70 @@ def explain_row(row: Row) -> Explanation:
     """
     layer = Layer(row)
     rule = rule_of(row)
-    return Explanation(_title(layer), (*_parameter_steps(layer, rule), *_call_steps(layer, rule)))
+    steps = [*_parameter_steps(layer, rule), *_call_steps(layer, rule)]
+    if row.total_params != row.num_params:
+        steps.append(Step("total_parameters", "Parameters with submodules", number(row.total_params)))
+    if row.mult_adds != row.own_mult_adds:
+        steps.append(Step("total_mult_adds", "Multiply-adds with submodules", number(row.mult_adds)))
+    return Explanation(_title(layer), tuple(steps))
+
+
+def explain_rows(rows: Sequence[Row]) -> Explanation:
+    """Explain the first row with everything inside it: its own figures and those of each child add up to the whole."""
+    top = rows[0]
+    inside: dict[int | None, list[Row]] = {}
+    for row in rows[1:]:
+        inside.setdefault(row.parent, []).append(row)
+    if not inside:
+        return explain_row(top)
+    layer, rule = Layer(top), rule_of(top)
+    own = {step.name: step for step in (*_parameter_steps(layer, rule), *_call_steps(layer, rule))}
+    wholes = {
+        "parameters": _whole("parameters", "Parameters", top, own.get("parameters"), inside),
+        "mult_adds": _whole("mult_adds", "Multiply-adds", top, own.get("mult_adds"), inside) if top.called else [],
+    }
+    sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
+    if top.total_params and len(sizes) == 1:
+        nbytes = product(top.total_params, *sizes)
+        own["parameter_bytes"] = Step("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+    first = [step for name, step in own.items() if name.startswith(("filter", "parameters."))]
+    sizes_of = [step for name, step in own.items() if name == "parameter_bytes"]
+    outputs = [step for name, step in own.items() if name.startswith(("axis", "output"))]
+    return Explanation(_title(layer), (*first, *wholes["parameters"], *sizes_of, *outputs, *wholes["mult_adds"]))
+
+
+def _whole(
+    figure: str, label: str, top: Row, own: Step | None, inside: Mapping[int | None, Sequence[Row]]
+) -> list[Step]:
+    """Return a figure of each child, of the row itself where it has some, and their sum."""
+    children: dict[str, list[Expr]] = {}
+    for child in inside.get(top.index, ()):
+        expr = _summed(figure, child, inside)
+        if expr.value:
+            children.setdefault(child.var_name or child.class_name, []).append(expr)
+    whole = top.total_params if figure == "parameters" else top.mult_adds
+    itself = top.num_params if figure == "parameters" else top.own_mult_adds
+    if not children:
+        return [own] if own is not None else []
+    steps = [Step(f"{figure}.{name}", f"{label} of {name}", total(*exprs)) for name, exprs in children.items()]
+    if itself and own is not None:
+        steps.insert(0, Step(f"{figure}.own", f"{label} of its own", own.expr))
+    parts = [step.expr.value for step in steps]
+    summed = total(*parts) if len(parts) <= MOST_CHILDREN and sum(parts) == whole else number(whole)
+    shown = steps if len(steps) <= MOST_CHILDREN else []
+    unknown = ", ".join(f"{name} x {count:,}" for name, count in top.unknown_ops) if figure == "mult_adds" else ""
+    return [*shown, Step(figure, label, summed, f"(not counted: {unknown})" if unknown else "")]
+
+
+def _summed(figure: str, row: Row, inside: Mapping[int | None, Sequence[Row]]) -> Expr:
+    """Return the arithmetic of a row with all rows inside it; a plain number where it would be too long to read."""
+    layer, rule = Layer(row), rule_of(row)
+    value = row.num_params if figure == "parameters" else row.own_mult_adds
+    formula = rule.parameters if figure == "parameters" else rule.mult_adds
+    exprs = [_checked(formula, layer, value) or number(value)] if value else []
+    exprs += [expr for child in inside.get(row.index, ()) if (expr := _summed(figure, child, inside)).value]
+    expr = total(*exprs) if exprs else number(0)
+    return expr if len(expr.text) <= LONGEST else number(expr.value)
 
 
 def _title(layer: Layer) -> str:
@@ -43,7 +112,7 @@ def _title(layer: Layer) -> str:
     return f"{name}: {shapes}{', figures for a batch of 1' if opened else ''}"
 
 
-def _parameter_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
+def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
     if not layer.shapes:
         return
     row = layer.row
@@ -61,7 +130,7 @@ def _parameter_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
         yield Step("parameter_bytes", "Bytes of parameters", product(layer.held(), size), in_words(layer.held() * size))
 
 
-def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
+def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
     row = layer.row
     if not row.called:
         return
@@ -75,10 +144,10 @@ def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
     yield Step("mult_adds", "Multiply-adds", work, f"(not counted: {unknown})" if unknown else "")
 
 
-def _axes(layer: Layer, rule: Rule) -> dict[int, tuple[str, Expr]]:
+def _axes(layer: Layer, rule: Arithmetic) -> dict[int, tuple[str, Expr]]:
     """Return the axes of the first output that a rule computes, by number, if they match the actual shape."""
     found = _tried(rule.axes, layer) or {}
-    axes = {axis % len(layer.y): told for axis, told in found.items() if -len(layer.y) <= axis < len(layer.y)}
+    axes = {axis % len(layer.y): axis_name for axis, axis_name in found.items() if -len(layer.y) <= axis < len(layer.y)}
     return {axis: axes[axis] for axis in sorted(axes) if axes[axis][1].value == layer.y[axis]}
 
 

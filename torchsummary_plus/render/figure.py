@@ -25,7 +25,8 @@ ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
 """Okabe and Ito's palette (2008), distinguishable with every common colour vision deficiency."""
 
 GREY = "#CCCCCC"
-INK = "#444444"
+INK, LIGHT_INK = "#444444", "#C4C4C4"
+LIMIT, LIGHT_LIMIT = "#963A00", "#FF9248"
 
 STACK = {
     "parameters": BLUE,
@@ -46,7 +47,7 @@ RANK_STACK = {
     "buckets": "#B39B7D",
 }
 """The same of the kinds that only a rank of many has; they lie on top."""
-LAYERS = {**STACK, **RANK_STACK}
+LAYERS = {**STACK, "kv_cache": "#7B3294", **RANK_STACK}
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
@@ -62,13 +63,49 @@ def placed(ax: Axes | None) -> Place:
     return place if ax is None else lambda height: ax
 
 
+def paper(ax: Axes) -> str:
+    """Return the colour behind axes: their own, or the figure's where they are transparent."""
+    colors = need_extra("matplotlib.colors", "plot")
+    own = colors.to_rgba(ax.get_facecolor())
+    behind = colors.to_rgba(ax.figure.get_facecolor())
+    return str(colors.to_hex(own if own[3] > 0.5 else behind if behind[3] > 0.5 else "white"))
+
+
+def is_dark(ax: Axes) -> bool:
+    """Return whether axes are dark, as under ``plt.style.use("dark_background")``."""
+    red, green, blue = (int(paper(ax)[place : place + 2], 16) for place in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 128
+
+
+def ink(ax: Axes) -> str:
+    """Return the colour of text that is read on axes."""
+    return "white" if is_dark(ax) else "black"
+
+
+def thin_ink(ax: Axes) -> str:
+    """Return the colour of thin lines on axes."""
+    return LIGHT_INK if is_dark(ax) else INK
+
+
+def limit_ink(ax: Axes) -> str:
+    """Return the colour of a limit's line and text, which has a contrast of 4.5 to 1 on white and on black."""
+    return LIGHT_LIMIT if is_dark(ax) else LIMIT
+
+
+def seen(colour: str, ax: Axes) -> str:
+    """Return a fill as it is drawn on axes: black is light grey on dark ones."""
+    return LIGHT_INK if colour == BLACK and is_dark(ax) else colour
+
+
 def tidy(ax: Axes) -> None:
     """Style axes with small text, thin lines and no spines at the top and right."""
-    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=INK)
+    ax.tick_params(labelsize=TEXT, width=0.5, length=2.5, color=thin_ink(ax), labelcolor=ink(ax))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set_color(ink(ax))
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_linewidth(0.5)
-        spine.set_color(INK)
+        spine.set_color(thin_ink(ax))
 
 
 def legend_below(
@@ -83,6 +120,7 @@ def legend_below(
     )  # fmt: skip
     for text in made.get_texts():
         text.set_parse_math(False)
+        text.set_color(ink(ax))
 
 
 def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:

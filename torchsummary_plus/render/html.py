@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ..data.units import one_line
-from .table import Cell, Field, Table, Value
+from .table import WIDEST, Cell, Field, Table, Value, guides
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -30,11 +30,17 @@ INDENT = 2
 PADDING = 3.5
 """Horizontal padding of a cell in digit widths; 24 pixels in table.css."""
 
+NARROWER = 1.6
+"""What a column is narrower by on a narrow page, whose cells have 12 pixels less padding."""
+
+NARROW_LABEL = 17
+"""The widest first column on a narrow page, where labels wrap."""
+
+LONG_WORD = 12
+"""A word of a heading that may be broken has more characters."""
+
 LETTER = 0.92
 """Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
-
-WIDEST = 60
-"""The widest column in characters; longer text ends in an ellipsis and is shown in the tooltip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,12 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     )
     widths = [round(width, 1) for width in _widths(table)]
     drawn = template("table.html.jinja").render(
-        table=table, rows=rows, widths=widths, width=round(sum(widths), 1), totals_first=totals_first
+        table=table,
+        rows=rows,
+        widths=widths,
+        width=round(sum(widths), 1),
+        narrow=[min(NARROW_LABEL, widths[0]), *(round(width - NARROWER, 1) for width in widths[1:])],
+        totals_first=totals_first,
     )
     return markup(drawn)
 
@@ -110,23 +121,13 @@ def _widths(table: Table) -> Iterator[float]:
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
-        yield min(WIDEST, max(len(field.heading) + INDENT, widest)) + PADDING
+        yield min(WIDEST, max(_heading_width(field.heading) + INDENT, widest)) + PADDING
 
 
-def guides(levels: Sequence[int]) -> list[str]:
-    """Return the tree branches in front of each row, for rows in pre-order.
-
-    >>> guides([0, 1, 2, 1])
-    ['', '├─', '│ └─', '└─']
-    """
-    open_below: set[int] = set()
-    found = []
-    for level in reversed(levels):
-        open_below = {other for other in open_below if other <= level}
-        trunk = "".join("│ " if other in open_below else "  " for other in range(1, level))
-        found.append(trunk + ("├─" if level in open_below else "└─") if level else "")
-        open_below.add(level)
-    return found[::-1]
+def _heading_width(heading: str) -> int:
+    """Return the width of a heading that wraps: of its longest word, broken if it is long, in at most three lines."""
+    words = heading.split()
+    return max(min(LONG_WORD, max(map(len, words), default=0)), -(-len(heading) // 3))
 
 
 @cache

@@ -1,9 +1,11 @@
 """A result <-> JSON: the whole object, in a versioned schema.
 
-``type`` is the class name, ``version`` the schema version; every other key is a field of the class, documented there.
+``type`` is the class name, ``version`` the schema version, "major.minor"; every other key is a field of the class,
+documented there. A reader takes every minor version of its major one: fields that are missing have their defaults, and
+those that it does not know are left out.
 ``derived`` adds properties computed from the fields, for readers. With an open batch the shapes are those of a batch of
 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments, storages, calls and
-doubts of a memory log are written by column.
+doubts of a memory log and the links of a graph are written by column.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from typing import Any, TypeVar
 from ..data.codec import Codec, Schema
 from ..data.errors import InputError
 from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
+from ..data.records import Link
 from ..data.units import describe
 
-VERSION = 1
-"""The schema version: raised whenever a field is added, changed or removed."""
+MAJOR, MINOR = 1, 2
+"""The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
 
-BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt)
+VERSION = f"{MAJOR}.{MINOR}"
+
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Link)
 
 Result = TypeVar("Result")
 
@@ -33,16 +38,19 @@ def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> 
 
 
 def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result:
-    """Parse a result from JSON. Raises :class:`InputError` for another type or version."""
+    """Parse a result from JSON. Raises :class:`InputError` for another type or major version."""
     try:
         data = json.loads(text)
     except ValueError as error:
         raise InputError(f"the text is not valid JSON: {error}") from None
-    head = (data.pop("type", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
-    if head != (kind.__name__, VERSION):
-        raise InputError(f"the JSON is of {describe(head[0])}, version {head[1]}; accepted: {kind.__name__}, {VERSION}")
+    name, version = (data.pop("type", None), data.pop("version", None)) if isinstance(data, dict) else (None, None)
+    if name != kind.__name__ or str(version).partition(".")[0] != str(MAJOR):
+        raise InputError(
+            f"the JSON is of {describe(name)}, version {version}; "
+            f"accepted: {kind.__name__}, {VERSION} or another {MAJOR}.x"
+        )
     data.pop("derived", None)
-    result: Result = Codec(BY_COLUMN, names).decode(kind, data)
+    result: Result = Codec(BY_COLUMN, names, is_exact=version == VERSION).decode(kind, data)
     return result
 
 

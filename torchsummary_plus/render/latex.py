@@ -8,7 +8,7 @@ from dataclasses import replace
 from unicodedata import normalize
 
 from ..data.units import one_line
-from .table import Cell, Table, TableRow
+from .table import Cell, Table, TableRow, with_short_cells
 
 PAGE_LINES = 40
 """Lines per page: of the 550 pt text height of LaTeX's article, caption and rules leave 40 lines of 12 pt."""
@@ -89,7 +89,7 @@ def latex_text(tables: Sequence[Table], caption: str | None = None, label: str |
     """
     label = label or f"tab:{_slug(tables[0].title)}"
     parts = []
-    for number, table in enumerate(tables, 1):
+    for number, table in enumerate(map(with_short_cells, tables), 1):
         above = escape(table.title)
         if caption is not None and number == 1:
             above, table = escape(caption), replace(table, notes=(*table.settings, *table.notes))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..data.memory_records import RowMemory
 from ..report.report import Report, Row, flat_rows
+from .connections import Connections, path_names
 
 UnknownOps = tuple[tuple[str, int], ...]
 
@@ -16,11 +17,10 @@ UnknownOps = tuple[tuple[str, int], ...]
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
 
-    ``guide`` has the tree branches in front of the label.
+    A line that stands for ``times`` equal neighbours has the figures of one of them.
     """
 
     row: Row
-    guide: str
     label: str
     num_params: int
     trainable_params: int
@@ -29,6 +29,9 @@ class Line:
     stands_for_others: bool
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
+    times: int = 1
+    connections: Connections | None = field(default=None, compare=False, repr=False)
+    """What the lines of this table read, shared by all of them."""
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -40,13 +43,7 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
     chosen = {row.index for row in flat_rows(rows)} | {
         row.index for row, own in zip(rows, report.row_memory) if own.any
     }
-    home: list[int] = []
-    for row in rows:
-        above = row.parent if row.parent is not None else 0
-        if depth is not None and row.depth > depth:
-            home.append(home[above])
-        else:
-            home.append(row.index)
+    home = _shown_above(report, depth)
     folded = {home[row.index] for row in rows if home[row.index] != row.index}
     totals = _Totals(report)
     for row in rows:
@@ -55,47 +52,41 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
         totals.add_work(home[row.index], row)
     kept = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
     kept.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
-    return [totals.line(row, f"{row.class_name}-{number}", row.index in folded) for number, row in enumerate(kept, 1)]
+    labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(kept, 1)}
+    connections = Connections(report, home, labels)
+    return [totals.line(row, labels[row.index], row.index in folded, connections) for row in kept]
 
 
 def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     """Return the nested lines in call order; rows below ``depth`` are folded, and multiply-adds are inclusive."""
     rows = [row for row in report.rows if depth is None or row.depth <= depth]
     parents = {row.parent for row in rows}
-    guides = _guides(rows)
     memory = _inclusive_memory(report)
+    connections = Connections(report, _shown_above(report, depth), path_names(rows))
     lines = []
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
         trainable = _trainable_below(report, row) if folded else row.trainable_params
         held = memory[row.index] if memory else None
-        guide, work = guides[row.index], (row.mult_adds, row.unknown_ops)
-        lines.append(Line(row, guide, _tree_name(row), params, trainable, *work, folded, held))
+        work = row.mult_adds, row.unknown_ops
+        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held, connections=connections))
     return lines
+
+
+def _shown_above(report: Report, depth: int | None) -> list[int]:
+    """Return for each row the one whose line it is folded into."""
+    home: list[int] = []
+    for row in report.rows:
+        is_deep = depth is not None and row.depth > depth and row.parent is not None
+        home.append(home[row.parent or 0] if is_deep else row.index)
+    return home
 
 
 def _tree_name(row: Row) -> str:
     if row.kind == "function" or not row.var_name:
         return row.class_name
     return f"{row.var_name} ({row.class_name})"
-
-
-def _guides(rows: list[Row]) -> dict[int, str]:
-    """Return the tree branches in front of each row, by index."""
-    last: dict[int | None, int] = {}
-    for row in rows:
-        last[row.parent] = row.index
-    guides: dict[int, str] = {}
-    trunk: dict[int | None, str] = {}
-    for row in rows:
-        if row.parent is None:
-            guides[row.index] = trunk[row.index] = ""
-            continue
-        ends = last[row.parent] == row.index
-        guides[row.index] = trunk[row.parent] + ("└─" if ends else "├─")
-        trunk[row.index] = trunk[row.parent] + ("  " if ends else "│ ")
-    return guides
 
 
 def _trainable_below(report: Report, top: Row) -> int:
@@ -141,11 +132,17 @@ class _Totals:
         if row.own_unknown_ops:
             self.unknown.setdefault(index, Counter()).update(dict(row.own_unknown_ops))
 
-    def line(self, row: Row, label: str, folded: bool) -> Line:
+    def line(self, row: Row, label: str, folded: bool, connections: Connections) -> Line:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
-        return Line(row, "", label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
+        params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
+        return Line(row, label, params, trainable, macs, unknown, folded, memory, connections=connections)
 
 
-STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {"torchsummary": flat_lines, "tree": tree_lines}
+STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {
+    "torchsummary": flat_lines,
+    "tree": tree_lines,
+    "rich": tree_lines,
+}
+"""The lines of each style; "rich" is the tree, which a terminal shows in colour."""

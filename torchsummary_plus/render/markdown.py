@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..data.units import one_line
-from .table import Cell, Table
+from .table import Cell, Table, with_short_cells
 
 INDENT = "&nbsp;" * 4
 """Indentation per level of nesting; plain spaces would be trimmed."""
@@ -17,7 +17,7 @@ MARKUP = re.compile(r"[\\`*|<>&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\
 
 def markdown_text(tables: Sequence[Table]) -> str:
     """Return tables, each below its title, with totals and notes as a list below it."""
-    return "\n".join("\n".join(_lines(table)) + "\n" for table in tables)
+    return "\n".join("\n".join(_lines(with_short_cells(table))) + "\n" for table in tables)
 
 
 def escape(text: str) -> str:

@@ -70,8 +70,8 @@ def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tup
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
         notes.append(not_confirmed(estimate))
-    told, step = (*notes, *estimate.assumptions), title(estimate)
-    return Table(step, labels, fields, rows, tuple(_totals(estimate)), told, (step,))
+    notes_shown, step = (*notes, *estimate.assumptions), title(estimate)
+    return Table(step, labels, fields, rows, tuple(_totals(estimate)), notes_shown, (step,))
 
 
 _KIND_FIELDS = {"bytes": Field("bytes", "At the peak", "bytes", scaled=True), "percent": Field("percent", "%", "%")}

@@ -53,7 +53,7 @@ def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
 
 def kind_label(kind: str) -> str:
     """Return the label of a kind of memory: "Saved activations" for "saved_activations"."""
-    return kind.replace("_", " ").capitalize()
+    return kind.replace("_", " ").capitalize().replace("Kv ", "KV ")
 
 
 def title(estimate: Estimate) -> str:
@@ -76,7 +76,7 @@ def not_confirmed(estimate: Estimate) -> str:
 def assumed(assumptions: Sequence[str]) -> list[str]:
     """Return a line for each of the first assumptions."""
     left = len(assumptions) - ASSUMPTIONS
-    lines = [f"Assumed: {one}" for one in assumptions[:ASSUMPTIONS]]
+    lines = [f"Assumed: {assumption}" for assumption in assumptions[:ASSUMPTIONS]]
     return [*lines, f"Assumed: {left:,} more, in assumptions"] if left > 0 else lines
 
 
@@ -85,7 +85,7 @@ def holders(estimate: Estimate, units: str | None = None) -> str:
     root, *inner = estimate.by_module
     held = [(module.path, module.own_bytes) for module in inner]
     held += [("the root", root.own_bytes - estimate.outside_bytes), ("no module", estimate.outside_bytes)]
-    largest = sorted(held, key=lambda one: -one[1])[:HOLDERS]
+    largest = sorted(held, key=lambda holder: -holder[1])[:HOLDERS]
     return ", ".join(f"{name} {_figure(nbytes, units)}" for name, nbytes in largest if nbytes)
 
 

@@ -24,8 +24,8 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
     """Return the table with a row per figure, a column per estimate, and the differences from the first."""
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
-    places = [f"{name}: {title(one)}; peak in the {place(one)}" for name, one in zip(names, estimates)]
-    on_card = any(one.backend == "cuda" for one in estimates)
+    places = [f"{name}: {title(estimate)}; peak in the {place(estimate)}" for name, estimate in zip(names, estimates)]
+    on_card = any(estimate.backend == "cuda" for estimate in estimates)
     return Table(
         title=" / ".join(names),
         labels="Figure",
@@ -37,21 +37,21 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:
 
 def _figures(estimates: Sequence[Estimate]) -> Iterator[Figure]:
     for kind in ALL_KINDS:
-        held: list[int | None] = [one.at_peak.get(kind, 0) for one in estimates]
+        held: list[int | None] = [estimate.at_peak.get(kind, 0) for estimate in estimates]
         if any(held):
             yield f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", held
-    if any(one.backend == "cuda" for one in estimates):
-        yield "requested_bytes", "Requested at the peak", [one.requested_bytes for one in estimates]
-    yield "peak_bytes", "Peak allocated", [one.peak_bytes for one in estimates]
-    for phase in dict.fromkeys(phase for one in estimates for phase in one.phase_peaks):
-        yield f"{phase}_peak_bytes", f"Peak of the {phase}", [one.phase_peaks.get(phase) for one in estimates]
-    yield "steady_bytes", "Between steps", [one.steady_bytes for one in estimates]
-    if any(one.backend == "cuda" for one in estimates):
-        yield "reserved_bytes", "Peak reserved", [one.reserved_bytes for one in estimates]
-        cached: list[int | None] = [one.reserved_bytes - one.peak_bytes for one in estimates]
+    if any(estimate.backend == "cuda" for estimate in estimates):
+        yield "requested_bytes", "Requested at the peak", [estimate.requested_bytes for estimate in estimates]
+    yield "peak_bytes", "Peak allocated", [estimate.peak_bytes for estimate in estimates]
+    for phase in dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks):
+        yield f"{phase}_peak_bytes", f"Peak of the {phase}", [estimate.phase_peaks.get(phase) for estimate in estimates]
+    yield "steady_bytes", "Between steps", [estimate.steady_bytes for estimate in estimates]
+    if any(estimate.backend == "cuda" for estimate in estimates):
+        yield "reserved_bytes", "Peak reserved", [estimate.reserved_bytes for estimate in estimates]
+        cached: list[int | None] = [estimate.reserved_bytes - estimate.peak_bytes for estimate in estimates]
         yield "cached_bytes", "Reserved beyond the peak", cached
-        yield "device_bytes_low", "On the device, at least", [one.device_bytes[0] for one in estimates]
-        yield "device_bytes_high", "On the device, at most", [one.device_bytes[1] for one in estimates]
+        yield "device_bytes_low", "On the device, at least", [estimate.device_bytes[0] for estimate in estimates]
+        yield "device_bytes_high", "On the device, at most", [estimate.device_bytes[1] for estimate in estimates]
 
 
 def _row(name: str, label: str, values: list[int | None]) -> TableRow:

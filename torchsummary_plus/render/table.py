@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -10,12 +11,19 @@ from ..data.units import in_unit
 Value = Union[int, float, str, None]
 """A cell's value; None if there is none or it is unknown."""
 
+WIDEST = 60
+"""The most characters of a name or shape, unless stated; HTML's columns are as wide."""
+
+
+UNITS_OF_VALUES = ("bytes", "elements", "mult-adds", "count", "ratio", "%", "")
+"""Units of the values of a column; "" is text, which is left-aligned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: its name in data, its printed heading, and the unit of its values.
+    """A column: its name in data, its printed heading, and the unit of its values, of ``UNITS_OF_VALUES``.
 
-    The unit is "bytes", "elements", "mult-adds", "count", "ratio" or "%", or "" for text, which is left-aligned.
+    ``width`` is the minimum width in torchsummary's style.
     ``scaled`` bytes are shown in a larger unit. In a column that ``adds_up``, a row excludes its children.
     """
 
@@ -24,22 +32,28 @@ class Field:
     unit: str = ""
     scaled: bool = False
     adds_up: bool = False
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted."""
+    """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
+
+    ``data`` is a value that is no plain one, for data frames: a shape as a tuple.
+    """
 
     value: Value
     text: str
     best: bool = False
+    data: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 
-    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name.
+    In a table with a row per figure, ``figure`` has the name and unit of the row, and the path is that name. ``type``
+    is the class of the module that a row is of.
     """
 
     label: str
@@ -47,6 +61,7 @@ class TableRow:
     level: int
     cells: tuple[Cell, ...]
     figure: Field | None = None
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,54 @@ class Table:
     totals: tuple[Total, ...] = ()
     notes: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    widest: int = WIDEST
+    """The most characters of a cell without a unit, and of a label if stated, in formats that cannot show the rest."""
+
+
+def with_short_cells(table: Table) -> Table:
+    """Return a table with its text cells cut to its width, and its labels if a width was stated; numbers stay whole."""
+    rows = tuple(
+        replace(
+            row,
+            label=short_label(row.label, table.widest),
+            cells=tuple(
+                cell if field.unit or row.figure else replace(cell, text=shortened(cell.text, table.widest))
+                for field, cell in zip(table.fields, row.cells)
+            ),
+        )
+        for row in table.rows
+    )
+    return replace(table, rows=rows)
+
+
+def short_label(text: str, width: int) -> str:
+    """Return a label, cut if the width is a stated one."""
+    return text if width == WIDEST else shortened(text, width)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most ``width`` characters, ending in three dots if it was longer.
+
+    >>> shortened("[[-1, 1024, 768], [-1, 12, 1024, 64]]", 20)
+    '[[-1, 1024, 768],...'
+    """
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def guides(levels: Sequence[int]) -> list[str]:
+    """Return the tree branches in front of each row, for rows in pre-order.
+
+    >>> guides([0, 1, 2, 1])
+    ['', '├─', '│ └─', '└─']
+    """
+    open_below: set[int] = set()
+    found = []
+    for level in reversed(levels):
+        open_below = {other for other in open_below if other <= level}
+        trunk = "".join("│ " if other in open_below else "  " for other in range(1, level))
+        found.append(trunk + ("├─" if level in open_below else "└─") if level else "")
+        open_below.add(level)
+    return found[::-1]
 
 
 def with_units(table: Table, units: str) -> Table:

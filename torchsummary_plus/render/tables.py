@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..report.report import Report
-from .columns import COLUMNS, check_view, chosen_names
-from .lines import STYLES, Line
+from .columns import COLUMNS, Column, check_view, chosen_names
+from .lines import Line
+from .rows import ALL_ROWS, RowView, folded, folded_lines, rows_note, shown_lines
 from .table import Cell, Field, Table, TableRow
 from .totals import report_totals
 
 
 def summary_table(
-    report: Report, style: str = "torchsummary", depth: int | None = None, col_names: Iterable[str] | None = None
+    report: Report,
+    style: str = "torchsummary",
+    depth: int | None = None,
+    col_names: Iterable[str] | None = None,
+    view: RowView = ALL_ROWS,
 ) -> Table:
-    """Return a report's table in a style, with the chosen columns and the totals.
+    """Return a report's table in a style, with the chosen rows and columns and the totals.
 
     Raises :class:`InputError` for an unknown style, column or depth.
     """
     with_memory = bool(report.row_memory)
     check_view(style, depth, col_names, with_memory)
     names = chosen_names(col_names, with_memory)
-    nested = style == "tree"
+    nested = style != "torchsummary"
+    lines = shown_lines(report, style, depth, view)
+    note = rows_note(report, style, depth, view, lines)
+    rows = [_row(report, line, names, nested) for line in lines]
+    if view.folds(style):
+        repeats = folded(lines, [[c.text for c, name in zip(r.cells, names) if name != "var_name"] for r in rows])
+        lines, rows = folded_lines(lines, repeats), [rows[one.place] for one in repeats]
+        rows = [replace(row, label=line.label) for row, line in zip(rows, lines)]
     return Table(
         title=report.rows[0].class_name,
         labels="Layer (type)",
-        fields=tuple(
-            Field(name, COLUMNS[name].heading, COLUMNS[name].unit, adds_up=COLUMNS[name].adds_up) for name in names
-        ),
-        rows=tuple(_row(report, line, names, nested) for line in STYLES[style](report, depth)),
+        fields=tuple(_field(name, COLUMNS[name]) for name in names),
+        rows=tuple(rows),
         totals=report_totals(report),
+        notes=(note,) if note else (),
+        widest=view.width,
+    )
+
+
+def _field(name: str, column: Column) -> Field:
+    return Field(
+        name, column.heading, column.unit, scaled=column.is_scaled, adds_up=column.adds_up, width=column.flat_width
     )
 
 
 def _row(report: Report, line: Line, names: Iterable[str], nested: bool) -> TableRow:
     row, zero = line.row, "--" if nested else "0"
-    cells = tuple(Cell(COLUMNS[name].value(line, report), COLUMNS[name].cell(line, report, zero)) for name in names)
-    return TableRow(line.label, row.path, row.depth if nested else 0, cells)
+    cells = tuple(_cell(COLUMNS[name], line, report, zero) for name in names)
+    return TableRow(line.label, row.path, row.depth if nested else 0, cells, type=row.class_name)
+
+
+def _cell(column: Column, line: Line, report: Report, zero: str) -> Cell:
+    data = None if column.data is None else column.data(line)
+    return Cell(column.value(line, report), column.cell(line, report, zero), data=data)

@@ -1,17 +1,14 @@
-"""A report -> the table as plain text, drawn by tabulate."""
+"""Tables -> plain text, drawn by tabulate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tabulate import TableFormat, tabulate
 
 from ..data.units import one_line
-from ..report.report import Report
-from .columns import Column, check_view, chosen_columns
-from .lines import STYLES
-from .table import Table, Total, total_with_unit
-from .totals import report_totals
+from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
 
 FLAT_WIDTH = 64
 """The minimum width of torchsummary's table."""
@@ -20,33 +17,33 @@ NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
 
 
-def render(
-    report: Report,
-    style: str = "torchsummary",
-    depth: int | None = None,
-    col_names: Iterable[str] | None = None,
-    units: str | None = None,
-) -> str:
-    """Return the table with its totals, without a trailing newline.
+ASCII = str.maketrans("├└│─", "|`|-")
+"""Stand-ins for the tree's branches."""
 
-    ``depth`` is the deepest level shown (the root is 0). Without ``units``, an MB is 1024 x 1024 bytes, as in
-    torchsummary. Raises :class:`InputError` for an unknown style, column or depth.
+
+def summary_text(table: Table, style: str, units: str | None = None, is_ascii: bool = False) -> str:
+    """Return a summary's table in a style, with its totals, without a trailing newline.
+
+    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
     """
-    with_memory = bool(report.row_memory)
-    check_view(style, depth, col_names, with_memory)
-    columns = chosen_columns(col_names, with_memory)
-    lines = STYLES[style](report, depth)
-    flat = style == "torchsummary"
-    zero = "0" if flat else "--"
+    scaled = with_short_cells(with_units(table, units or "MiB"))
+    if units is None:
+        fields = (replace(f, heading=f"{f.heading} (MB)") if f.scaled else f for f in table.fields)
+        scaled = replace(scaled, fields=tuple(fields))
+    table = replace(table, fields=scaled.fields, rows=scaled.rows)
+    headings = [table.labels, *(field.heading for field in table.fields)]
+    branches = guides([row.level for row in table.rows])
+    if is_ascii:
+        branches = [guide.translate(ASCII) for guide in branches]
     cells = [
-        [line.guide + one_line(line.label), *(column.cell(line, report, zero) for column in columns)] for line in lines
+        [guide + one_line(row.label), *(cell.text for cell in row.cells)] for guide, row in zip(branches, table.rows)
     ]
-    draw = _flat if flat else _tree
-    return draw(report, ["Layer (type)", *(column.heading for column in columns)], cells, columns, units)
+    return (_flat if style == "torchsummary" else _tree)(table, headings, cells, units)
 
 
 def table_text(table: Table) -> str:
     """Return any table as text: title, indented rows, totals and notes; * marks the best values."""
+    table = with_short_cells(table)
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [
         ["  " * row.level + one_line(row.label), *("*" * cell.best + one_line(cell.text) for cell in row.cells)]
@@ -59,18 +56,16 @@ def table_text(table: Table) -> str:
     return "\n".join([one_line(table.title), _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
-def _flat(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
-) -> str:
+def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
     """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
     Its rules are one dash wider than its lines: 64 for columns of 20, 25 and 15. It has no line for buffers.
     """
-    widths = _widths([headings, *cells], [NAME_WIDTH, *(column.flat_width for column in columns)])
+    widths = _widths([headings, *cells], [NAME_WIDTH, *(field.width for field in table.fields)])
     width = max(FLAT_WIDTH, len(_flat_row([""] * len(widths), widths)) + 1)
-    table = _ruled(headings, cells, widths, width, _flat_row)
     left_out = {"buffer_bytes"} if "Mult-Adds" in headings else {"buffer_bytes", "total_mult_adds"}
-    return _with_totals(table, report, left_out, width, units)
+    totals = [total for total in table.totals if total.field.name not in left_out]
+    return _with_totals(_ruled(headings, cells, widths, width, _flat_row), table.notes, totals, width, units)
 
 
 def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -78,13 +73,11 @@ def _flat_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"{first}  {' '.join(others)}" if others else first
 
 
-def _tree(
-    report: Report, headings: list[str], cells: list[list[str]], columns: Sequence[Column], units: str | None
-) -> str:
+def _tree(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
     """Return the nested table: names with their branches left-aligned, other columns right-aligned."""
     widths = _widths([headings, *cells], [0] * len(headings))
     width = len(_tree_row([""] * len(widths), widths))
-    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), report, set(), width, units)
+    return _with_totals(_ruled(headings, cells, widths, width, _tree_row), table.notes, table.totals, width, units)
 
 
 def _tree_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -123,12 +116,11 @@ def _ruled(
     return table
 
 
-def _with_totals(table: str, report: Report, left_out: Set[str], width: int, units: str | None) -> str:
-    """Return the table followed by the counts and the sizes, separated by rules."""
-    totals = [total for total in report_totals(report) if total.field.name not in left_out]
+def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], width: int, units: str | None) -> str:
+    """Return the drawn table followed by notes, the counts and the sizes, separated by rules."""
     counts = [_total(total, units) for total in totals if not total.field.scaled]
     sizes = [_total(total, units) for total in totals if total.field.scaled]
-    return "\n".join([table, *counts, "-" * width, *sizes, "-" * width])
+    return "\n".join([drawn, *notes, *counts, "-" * width, *sizes, "-" * width])
 
 
 def _total(total: Total, units: str | None) -> str:

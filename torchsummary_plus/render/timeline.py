@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu
-from .figure import COLUMN_WIDTH, INK, LAYERS, TEXT, VERMILLION, Place, elided, in_units, legend_below, tidy
+from .figure import (
+    COLUMN_WIDTH,
+    LAYERS,
+    TEXT,
+    Place,
+    elided,
+    in_units,
+    ink,
+    legend_below,
+    limit_ink,
+    paper,
+    seen,
+    thin_ink,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,11 +34,10 @@ if TYPE_CHECKING:
 HEIGHT = 2.3
 MOST_POINTS = 800
 """The most points that a column can resolve: at 300 dpi its axes are 840 dots wide."""
+BELOW_LIMIT = 0.91
+"""The height of the peak's name below that of a limit, in fractions of the axes."""
 FAR = 3
 """A limit this many times higher than the highest point is not drawn to scale."""
-
-PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}
-"""The box behind text that hides the lines below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class Span:
 
 
 def draw_timeline(
-    estimate: Estimate, steps: int | Collection[int] | None, memory: int | str | None, place: Place
+    estimate: Estimate, steps: int | Collection[int] | None, memory: int | float | str | None, place: Place
 ) -> Axes:
     """Plot memory over steps (numbered from 1); None is the last that reaches the peak. Raises :class:`InputError`."""
     points = chosen_points(estimate, steps)
@@ -50,10 +63,10 @@ def draw_timeline(
     if memory is not None:
         top = _limit(ax, memory, estimate, top, size)
     ax.set_xlim(0, len(points))
-    ax.set_ylim(0, 1.25 * top)
+    ax.set_ylim(0, (1.25 if memory is None else 1.4) * top)
     ax.set_ylabel(f"Memory ({unit})", fontsize=TEXT)
     _phases(ax, spans(points))
-    _peak(ax, points, estimate, size, unit)
+    _peak(ax, points, estimate, size, unit, 0.99 if memory is None else BELOW_LIMIT)
     tidy(ax)
     handles, labels = ax.get_legend_handles_labels()
     legend_below(ax, (0.5, 0), handles[::-1], labels[::-1], inches=0.22)
@@ -107,47 +120,53 @@ def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size:
     layers = {kind: [level[kind] / size for level in shown] for kind in present}
     ax.stackplot(
         x, [[*layer, layer[-1]] for layer in layers.values()], step="post", linewidth=0,
-        colors=[LAYERS[kind] for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
+        colors=[seen(LAYERS[kind], ax) for kind in layers], labels=[kind.replace("_", " ") for kind in layers],
     )  # fmt: skip
     totals = [points[place].total_bytes / size for place in kept]
-    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=INK, linewidth=0.4)
+    ax.plot(x, [*totals, totals[-1]], drawstyle="steps-post", color=thin_ink(ax), linewidth=0.4)
 
 
-def _limit(ax: Axes, memory: int | str, estimate: Estimate, top: float, size: int) -> float:
+def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, size: int) -> float:
     """Draw a line at the memory that the allocator can use, and return the top of the axes that it needs.
 
-    A limit far above the highest point is only named: drawn to scale it would flatten the plot.
+    It is named at the very top, above the peak's own name, whose leader so crosses no text. A limit far above the
+    highest point is only named: drawn to scale it would flatten the plot.
     """
     gpu = named_gpu(memory)
-    nbytes = room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu)
+    nbytes = max(0, room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu))
     unit, unit_name = in_units(nbytes)
     name = (gpu.name if gpu is not None else "limit") + (" less its context" if estimate.backend == "cuda" else "")
     text, level = f"{name}: {nbytes / unit:.2f} {unit_name}", nbytes / size
     far = level > FAR * top
+    colour = limit_ink(ax)
     if not far:
-        ax.axhline(level, color=VERMILLION, linewidth=0.9, linestyle=(0, (4, 2)))
+        ax.axhline(level, color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
     ax.annotate(
-        f"{text}, far above" if far else text, (0, top if far else level), (3, 3),
-        xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=TEXT, color=VERMILLION,
-        parse_math=False, bbox=PAPER, zorder=4,
+        f"{text}, far above" if far else f"{text} (dashed)", (0.02, 0.99), xycoords="axes fraction", va="top",
+        fontsize=TEXT, color=colour, parse_math=False, bbox=_hiding(ax), zorder=4,
     )  # fmt: skip
     return top if far else max(top, level)
 
 
-def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: int, unit: str) -> None:
-    """Mark the first highest point with a dot and, at the top, its level, layer and reserved memory."""
+def _hiding(ax: Axes) -> dict[str, Any]:
+    """Return the box behind text that hides the lines below it."""
+    return {"facecolor": paper(ax), "edgecolor": "none", "pad": 0.3}
+
+
+def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: int, unit: str, height: float) -> None:
+    """Mark the first highest point with a dot and, near the top, its level, layer and reserved memory."""
     place = max(range(len(points)), key=lambda place: points[place].total_bytes)
     point = points[place]
     level, right = point.total_bytes / size, place > len(points) / 2
     whole = estimate.backend == "cuda" and point.total_bytes == estimate.peak_bytes
     reserved = f" (reserved {estimate.reserved_bytes / size:.2f})" if whole else ""
     where = elided(point.module, 24) or point.operator.rpartition("::")[2]
-    ax.plot([place + 0.5], [level], "o", color=INK, markersize=3, clip_on=False)
+    ax.plot([place + 0.5], [level], "o", color=thin_ink(ax), markersize=3, clip_on=False)
     ax.annotate(
-        f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, 0.99),
-        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=TEXT, color="black",
-        parse_math=False, bbox=PAPER,
-        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.4, "relpos": (0.5, 0)},
+        f"peak {level:.2f} {unit}{reserved}: {where}", (place + 0.5, level), (0.98 if right else 0.02, height),
+        textcoords="axes fraction", ha="right" if right else "left", va="top", fontsize=TEXT, color=ink(ax),
+        parse_math=False, bbox=_hiding(ax),
+        arrowprops={"arrowstyle": "-", "color": thin_ink(ax), "linewidth": 0.4, "relpos": (0.5, 0)},
     )  # fmt: skip
 
 
@@ -155,7 +174,7 @@ def _phases(ax: Axes, found: Sequence[Span]) -> None:
     """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
     end = found[-1].stop
     for span in found[:-1]:
-        ax.axvline(span.stop, color=INK, linewidth=0.4, linestyle=(0, (1, 1)))
+        ax.axvline(span.stop, color=thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
     taken: list[tuple[float, float]] = []
     several = found[0].step != found[-1].step
     ticks: list[tuple[float, str]] = []

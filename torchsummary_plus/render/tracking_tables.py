@@ -87,12 +87,12 @@ def _modules(modules: Iterable[WatchedModule]) -> Table:
         fields=tuple(Field(name, label, unit, unit == "bytes") for name, (label, unit) in MODULE_FIGURES.items()),
         rows=tuple(
             TableRow(
-                f"{one.path or '(root)'} ({one.class_name})",
-                one.path,
+                f"{module.path or '(root)'} ({module.class_name})",
+                module.path,
                 0,
-                tuple(_cell(getattr(one, name), unit) for name, (_, unit) in MODULE_FIGURES.items()),
+                tuple(_cell(getattr(module, name), unit) for name, (_, unit) in MODULE_FIGURES.items()),
             )
-            for one in modules
+            for module in modules
         ),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..data.tracking_records import TensorGroup, TrackPoint
-from ..data.units import MIB
+from ..data.units import in_unit
 
 MOST_OWNERS = 3
 """The most owners named on a line."""
@@ -15,19 +17,30 @@ def opening_text(point: TrackPoint) -> str:
 
 
 def point_text(point: TrackPoint, detail: bool = True) -> str:
-    """Return what appeared (+) and disappeared (-), then the call's line with the totals; Mb is 1024 x 1024 bytes."""
-    changes = [_change("+", group) for group in point.appeared] + [_change("-", group) for group in point.gone]
+    """Return what appeared (+) and disappeared (-), aligned, then the call's line with the totals in binary units."""
+    changes = [("+", group) for group in point.appeared] + [("-", group) for group in point.gone]
+    widths = [max([least, *(len(_cells(group)[place]) for _, group in changes)]) for place, least in enumerate(WIDTHS)]
     where = f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else "")
-    lines = changes if detail else []
+    lines = [_change(sign, group, widths) for sign, group in changes] if detail else []
     return "".join(f"{line}\n" for line in [*lines, "", f"At {where:<50} {_totals(point)}", ""])
 
 
-def _change(sign: str, group: TensorGroup) -> str:
+WIDTHS = (3, 20, 10)
+"""The least widths of counts, sizes and bytes."""
+
+
+def _cells(group: TensorGroup) -> tuple[str, str, str]:
+    """Return a group's count, size and bytes."""
+    return str(group.count), str(group.shape), _size(group.nbytes)
+
+
+def _change(sign: str, group: TensorGroup, widths: Sequence[int]) -> str:
     kind = f"<class '{group.class_name}'>"
     owners = list(group.owners[:MOST_OWNERS]) + (["..."] if len(group.owners) > MOST_OWNERS else [])
+    count, size, nbytes = _cells(group)
     cells = [
-        f"{sign} | {group.count} * Size:{group.shape!s:<20}",
-        f"Memory: {str(group.nbytes * 10_000 // MIB / 10_000)[:6]} M",
+        f"{sign} | {count:>{widths[0]}} * Size:{size:<{widths[1]}}",
+        f"Memory: {nbytes:>{widths[2]}}",
         f"{kind:<20}",
         f"torch.{group.dtype}",
         *([", ".join(owners)] if owners else []),
@@ -35,9 +48,13 @@ def _change(sign: str, group: TensorGroup) -> str:
     return " | ".join(cells)
 
 
+def _size(nbytes: int) -> str:
+    return " ".join(in_unit(nbytes, "auto"))
+
+
 def _totals(point: TrackPoint) -> str:
     memory = point.memory
-    texts = [f"Total Tensor Used Memory:{point.tensor_bytes / MIB:<7.1f}Mb"]
+    texts = [f"Total Tensor Used Memory:{_size(point.tensor_bytes):<11}"]
     for label, nbytes in (
         ("Total Allocated Memory", memory.allocated_bytes),
         ("Reserved Memory", memory.reserved_bytes),
@@ -46,5 +63,5 @@ def _totals(point: TrackPoint) -> str:
         ("Process Memory", memory.process_bytes),
     ):
         if nbytes is not None:
-            texts.append(f"{label}:{nbytes / MIB:<7.1f}Mb")
+            texts.append(f"{label}:{_size(nbytes):<11}")
     return " ".join(texts)

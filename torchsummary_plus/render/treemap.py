@@ -11,8 +11,14 @@ from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .memory_text import kind_label
 
-SMALLEST = 1 / 1500
-"""The smallest tile, as a share of the peak; smaller siblings are merged into one."""
+SMALLEST = 1 / 350
+"""The smallest tile, as a share of the peak, which has room for a label; smaller siblings are merged into one."""
+
+LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
+"""The least sides of a tile, which hold a name of three letters on each line, in the smallest font."""
+
+LARGE = 1600.0
+"""The area from which on a tile is never merged."""
 
 HEAD = 15.0
 """The height of a frame's heading."""
@@ -59,6 +65,7 @@ class _Part:
     path: str = ""
     label: str = ""
     kinds: tuple[tuple[str, int], ...] = ()
+    count: int = 1
 
 
 def squarified(areas: Sequence[float], box: Box) -> list[Box]:
@@ -118,6 +125,7 @@ def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
         if index and level < FRAMES and len(parts) > 1 and place.width > 3 * HEAD and place.height > 3 * HEAD:
             yield _frame(modules[index], place)
             place, level = place.inner(), level + 1
+        parts = _roomy(parts, modules[index].path, place)
         for part, area in zip(parts, squarified([part.nbytes for part in parts], place)):
             if part.module >= 0:
                 stack.append((part.module, area, level))
@@ -137,8 +145,26 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
     small = [part for part in parts if 0 < part.nbytes < least]
     kept = [part for part in parts if part.nbytes >= least and part.nbytes]
     if small:
-        kept.append(_Part(sum(part.nbytes for part in small), -1, module.path, f"{len(small):,} more"))
+        kept.append(_more(module.path, sum(part.nbytes for part in small), len(small)))
     return sorted(kept, key=lambda part: -part.nbytes)
+
+
+def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
+    """Return parts of which small ones are merged until every tile has room for a short name, or one is left."""
+    kept = list(parts)
+    scale = place.width * place.height / max(1, sum(part.nbytes for part in kept))
+    while len(kept) > 1 and kept[-2].nbytes * scale < LARGE:
+        areas = squarified([part.nbytes for part in kept], place)
+        if all(area.width >= LEAST_WIDTH and area.height >= LEAST_HEIGHT for area in areas):
+            break
+        first, second = kept.pop(), kept.pop()
+        kept.append(_more(path, first.nbytes + second.nbytes, first.count + second.count))
+        kept.sort(key=lambda part: -part.nbytes)
+    return kept
+
+
+def _more(path: str, nbytes: int, count: int) -> _Part:
+    return _Part(nbytes, -1, path, f"{count:,} more", count=count)
 
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:
@@ -148,7 +174,7 @@ def _frame(module: ModuleMemory, box: Box) -> Tile:
 
 def _tile(part: _Part, box: Box, peak: int) -> Tile:
     size = " ".join(in_unit(part.nbytes, "auto"))
-    kinds = sorted(part.kinds, key=lambda one: -one[1])
+    kinds = sorted(part.kinds, key=lambda item: -item[1])
     tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
     tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]
     return Tile(box, part.path, part.label, size, kinds[0][0] if kinds else "other", tuple(tip))

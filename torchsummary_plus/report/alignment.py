@@ -97,7 +97,7 @@ def _in_order(pairs: Sequence[Pair]) -> Iterator[Pair]:
         if None in pair:
             lone.append(pair)
             continue
-        yield from sorted(lone, key=lambda one: one[0] is None)
+        yield from sorted(lone, key=lambda pair: pair[0] is None)
         lone.clear()
         if pair != (-1, -1):
             yield pair
@@ -161,7 +161,8 @@ class _Costs:
 def _cost(a: Kind, b: Kind) -> int:
     (a_type, a_outputs, a_inputs, a_params, a_details), (b_type, b_outputs, b_inputs, b_params, b_details) = a, b
     if a_type != b_type:
-        alike = a_outputs == b_outputs and bool(a_params) == bool(b_params)
+        related = len(a_type) > 3 < len(b_type) and (a_type in b_type or b_type in a_type)  # Linear, QuantizedLinear
+        alike = a_outputs == b_outputs and (related or bool(a_params) == bool(b_params))
         return OTHER_TYPE if alike else UNLIKE
     return (
         OTHER_OUTPUTS * (a_outputs != b_outputs)

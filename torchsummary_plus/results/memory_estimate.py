@@ -1,4 +1,4 @@
-"""MemoryEstimate: the memory of a step, and how it reads."""
+"""MemoryEstimate: the memory of a step, with its views."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.html_report import Section
+    from .views import RowLook
 
 REPORT_COLUMNS = (
     "peak_own_bytes",
@@ -29,27 +31,34 @@ REPORT_COLUMNS = (
     "grad_bytes",
     "optimizer_bytes",
 )
-"""What a report shows of each module."""
+"""A report's columns for each module."""
 
 
 @dataclass(frozen=True, repr=False)
 class MemoryEstimate(Estimate, Views, Figures):
-    """The result of :func:`estimate_memory`: frozen data in bytes, shown by ``str()`` and by the views.
+    """The result of :func:`estimate_memory`: immutable data in bytes, printed by ``str()`` and the other views.
 
-    Its table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module where ``columns`` are
-    of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any other
-    kind; over the whole step ``output_bytes``, ``saved_bytes``, ``param_bytes``, ``grad_bytes``, ``optimizer_bytes``.
-    With a ``depth`` the modules below it are added to the one above them.
+    Its table has the bytes at the peak by kind (columns ``bytes`` and ``percent``), or by module if ``columns`` are
+    those of that table: at the peak ``peak_own_bytes``, ``peak_inclusive_bytes`` and ``peak_parameters_bytes`` or any
+    other kind; over the whole step ``output_bytes``, ``saved_bytes``, ``param_bytes``, ``grad_bytes``,
+    ``optimizer_bytes``. Modules below ``depth`` are folded into the one above.
     """
 
     def render(self, width: int = 64, units: str | None = None) -> str:
-        """The estimate as text, ruled with so many dashes. Without ``units`` its MB are 1024 x 1024 bytes."""
+        """Return the estimate as text, ruled ``width`` wide. Without ``units``, an MB is 1024 x 1024 bytes."""
         return estimate_text(self, width, units)
 
     def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str | None = None,
+        **rows: Unpack[RowLook],
     ) -> str:
-        """What :meth:`render` gives, or a table of some ``columns``, whose bytes are in MiB unless told otherwise."""
+        """Return :meth:`render`'s text, or with ``columns`` a table, whose sizes are in MiB by default."""
+        self._with_rows(rows)
         if not isinstance(columns, EllipsisType):
             return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
         if units is not None:
@@ -69,27 +78,33 @@ class MemoryEstimate(Estimate, Views, Figures):
         return (memory_section(self, by_kind, by_module),)
 
     def plot_timeline(
-        self, *, steps: int | Collection[int] | None = None, memory: int | str | None = None, ax: Axes | None = None
+        self,
+        *,
+        steps: int | Collection[int] | None = None,
+        memory: int | float | str | None = None,
+        ax: Axes | None = None,
     ) -> Axes:
-        """Memory over the step, stacked by kind, with its phases, its peak, and the layer that it is in.
+        """Plot memory over the step, stacked by kind, with phases, the peak and the layer it is in.
 
         ``steps`` counts from 1; None is the last one that reaches the peak. ``memory`` (bytes, "24GiB", a GPU's name)
-        draws a line at what the allocator gets of it. Axes that are not given are those of a new pyplot figure, as
-        wide as a column of a paper. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
+        draws a line at what the allocator can use of it. Without ``ax`` a new figure, one column wide, is made. Raises
+        :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
         from ..render.figure import placed
 
         return self._draw(placed(ax), steps=steps, memory=memory)
 
-    def _draw(self, place: Place, steps: int | Collection[int] | None = None, memory: int | str | None = None) -> Axes:
+    def _draw(
+        self, place: Place, steps: int | Collection[int] | None = None, memory: int | float | str | None = None
+    ) -> Axes:
         from ..render.timeline import draw_timeline
 
         return draw_timeline(self, steps, memory, place)
 
     def plot(self, *, top: int = 15, depth: int | None = None, ax: Axes | None = None) -> Axes:
-        """Bars of the modules that own most of the peak, by kind; what is deeper than ``depth`` folds upwards.
+        """Plot the ``top`` modules that own most of the peak as bars, by kind; modules below ``depth`` are folded.
 
-        Axes and errors are those of :meth:`plot_timeline`.
+        ``ax`` and the errors are those of :meth:`plot_timeline`.
         """
         from ..render.bars import draw_holders
         from ..render.figure import placed
@@ -103,5 +118,5 @@ class MemoryEstimate(Estimate, Views, Figures):
 
 
 def as_memory_estimate(estimate: Estimate) -> MemoryEstimate:
-    """An estimate with a way to show it."""
-    return MemoryEstimate(**{one.name: getattr(estimate, one.name) for one in fields(Estimate)})
+    """Return an estimate as a MemoryEstimate."""
+    return MemoryEstimate(**{field.name: getattr(estimate, field.name) for field in fields(Estimate)})

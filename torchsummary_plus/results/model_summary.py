@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from ..render.columns import MEMORY_COLUMNS
+from ..render.columns import FRAME_COLUMNS, MEMORY_COLUMNS
+from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
-from ..render.text import render
+from ..render.text import summary_text
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
 from .views import Columns, Depth, Views, check_units
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .model_graph import ModelGraph
+    from .views import Look, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
-"""What a report shows of each layer, unless the summary was made with columns."""
+"""A report's columns for each layer, unless the summary has its own."""
 
 
 @dataclass(frozen=True)
-class View:
-    """A summary's default style, depth and columns."""
+class Presentation:
+    """A summary's default style, depth, columns and rows."""
 
     style: str = "torchsummary"
     depth: int | None = None
     col_names: tuple[str, ...] | None = None
+    lines: RowView = ALL_ROWS
 
     def with_look(
         self, columns: Columns, depth: Depth, style: str | None
     ) -> tuple[str, int | None, Iterable[str] | None]:
-        """Style, depth and columns as they are asked for, and as they are here where they are not."""
+        """Replace style, depth and columns by those given."""
         return (
             self.style if style is None else style,
             self.depth if isinstance(depth, EllipsisType) else depth,
@@ -55,9 +61,14 @@ class ModelSummary(Report, Views, Figures):
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
 
-    view: View = field(default_factory=View)
+    view: Presentation = field(default_factory=Presentation)
     memory: MemoryEstimate | None = None
     """The memory estimate, if ``summary`` was asked for one."""
+
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None unless the summary was made with ``memory="train"``."""
+        return None if self.memory is None else self.memory.total_train_mult_adds
 
     def render(
         self,
@@ -66,32 +77,82 @@ class ModelSummary(Report, Views, Figures):
         depth: Depth = ...,
         col_names: Columns = ...,
         units: str | None = None,
+        **rows: Unpack[RowLook],
     ) -> str:
-        """Return the table with another style, depth or columns, without running the model again.
+        """Return the table with another style, depth, columns or rows, without running the model again.
 
         Arguments left out keep the summary's own; ``depth=None`` shows every level, ``col_names=None`` the default
-        columns. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels that exactly, "MB" is
-        1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an unknown style, depth,
-        column or unit.
+        columns, ``rows=None`` all rows. Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary; "MiB" labels
+        that exactly, "MB" is 1,000,000 bytes, and "auto" picks a unit per figure. Raises :class:`InputError` for an
+        unknown style, depth, column, row or unit.
         """
         if units is not None:
             check_units(units)
-        style, depth, names = self.view.with_look(col_names, depth, style)
-        table = render(self, style, depth, names, units)
+        view = self._with_rows(rows).view
+        style, depth, names = view.with_look(col_names, depth, style)
+        lines = view.lines if view.lines.repeats else replace(view.lines, repeats="fold")
+        text = summary_text(summary_table(self, style, depth, names, lines), style, units, lines.is_ascii)
         if self.memory is None:
-            return table
-        return f"{table}\n{self.memory.render(len(table.splitlines()[-1]), units)}"
+            return text
+        return f"{text}\n{self.memory.render(len(text.splitlines()[-1]), units)}"
 
     def to_text(
-        self, *, columns: Columns = ..., depth: Depth = ..., style: str | None = None, units: str | None = None
+        self,
+        *,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        units: str | None = None,
+        **rows: Unpack[RowLook],
     ) -> str:
         """Return :meth:`render`'s text, with the argument names that all views share."""
-        return self.render(style=style, depth=depth, col_names=columns, units=units)
+        return self.render(style=style, depth=depth, col_names=columns, units=units, **rows)
+
+    def to_terminal(self, stream: TextIO) -> str:
+        """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
+        from ..render.terminal import columns_of, fitted, rich_text
+
+        columns = columns_of(stream)
+        if columns is None:
+            return str(self)
+        if self.view.style != "rich":
+            return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
+        head, *_ = self._printed().tables()
+        below = [f"{total.field.heading}: {total.cell.text}" for total in head.totals]
+        memory = [] if self.memory is None else [self.memory.render()]
+        return rich_text(head, [*head.notes, *below, *memory], stream)
+
+    def _with_rows(self, rows: RowLook) -> ModelSummary:
+        if not rows:
+            return self
+        own = self.view.lines
+        asked = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
+        lines = RowView(
+            asked.rows if "rows" in rows else own.rows,
+            asked.repeats if "repeats" in rows else own.repeats,
+            asked.settings if "row_settings" in rows else own.settings,
+            asked.width if "col_width" in rows else own.width,
+        )
+        return replace(self, view=replace(self.view, lines=lines, style=lines.style_of(self.view.style)))
+
+    def _printed(self) -> ModelSummary:
+        lines = self.view.lines
+        return self if lines.repeats else replace(self, view=replace(self.view, lines=replace(lines, repeats="fold")))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
-        table = summary_table(self, *self.view.with_look(columns, depth, style))
+        table = summary_table(self, *self.view.with_look(columns, depth, style), self.view.lines)
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
+
+    def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
+        """Return the layers as a pandas DataFrame: ``type``, shapes as tuples, counts, bytes and ``dtype``.
+
+        With ``columns``, or those that the summary was made with, only they follow layer, type, path and level.
+        ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
+        """
+        if table == 0 and self.view.col_names is None:
+            look.setdefault("columns", FRAME_COLUMNS + (MEMORY_COLUMNS if self.row_memory else ()))
+        return super().to_dataframe(table=table, **look)
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:
@@ -137,6 +198,16 @@ class ModelSummary(Report, Views, Figures):
 
         return mermaid_text(self, kind, depth)
 
+    def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
+        """Return the graph of the calls down to ``depth``, without running the model again.
+
+        ``repeats="fold"`` draws alike neighbours once, with their number; "show" draws each. Raises
+        :class:`InputError`, also for a static summary.
+        """
+        from .model_graph import as_graph
+
+        return as_graph(self, depth, repeats)
+
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"
         given = "no input" if self.run.kind == "none" else f"Forward, {batch}"
@@ -159,11 +230,11 @@ class ModelSummary(Report, Views, Figures):
         return self.render()
 
     def _ipython_display_(self) -> None:
-        """Nothing where a notebook's statement showed it and ends with it; else IPython shows it as it does others."""
+        """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""
         if not (takes_html() and is_echo(self)):
             raise NotImplementedError
 
 
-def as_summary(report: Report, view: View) -> ModelSummary:
+def as_summary(report: Report, view: Presentation) -> ModelSummary:
     """Return a report as a summary with a default view."""
     return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 
 from ..data.errors import InputError, choice_error
 from ..data.units import UNITS
@@ -29,7 +32,16 @@ Depth = Union[int, EllipsisType, None]
 """The deepest level with lines of its own; None for every level, ``...`` for the result's own."""
 
 
-class Look(TypedDict, total=False):
+class RowLook(TypedDict, total=False):
+    """Which rows the table of a summary shows, as in :func:`summary`; options left out keep the result's own."""
+
+    rows: Any
+    repeats: str | None
+    row_settings: Iterable[str] | None
+    col_width: int | None
+
+
+class Look(RowLook, total=False):
     """What a table shows; options left out keep the result's own."""
 
     columns: Columns
@@ -39,10 +51,10 @@ class Look(TypedDict, total=False):
 
 
 class ShownLook(Look, total=False):
-    """What a table for people shows."""
+    """A look with units, for formats that people read."""
 
     units: str
-    """Of bytes: "MiB" (1024 x 1024 of them), "MB" (1,000,000), or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
+    """Sizes in "MiB" (1024 x 1024 bytes), "MB" (1,000,000) or "auto" (B, KiB, MiB, GiB or TiB in each cell)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ FORMATS: dict[str, FileFormat] = {}
 def register_format(suffix: str, method: str) -> None:
     """Register a suffix for :meth:`Views.save`, and the method that writes it. Raises InputError for a duplicate."""
     if suffix in FORMATS:
-        raise InputError(f"the suffix {suffix} is taken by {FORMATS[suffix].method}")
+        raise InputError(f"the suffix {suffix} is already registered for {FORMATS[suffix].method}")
     FORMATS[suffix] = FileFormat(suffix, method)
 
 
@@ -86,10 +98,10 @@ class Views(ABC):
     __slots__ = ()
 
     _derived: ClassVar[tuple[str, ...]] = ()
-    """What :meth:`to_json` writes beside the fields: properties that are plain data."""
+    """Properties that :meth:`to_json` adds to the fields."""
 
     _html_style: ClassVar[str | None] = "tree"
-    """The style of HTML unless it is given; None: as the result was made."""
+    """The default style of HTML; None keeps the result's own."""
 
     @abstractmethod
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
@@ -99,6 +111,10 @@ class Views(ABC):
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return the result as plain text; without ``units`` an MB is 1024 x 1024 bytes, as in torchsummary."""
 
+    def to_terminal(self, stream: TextIO) -> str:
+        """Return the text for a stream: within a terminal's width, and in its colours if the style has any."""
+        return str(self)
+
     def tables(
         self,
         *,
@@ -106,25 +122,36 @@ class Views(ABC):
         depth: Depth = ...,
         style: str | None = None,
         units: str = "MiB",
+        **rows: Unpack[RowLook],
     ) -> tuple[Table, ...]:
-        """Return the tables that every format is rendered from, the main one first.
+        """Return the tables that every format is rendered from, the main one first, without folding repeats.
 
-        Raises :class:`InputError` for an unknown style, column, depth or unit.
+        Raises :class:`InputError` for an unknown style, column, depth, unit or row.
         """
         check_units(units)
-        return tuple(with_units(table, units) for table in self._tables(columns, depth, style))
+        return tuple(with_units(table, units) for table in self._with_rows(rows)._tables(columns, depth, style))
+
+    def _with_rows(self, rows: RowLook) -> Views:
+        """Return the result as it is shown with other rows. Raises :class:`InputError` where it has no layers."""
+        if rows:
+            raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
+        return self
+
+    def _printed(self) -> Views:
+        """Return the result as text formats print it: with nested repeats folded."""
+        return self
 
     def to_markdown(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as GitHub Markdown, numbers right-aligned, with totals and notes as lists."""
         from ..render.markdown import markdown_text
 
-        return markdown_text(self.tables(**look))
+        return markdown_text(self._printed().tables(**look))
 
     def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
         """Return the tables as LaTeX (booktabs; longtable for long ones), with a plain-text caption and a label."""
         from ..render.latex import latex_text
 
-        return latex_text(self.tables(**look), caption, label)
+        return latex_text(self._printed().tables(**look), caption, label)
 
     def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
         """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
@@ -144,9 +171,16 @@ class Views(ABC):
 
         return data_frame(self._plain(table, **look))
 
-    def _plain(self, table: int, columns: Columns = ..., depth: Depth = ..., style: str | None = None) -> Table:
+    def _plain(
+        self,
+        table: int,
+        columns: Columns = ...,
+        depth: Depth = ...,
+        style: str | None = None,
+        **rows: Unpack[RowLook],
+    ) -> Table:
         """A table that no unit was chosen for."""
-        found = self._tables(columns, depth, style)
+        found = self._with_rows(rows)._tables(columns, depth, style)
         if table not in range(len(found)):
             raise choice_error("table", table, range(len(found)))
         return found[table]
@@ -177,7 +211,7 @@ class Views(ABC):
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:
-        """The types of fields that the class's own module does not import."""
+        """Return the field types that the class's own module does not import."""
         return {}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
@@ -191,7 +225,7 @@ class Views(ABC):
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
-        """A page with what :meth:`to_html` gives."""
+        """Return a page with :meth:`to_html`'s fragment."""
         from ..render.html import page
 
         look.setdefault("style", self._html_style)
@@ -199,13 +233,13 @@ class Views(ABC):
         return page(tables[0].title, tables)
 
     def to_html_report(
-        self, path: str | Path, overwrite: bool = False, *, compare: Views | Iterable[Views] = ()
+        self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()
     ) -> Path:
         """Write everything to one self-contained HTML page and return its path.
 
         It has a tab for the layers, one for memory if an estimate was asked for (over the step, and at the peak by
-        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. Raises
-        ``FileExistsError`` if the file exists, unless ``overwrite`` is given.
+        module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file
+        is replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
         from ..render.html_report import report_page
 
@@ -231,11 +265,11 @@ class Views(ABC):
             bundle["text/html"] = self.to_html()
         return bundle
 
-    def save(self, path: str | Path, overwrite: bool = False, **options: Any) -> Path:
+    def save(self, path: str | Path, overwrite: bool = True, **options: Any) -> Path:
         """Write a file in the format of its suffix, passing on that format's options, and return its path.
 
-        Raises :class:`InputError` for an unknown suffix, and ``FileExistsError`` if the file exists, unless
-        ``overwrite`` is given.
+        An existing file is replaced once the new one is complete; with ``overwrite=False`` it raises
+        ``FileExistsError``. Raises :class:`InputError` for an unknown suffix.
         """
         place = Path(path)
         known = [suffix for suffix, kind in FORMATS.items() if hasattr(self, kind.method)]
@@ -246,9 +280,24 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file; an existing one only with ``overwrite``."""
-    with place.open("wb" if overwrite else "xb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+    """Write a file; one that is there is replaced with ``overwrite``, and kept if the writing fails."""
+    data = content.encode() if isinstance(content, str) else content
+    if not overwrite or not place.is_file():
+        with place.open("wb" if overwrite else "xb") as file:
+            file.write(data)
+        return place
+    target = place.resolve()  # A link keeps leading to its file.
+    with target.open("ab"):  # A file that may not be written is not replaced either.
+        pass
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        shutil.copymode(target, name)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
     return place
 
 

@@ -1,7 +1,7 @@
-"""Tensors that entries of containers alone hold, such as a weight or a state that each forward replaces.
+"""Tensors held only by entries of containers, such as a weight or state that each forward replaces.
 
-A program lets go of such a tensor when it binds another one to the name. An exchanged tensor would live on, as whoever
-puts it back has to hold it: here a stand-in is put into the entries, and the tensor itself stays aside.
+A program frees such a tensor by rebinding its name. An exchanged tensor would live on, because whoever restores it has
+to hold it; therefore a stand-in is put into the entries and the tensor itself is set aside.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..live.fakes import Fake, is_plain
 from ..live.reach import Reached, content_of
 
 Entry = tuple[Any, Any]
-"""A list, deque or dict and the index or key in it; or a closure's cell and None."""
+"""A list, deque or dict with an index or key; or a closure's cell with None."""
 
 
 class Alone:
-    """The tensors that some roots lead to and nobody but lists, dicts, attributes, names and cells on the way holds.
+    """Tensors reachable from some roots that only lists, dicts, attributes, names and cells on the way hold.
 
-    So are gradients that only their tensors hold; these get a stand-in when they are exchanged. Nobody else must have
-    heard of what is reached: references of others count as holders.
+    So are gradients held only by their tensors, which get a stand-in when exchanged. The reachable objects must have no
+    other references, which would count as holders.
     """
 
     def __init__(self, found: Reached) -> None:
@@ -48,9 +48,9 @@ class Alone:
 
     @contextmanager
     def exchanged(self, make: Callable[[Tensor], Tensor]) -> Iterator[StandIns]:
-        """While it holds, what ``make`` makes of them is in their place; gives it by the id of what it stands for.
+        """Put ``make``'s stand-ins in their places; yield the stand-ins by the ids of the originals.
 
-        One that has been exchanged by now, such as an offloaded weight, is left to that.
+        A tensor already exchanged by then, such as an offloaded weight, is skipped.
         """
         made: dict[int, Tensor] = {}
 
@@ -80,7 +80,7 @@ class Alone:
 
 
 def _entries_of(found: Reached) -> dict[int, list[Entry]]:
-    """The entries that hold each tensor, by its id."""
+    """Return the entries that hold each tensor, by its id."""
     entries: dict[int, list[Entry]] = {}
     for place in _entries(found):
         for tensor in _held(_value(place)):
@@ -89,10 +89,10 @@ def _entries_of(found: Reached) -> dict[int, list[Entry]]:
 
 
 def _entries(found: Reached) -> Iterator[Entry]:
-    """Every entry on the way, once."""
+    """Yield every entry on the way, once."""
     containers: dict[int, Any] = {}
-    for one in found.mutable:
-        held = one if isinstance(one, (list, deque, dict)) else getattr(one, "__dict__", None)
+    for container in found.mutable:
+        held = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
         if isinstance(held, (list, deque, dict)):
             containers[id(held)] = held
     for container in containers.values():
@@ -121,14 +121,14 @@ def _put(place: Entry, value: Any) -> None:
 
 
 def _held(value: Any) -> list[Tensor]:
-    """The tensor that an entry is; those in a tuple, which nobody else must hold."""
+    """Return the tensors of an entry; those in a tuple must have no other holder."""
     if isinstance(value, Tensor):
         return [value]
     return [tensor for item in value for tensor in _held(item)] if type(value) is tuple else []
 
 
 def _lets_go(tensor: Tensor) -> bool:
-    """Whether a stand-in does for a tensor: it is not learned, and has no hooks or attributes."""
+    """Whether a stand-in can replace a tensor: it is not a trained leaf and has no hooks or attributes."""
     is_learned = isinstance(tensor, Parameter) or (tensor.is_leaf and tensor.requires_grad)
     return is_plain(tensor) and not is_learned and not tensor._backward_hooks and not vars(tensor)
 
@@ -141,4 +141,4 @@ def _counted(gradient: bool) -> int:
 
 
 _OF_A_TENSOR, _OF_A_GRADIENT = _counted(False), _counted(True)
-"""The references of what only one list holds, with that of who asks; and of a gradient there, which C++ may hold."""
+"""Reference counts of an object held by a single list, and of such a gradient, which C++ may also hold."""

@@ -1,4 +1,4 @@
-"""The books of the steps of one model on fake tensors."""
+"""The ledger of a model's steps on fake tensors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .runner import Held, Step, Steps
 
 
 def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
-    """Let a ledger know which storages stand for real ones, and book those that were there before the steps.
+    """Tell a ledger which storages stand for real ones, and book those that existed before the steps.
 
-    It also learns whether a formula of the engine runs, or Python code.
+    The ledger also learns whether an engine formula or Python code is running.
     """
 
     def told(storage: torch.UntypedStorage, twin: torch.UntypedStorage, device: torch.device) -> None:
@@ -37,18 +37,18 @@ def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
         ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
 
     ledger.standing_for, kernels.twins.told = kernels.twins.of, told
-    ledger.in_engine = lambda: kernels.watch.in_engine
+    ledger.in_engine = lambda: kernels.watch.state.in_engine
 
 
 @contextmanager
 def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
-    """While it holds, a storage that is resized is booked anew: no operator does it that a mode would see."""
+    """Book resized storages again, since no operator visible to a mode resizes them."""
     kind: Any = torch.UntypedStorage
     resize = kind.resize_
 
     def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
-        for one in {id(one): one for one in (storage, kernels.twins.of(storage))}.values():
-            resize(one, nbytes)
+        for target in {id(target): target for target in (storage, kernels.twins.of(storage))}.values():
+            resize(target, nbytes)
         ledger.resized(storage)
         return storage
 
@@ -60,7 +60,7 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 
 
 class Books(Steps):
-    """The steps of one model, run under a ledger. Call it when fakes stand for the model's tensors."""
+    """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
 
     def __init__(
         self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Held]
@@ -72,7 +72,7 @@ class Books(Steps):
         self.capability = ledger.workspaces.capability
 
     def keep(self, example: Example, embeddings: Embeddings) -> MemoryLog:
-        """Run the steps; the books end between two of them, with all that a loop holds then."""
+        """Run the steps; the log ends between two steps, with everything a loop holds there."""
         kernels = self.kernels
         args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
         embeddings.watch(made)
@@ -102,14 +102,14 @@ class Books(Steps):
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
-        """The error as the user should read it: which part of the step failed, where, and why.
+        """Return the error as the user should read it: which part of the step failed, where, and why.
 
-        ``values`` tells why there was no real forward to ask for values, if there was none.
+        ``values`` says why no real forward could supply values, if so.
         """
         if self.doing == "forward" or failed_frame(error) is not None:
             return forward_error(error, self.watch, (), values)
-        told = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
-        phase = self.ledger.phase if told else self.doing
+        names_phase = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
+        phase = self.ledger.phase if names_phase else self.doing
         node = failed_node(error)
         owner = OUTSIDE if node is None else self.ledger.made_in(node)
         return step_error(error, phase, self.tree, owner, values)

@@ -1,4 +1,4 @@
-"""An optimizer that iterates until it has converged: on fakes it never does, and goes on to its limits."""
+"""Optimizers that iterate until convergence: on fakes they are assumed to run to their limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ledger import Ledger
 TOLERANCES = ("tolerance_grad", "tolerance_change")
 
 SEARCHED = 3.0
-"""Further gradients that a line search may keep of a bracket for the one that it has gathered.
+"""Further gradients, relative to the gathered one, that a line search may keep for its bracket.
 
 Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracket_g``.
 """
@@ -24,17 +24,17 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 
 @contextmanager
 def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
-    """While it holds, LBFGS meets none of its tolerances, and its line searches accept the first point they try.
+    """Keep LBFGS from meeting its tolerances, and have its line searches accept the first point.
 
-    Only values tell when it stops, and how many pairs of steps and changes of the gradient it keeps by then. What it
-    allocates beside its closure is therefore assumed.
+    Values alone decide when it stops and how many pairs of steps and gradient changes it keeps, so what it allocates
+    besides its closure is an assumption.
     """
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
         yield
         return
     module: Any = lbfgs
     group = optimizer.param_groups[0]
-    told = {name: group[name] for name in TOLERANCES}
+    tolerances = {name: group[name] for name in TOLERANCES}
     group.update(dict.fromkeys(TOLERANCES, -inf))
     by_search = group["line_search_fn"] is not None
     answers.assume(OUTSIDE, type(optimizer).__name__, _limits(group["max_iter"], group["max_eval"], by_search))
@@ -46,18 +46,18 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     finally:
         del module.min
         ledger.assuming, answers.is_search = None, outer
-        group.update(told)
+        group.update(tolerances)
 
 
 def _shorter(*given: Any) -> Any:
-    """The less of two step sizes: that by the gradient, which is a tensor and kept, where it is set beside a number.
+    """Return the smaller step size: of a number and a tensor from the gradient, the tensor, which is kept.
 
     Source: torch/optim/lbfgs.py, ``t = min(1.0, 1.0 / flat_grad.abs().sum()) * lr``.
     """
-    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
     return tensors[0] if len(given) == 2 and len(tensors) == 1 else min(*given)
 
 
 def _limits(iterations: int, evaluations: int, by_search: bool) -> str:
-    limits = f"iterates until a limit (max_iter {iterations}, max_eval {evaluations}), whatever its tolerances"
-    return f"{limits}; each line search accepts its first point" if by_search else limits
+    limits = f"assumed to run to its limits (max_iter {iterations}, max_eval {evaluations}) without converging"
+    return f"{limits}; each line search is assumed to accept its first point" if by_search else limits

@@ -1,4 +1,4 @@
-"""What operators of other libraries take on the CPU: no rule tells, so each runs once on zeros under the profiler."""
+"""Scratch memory of other libraries' operators on the CPU: each runs once on zeros under the profiler."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
 
 LARGEST = 1 << 25
-"""Elements of all arguments and results together, 128 MiB in single precision, for which an operator runs."""
+"""Most elements of an operator's arguments and results for it to run: 128 MiB in float32."""
 
 LONGEST = 10**10
-"""Multiply-adds of an operator that runs: less than a second of one core."""
+"""Most multiply-adds of an operator for it to run: less than a second on one core."""
 
 NOT_LIBRARIES = frozenset(
     {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
 )
-"""torch's own operators, marks for the profiler, and those that speak to other processes."""
+"""torch's own operators, profiler annotations, and communication between processes."""
 
 
 def is_foreign(name: str) -> bool:
-    """Whether an operator is one that rules are not written for.
+    """Whether an operator belongs to a library that no rules are written for.
 
     >>> is_foreign("aten::mm"), is_foreign("torchvision::nms")
     (False, True)
@@ -44,9 +44,9 @@ _REMEMBERED = 10_000
 
 
 def foreign_scratch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int | None:
-    """The most bytes that an operator holds on the CPU above its results; None where it cannot be tried.
+    """Return the most bytes an operator holds on the CPU besides its results; None if it cannot be tried.
 
-    It runs on zeros in the shapes of fakes, and on copies of tensors with values, so that nothing else is written to.
+    It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to.
     """
     func = _overload(name)
     given = tensors_of((*args, *kwargs.values(), out))
@@ -70,7 +70,7 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
     with compat.no_modes(), torch.no_grad():
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
-            func(*given, **named)  # What a library makes once and keeps is made here.
+            func(*given, **named)  # Allocates what the library creates once and keeps.
             with QuietProfile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
                 result = func(*given, **named)
         except Exception:
@@ -91,7 +91,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _key(values: Any) -> Iterator[Any]:
-    """All that what an operator takes may depend on, but for what tensors hold."""
+    """Yield everything that an operator's memory may depend on, except tensors' contents."""
     for value in values.items() if isinstance(values, dict) else values:
         if isinstance(value, Tensor):
             yield value.shape, value.stride() if value.layout is torch.strided else value.layout, value.dtype
@@ -104,7 +104,7 @@ def _key(values: Any) -> Iterator[Any]:
 
 @cache
 def _overload(name: str) -> OpOverload | None:
-    """The operator of a full name, as ``torchvision::nms`` or ``aten::add.Tensor``."""
+    """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``."""
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     found: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)

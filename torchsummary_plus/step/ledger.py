@@ -1,4 +1,4 @@
-"""A listener that keeps the books of a step: every storage's birth and death, by operator, module and phase."""
+"""A listener that records a step's memory: each storage's allocation and release, by operator, module and phase."""
 
 from __future__ import annotations
 
@@ -11,30 +11,40 @@ from typing import Any, cast
 
 import torch
 
-from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..data.capability import AMPERE, Capability
+from ..data.memory_records import (
+    KV_CACHE,
+    Doubt,
+    MemoryLog,
+    ModuleCall,
+    Moment,
+    StorageSpec,
+    returned,
+    there_from_the_start,
+)  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
-from .workspace import AMPERE, Capability, Workspaces
+from .workspace import Workspaces
 
 GATHERED = "aten::cat"
-"""How an optimizer that searches along a line gathers all gradients in one."""
+"""How a line-searching optimizer concatenates all gradients."""
 SHAPES_ONLY = "prims::"
-"""Operators by which torch itself works out shapes on meta, as where it adds a tangent of zeros (BinaryOps.cpp)."""
+"""Operators with which torch itself computes shapes on meta, as when it adds a tangent of zeros (BinaryOps.cpp)."""
 
 
 class Ledger(Listener):
-    """Notes what is allocated and freed while a step runs, and for whom.
+    """Records what is allocated and freed during a step, and for which module.
 
-    A storage is known by a weak reference, so that it is freed in the books when torch frees it. Its owner is the
-    innermost module when it is born: in the forward by the call under way, in the backward by the autograd node,
-    whose sequence number tells in which call it was made.
+    A storage is known by weak reference, so its entry is freed when torch frees it. Its owner is the innermost module
+    at its allocation: in the forward the active call, in the backward the autograd node, whose sequence number tells in
+    which call it was created.
     """
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
@@ -49,35 +59,35 @@ class Ledger(Listener):
         self.owners: list[int] = []
         self.bands: list[float] = []
         self.lesser: dict[int, tuple[int, ...]] = {}
-        """Of scratch memory that its kernel can spare: the sizes that it does with instead, in their order."""
+        """For optional scratch memory: the smaller sizes its kernel can run with instead, in order."""
         self.emptying: set[int] = set()
-        """Scratch memory with whose end the allocator's cache is emptied."""
+        """Scratch memory after which the allocator's cache is emptied."""
         self.given: set[int] = set()
         self.doubts: list[Doubt] = []
         self.assumed: set[int] = set()
         self.assuming: float | None = None
-        """While an optimizer steps whose iterations are assumed: the band of gradients that it gathers; else None."""
+        """While an optimizer with assumed iterations steps: the band of its gathered gradients; else None."""
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._numbers = KeptNumbers(self._book_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
-        """Gives the storage that stands for a real one in the pass, so that both have one entry."""
+        """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
-        """Whether a node's formula runs in a backward, and not Python code there, as a checkpoint runs again."""
+        """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
         self._node_starts: list[int] = [0]
         self._node_modules: list[int] = [OUTSIDE]
 
     def enter(self, phase: str, step: int) -> None:
-        """A new phase of the step begins."""
+        """Begin a phase of a step."""
         self._numbers.settle()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Book tensors that are there already, or give those that are booked a kind."""
+        """Book existing tensors, or set the kind of those already booked."""
         for tensor in filter(self._is_here, all_stored(tensors)):
             storage = self._storage(tensor)
             known = self._live.get(storage._cdata)
@@ -89,10 +99,10 @@ class Ledger(Listener):
                 self.owners[number] = owner
 
     def same(self, storage: torch.UntypedStorage, twin: torch.UntypedStorage, is_from_before: bool) -> None:
-        """From now on another storage stands for one, and has its entry: if it has none, of what was there before all.
+        """Let ``twin`` stand for a storage and share its entry; without one, ``is_from_before`` books it at the start.
 
-        What a step has its memory from elsewhere for, as of an array of numpy's, takes none of torch's. What stands
-        for others before the steps is booked when it is held.
+        Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
+        booked when they are held.
         """
         number, _ = self._live.pop(storage._cdata, (-1, None))
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
@@ -104,7 +114,7 @@ class Ledger(Listener):
             self._watch(twin, number)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Book the new block of a storage that has another size now, and then the end of its old one."""
+        """Book a resized storage's new block, then release its old one."""
         storage = self.standing_for(storage)
         number, _ = self._live.get(storage._cdata, (-1, None))
         if number < 0 or self._raw_bytes[number] == storage.nbytes():
@@ -122,13 +132,14 @@ class Ledger(Listener):
         return self.standing_for(tensor.untyped_storage())
 
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
-        """Book a tensor that no operator has made, under the name of what has."""
+        """Book a tensor that no operator created, under the name of what did."""
         if self._is_here(tensor):
             owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
             self._book(self._storage(tensor), owner)
 
     def begin(self, frame: Frame) -> None:
+        """Open a call's entry, and the forward phase after the end of a step."""
         self._numbers.settle()
         if self.phase == "end":
             self.enter("forward", self.step)
@@ -139,8 +150,11 @@ class Ledger(Listener):
             self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
 
     def end(self, frame: Frame, output: Any) -> None:
+        """Close a call's entry, with its outputs."""
         self._numbers.settle()
         outer = frame.outer
+        if outer is None and not torch.is_grad_enabled():
+            self.hold(cached_tensors(output), KV_CACHE)
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
@@ -150,7 +164,7 @@ class Ledger(Listener):
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
     def _turn(self, module: int) -> None:
-        """From the next autograd node on, nodes are made by ``module``."""
+        """Attribute autograd nodes created from now on to ``module``."""
         number = compat.sequence_number()
         if self._node_starts[-1] == number:
             self._node_modules[-1] = module
@@ -159,7 +173,7 @@ class Ledger(Listener):
             self._node_modules.append(module)
 
     def _owner(self, frame: Frame | None) -> int:
-        """The module that the present operator works for: the one whose call is under way, else its node's."""
+        """Return the module of the current operator: that of the active call, else of its autograd node."""
         while frame is not None and frame.module is None:
             frame = frame.outer
         if frame is not None and frame.module is not None:
@@ -170,10 +184,11 @@ class Ledger(Listener):
         return self.made_in(node._sequence_nr())
 
     def made_in(self, node: int) -> int:
-        """The number of the module in whose call an autograd node was made, by the node's sequence number."""
+        """Return the number of the module that created an autograd node, by the node's sequence number."""
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Book an operator's results, scratch memory and lasting workspace."""
         self._numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
@@ -215,14 +230,14 @@ class Ledger(Listener):
             self._numbers.give(func, args, out)
 
     def _hold_scratch(self, held: dict[str, int], phase: Phase, owner: int) -> None:
-        """Book the blocks of a phase that are not there yet; ``held`` are those that are, by name."""
+        """Book a phase's blocks that are not live yet; ``held`` maps names to live blocks."""
         for block, nbytes in phase.held:
             if block not in held and nbytes:
                 held[block] = self._number(nbytes, owner, "workspace")
                 self._event(held[block], nbytes)
 
     def _let_go(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
-        """Free the blocks that are not kept, the last one first."""
+        """Free the blocks that are not kept, last one first."""
         for block in [block for block in reversed(held) if block not in kept]:
             self._event(held.pop(block), 0)
 
@@ -236,9 +251,9 @@ class Ledger(Listener):
         name: str,
         lasting: int,
     ) -> None:
-        """Book a kernel's allocations one by one: first the results that its course does not name.
+        """Book a kernel's allocations one by one, after the results that its course does not name.
 
-        A lasting workspace is asked for once the arguments are ready.
+        A lasting workspace is requested once the arguments are ready.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
         later = {step.result for step in course if isinstance(step, Made)}
@@ -275,7 +290,7 @@ class Ledger(Listener):
         return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Book the tensor of a number, which is on the CPU, as long as a class dispatches the operator."""
+        """Book a number's CPU tensor for as long as a class dispatches the operator."""
         if self.backend != "cpu":
             return super().number(frame, func, nbytes)
         owner = self._owner(frame)
@@ -285,7 +300,7 @@ class Ledger(Listener):
         return lambda: self._event(number, 0)
 
     def _book_number(self, storage: torch.UntypedStorage) -> None:
-        """Book the tensor that torch has made of a Python number."""
+        """Book the tensor that torch made of a Python number."""
         if storage._cdata not in self._live:
             self._book(storage, self.moments[-1].module)
 
@@ -302,10 +317,10 @@ class Ledger(Listener):
                     self.resized(storage)
 
     def _is_here(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor takes memory of the device that the books are of, in a storage of its own.
+        """Whether a tensor has memory on the ledger's device, in a storage of its own.
 
-        A tensor on meta that is no fake was a real one and is on the storage of a fake by now; a fake there stands for
-        an absent weight. A tangent of zeros has a storage that takes none (aten/src/ATen/ZeroTensorFallback.cpp).
+        A meta tensor that is not a fake was real and now uses a fake's storage; a meta fake stands for an absent
+        weight. A tangent of zeros has an empty storage (aten/src/ATen/ZeroTensorFallback.cpp).
         """
         place = tensor.device.type
         is_here = place == self.backend or (place == "meta" and not isinstance(tensor, Fake))
@@ -345,7 +360,7 @@ class Ledger(Listener):
             self._event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
-        """The books as plain data."""
+        """Return the ledger as plain data."""
         self._numbers.settle()
         every = range(len(self.nbytes))
         lesser = (self.lesser.get(number, ()) for number in every)
@@ -353,7 +368,7 @@ class Ledger(Listener):
         storages = tuple(map(StorageSpec, self.nbytes, self.kinds, self.owners, lesser, self.bands, assumed, emptying))
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
-        assumptions += tuple(f"{name}, {count} times: scratch memory as on zeros" for name, count in tried)
+        assumptions += tuple(f"{name}, {count} times: scratch memory measured on zeros" for name, count in tried)
         assumptions += self.workspaces.cudnn.assumptions()
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
@@ -366,12 +381,12 @@ class Ledger(Listener):
 
 
 def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
-    """Sort what is freed together by the storage's number; nothing is moved across the edges of calls and doubts.
+    """Sort simultaneous releases by storage number, but not across the edges of calls and doubts.
 
-    Autocast's cache lets its tensors go in the order of a hash of their addresses, which no two runs have in common.
+    Autocast's cache frees its tensors in the order of a hash of their addresses, which differs between runs.
     """
     stops = sorted(set(edges))
-    runs = groupby(enumerate(events), key=lambda one: (one[1][0], bool(one[1][2]), bisect_right(stops, one[0])))
+    runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
     found: list[tuple[int, int, int]] = []
     for (_, is_made, _), run in runs:
         together = [event for _, event in run]
@@ -380,7 +395,7 @@ def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> l
 
 
 def _later(call: ModuleCall, by: int) -> ModuleCall:
-    """A call with so many more events before it; one that did not return has no end to move."""
+    """Shift a call by a number of events inserted before it; a call that did not return has no end to shift."""
     return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
 
 

@@ -1,9 +1,9 @@
-"""What a training step minimises: a loss by name, or of the user's own, and the targets that it is given.
+"""The loss of a training step, by name or the user's own, and its targets.
 
-Targets that the user does not give are made of the output's shape, full of zeros, and are there before the first step.
-A class target for cross-entropy has the output's shape without the axis of the classes. That is axis 1, as torch says,
-but the last axis where the output is a language model's: transformers' ``logits`` of three axes, or an output whose
-other axes are those of a tensor of tokens that the model was given. It is then flattened, as every such loop does.
+Targets that the user does not give are zeros in the output's shape, allocated before the first step.
+A class target for cross-entropy has the output's shape without the axis of the classes: axis 1, as in torch, but the
+last axis for language models, that is for transformers' 3-d ``logits`` and for outputs whose other axes match a tensor
+of tokens among the inputs. Those are then flattened, as training loops do.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
 
 CLASSES, VALUES, LABELS = "classes", "values", "labels"
-"""What targets are: a class for each place, a number for each number of the output, an integer for each."""
+"""Kinds of targets: a class per position, a number per output element, an integer per output element."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A loss of torch's own: its function, its module, and what its targets are."""
+    """One of torch's losses: its function, its module, and the kind of its targets."""
 
     function: Callable[..., Tensor]
     module: type[nn.Module] | None
@@ -40,7 +40,7 @@ class Named:
 
 
 def causal_lm(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy with the next token, in single precision.
+    """Return the cross-entropy with the next token, in float32.
 
     Source: ``ForCausalLMLoss`` in transformers/loss/loss_utils.py, which causal models there run on ``labels``.
     """
@@ -66,11 +66,11 @@ LOSSES: dict[str, Named] = {
     "multilabel_soft_margin": Named(F.multilabel_soft_margin_loss, nn.MultiLabelSoftMarginLoss, VALUES),
     "multilabel_margin": Named(F.multilabel_margin_loss, nn.MultiLabelMarginLoss, LABELS),
 }
-"""The losses that have a name. torch's own names ("mse_loss", "MSELoss") mean the same."""
+"""Losses by name. torch's own names ("mse_loss", "MSELoss") are accepted too."""
 
 
 def _bare(function: Any) -> Any:
-    """What a partial is of."""
+    """Return the function inside partials."""
     while isinstance(function, partial):
         function = function.func
     return function
@@ -89,10 +89,10 @@ SPELLINGS = _spellings()
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss as it was asked for: what it is called, its function, and its targets, with which it takes two arguments.
+    """A requested loss: its name, its function and its targets; with targets it takes two arguments.
 
-    ``made`` tells what targets are made where none are ``given``. torch's own losses are those of the output's logits
-    where it has such, else of its first floating tensor; one of the user's own is given the output as it is.
+    ``made`` is the kind of targets to make if none are ``given``. torch's losses apply to the output's logits if it has
+    any, else to its first floating-point tensor; a user's loss gets the whole output.
     """
 
     name: str
@@ -103,11 +103,11 @@ class Loss:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """Those that a loss is made of: they hold tensors too."""
+        """The loss's modules, which may hold tensors."""
         return list(self.function.modules()) if isinstance(self.function, nn.Module) else []
 
     def targets(self, batch: int, default: torch.dtype, make: Make, convert: Convert) -> Any:
-        """The targets that were given, for a batch; None where there are none."""
+        """Return the given targets for a batch size; None if there are none."""
         if self.given is None:
             return None
         first = first_tensor(self.given)
@@ -126,7 +126,7 @@ class Loss:
         return fill(self.given)
 
     def __call__(self, output: Any, targets: Any, given: Any) -> tuple[Tensor, Any, str]:
-        """The loss of an output, its targets, and what is to be said of those that were made of what a model was given.
+        """Return an output's loss, its targets, and a note on targets made from the inputs ``given`` to the model.
 
         Without ``targets`` they are made.
         """
@@ -157,7 +157,7 @@ class Loss:
 
 
 def as_loss(loss: Any, targets: Any = None) -> Loss | None:
-    """A loss by name, a module, or a callable of the output, or of the output and ``targets``. None stays None.
+    """Return a loss, given by name, as a module, or as a callable of the output and any ``targets``; None stays None.
 
     Raises :class:`InputError`.
     """
@@ -174,14 +174,14 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         raise InputError(f"loss is {describe(loss)}; accepted: None, a name of {', '.join(LOSSES)}, or a callable")
     if given is None and _needs_targets(loss):
         raise InputError(
-            f"loss {name} takes an output and targets, and targets were not given; accepted: targets= a tensor, a size "
-            "without the batch axis, (size, dtype), or a list or dict of such"
+            f"loss {name} takes an output and targets, but no targets were given; accepted: targets= a tensor, a size "
+            "without the batch axis, (size, dtype), or a list or dict of these"
         )
     return Loss(name, loss, given)
 
 
 def _find(loss: Any) -> tuple[Named | None, Any]:
-    """The loss of torch's own that a name, a module or a function is, and what to call."""
+    """Return torch's loss behind a name, module or function, if any, and what to call."""
     if isinstance(loss, str):
         name = SPELLINGS.get(loss.lower())
         if name is None:
@@ -209,11 +209,11 @@ def _needs_targets(loss: Any) -> bool:
     except (TypeError, ValueError):
         return False
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in by_place and one.default is one.empty for one in parameters) > 1
+    return sum(parameter.kind in by_place and parameter.default is parameter.empty for parameter in parameters) > 1
 
 
 def _given(targets: Any) -> Any:
-    """Targets with :class:`Sized` in place of sizes, which are without the batch axis. Raises :class:`InputError`."""
+    """Return targets with sizes, which exclude the batch axis, as :class:`Sized`. Raises :class:`InputError`."""
     if targets is None or isinstance(targets, Tensor):
         return targets
     sized = as_sized(targets)
@@ -229,12 +229,12 @@ def _given(targets: Any) -> Any:
         return type(targets)(map(_given, targets))
     raise InputError(
         f"targets hold {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
-        "list, tuple or dict of such"
+        "list, tuple or dict of these"
     )
 
 
 def prediction(output: Any) -> Tensor:
-    """What torch's own losses are of: an output's ``logits``, else its first floating tensor that has a gradient."""
+    """Return what torch's losses apply to: ``logits``, else the first floating-point tensor with a gradient."""
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -243,11 +243,11 @@ def prediction(output: Any) -> Tensor:
     for tensor in all_tensors(output):
         if tensor.is_floating_point() and tensor.requires_grad:
             return tensor
-    raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+    raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
 
 
 def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> bool:
-    """Whether the classes of a prediction lie in its last axis and not, as torch has them, in its second one."""
+    """Whether a prediction's classes are in its last axis rather than, as in torch, its second."""
     if scores.dim() < 3:
         return False
     if isinstance(targets, Tensor):

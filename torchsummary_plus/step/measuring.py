@@ -1,4 +1,4 @@
-"""A model's training or inference steps for real, on its own device -> their memory events as the profiler saw them."""
+"""A model's training or inference steps, run for real on its own device -> memory events from torch's profiler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import Pass, failed_frame, run_really
 from ..trace.questions import OUTSIDE
-from ..trace.run import Options, eager, materialised, trace, unwrapped
+from ..trace.run import Options, eager, read, trace
 from ..trace.swap import LOCK, swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks
@@ -34,17 +34,17 @@ from .outside import Outside
 from .runner import Held, Step, Steps, tensors_in, with_loss
 
 
-def measure_step(model: nn.Module, example: Example, step: Step, device: torch.device) -> tuple[MemoryLog, int | None]:
-    """The memory events of a model's steps run for real, on copies of its tensors. The model is as it was.
+def measure_step(
+    model: nn.Module | ModuleTree, example: Example, step: Step, device: torch.device
+) -> tuple[MemoryLog, int | None]:
+    """Return the memory events of real steps on copies of the model's tensors. The model is left unchanged.
 
-    On CUDA also the bytes that the caching allocator has reserved for them at most.
-    Raises :class:`InputError` where the model is on another device, :class:`ForwardError` and :class:`StepError`.
+    On CUDA, also return the most bytes that the caching allocator reserved for them.
+    Raises :class:`InputError` if the model is on another device, :class:`ForwardError` and :class:`StepError`.
     """
-    example = _settled(model, example, step)
     with LOCK:
-        tree = ModuleTree(unwrapped(model))
-        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
+        tree = read(model, example)
+        example = _settled(tree, example, step)
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
         with copied(tree, step, Copies(device)) as (exchange, outside):
@@ -54,7 +54,7 @@ def measure_step(model: nn.Module, example: Example, step: Step, device: torch.d
 
 
 def _reserved(device: torch.device, afresh: bool = False) -> int | None:
-    """The most that CUDA's caching allocator has reserved, counted ``afresh`` from now on; None of another device."""
+    """Return the CUDA allocator's peak of reserved bytes, reset first if ``afresh``; None on other devices."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -68,14 +68,14 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that cannot run on a device as it is."""
     if not is_complete(tree.modules):
-        raise InputError("the model has tensors on meta: it has no values to run with, and can only be predicted")
+        raise InputError("the model has meta tensors and cannot run; use estimate_memory")
     if tree.device() != device:
-        raise InputError(f"the model is on {tree.device()}, not on {device}: model.to({str(device)!r}) moves it")
+        raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
 
 
 @contextmanager
 def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Held]]]:
-    """While it holds, copies are what the tensors of a model and those that its steps reach are; gives the latter."""
+    """Replace the tensors of a model and its steps by copies; yield the copies of those besides the model's."""
     outside = Outside(tree, step)
     with (
         outside.kept(),
@@ -98,7 +98,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
 def profiled(
     tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Held]
 ) -> MemoryLog:
-    """The memory events of the steps of a model, whose tensors are copies already, as torch's profiler sees them."""
+    """Run steps whose tensors are already copies, and return the memory events from torch's profiler."""
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
@@ -144,16 +144,16 @@ def profiled(
 def _missed(
     reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
 ) -> tuple[str, ...]:
-    """What to say where the allocator's own peak is not that of the changes that were read."""
+    """Return a note if the allocator's own peak differs from the profile's."""
     if history.peak_bytes is None:
         return ()
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
-    return () if own == seen else (f"the allocator's own peak is {own:,} bytes, where the profile saw {seen:,}",)
+    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, the profile {seen:,}",)
 
 
 class RealSteps(Steps):
-    """Steps that are run for real; what they tell is written between the profiler's events."""
+    """Steps run for real, whose phases are marked between the profiler's events."""
 
     def __init__(
         self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Held]
@@ -163,7 +163,7 @@ class RealSteps(Steps):
         self.exchange = exchange
 
     def run(self, args: object, kwargs: object) -> None:
-        """Run the steps; what a loop holds between two of them is there at the end."""
+        """Run the steps; what a loop holds between two steps is live at the end."""
         self._hold_what_is_there(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.exchange.give_hooks()
@@ -172,12 +172,12 @@ class RealSteps(Steps):
             del output
 
 
-def _settled(model: nn.Module, example: Example, step: Step) -> Example:
-    """The example with integers where a sized input of no dtype turns out to reach an embedding."""
+def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
+    """Return the example with integers for sized inputs without a dtype that reach an embedding."""
     undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
     if not undecided:
         return example
-    specs = list(tensors(trace(model, example, Options("auto", step.mode, None, False)).inputs))
+    specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
     for number in undecided:
         if specs[number].dtype == "int64":
             example = example.with_dtype(number, torch.int64)

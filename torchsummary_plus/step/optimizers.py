@@ -1,4 +1,4 @@
-"""The optimizers of a step: the one that is asked for, and those that a training step of the user's own holds."""
+"""Optimizers of a step: the requested one, and those that a user's training step holds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from .eight_bit import EIGHT_BIT, PAGED
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
 
@@ -24,21 +25,46 @@ NAMES = {
 
 
 def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
-    """A callable from parameters to an optimizer, from None, a name ("adamw"), a class or such a callable."""
+    """Return a callable from parameters to an optimizer, given None, a name ("adamw"), a class or such a callable."""
     if optimizer is None:
         return None
+    if isinstance(optimizer, optimizers.Optimizer):
+        return _like(optimizer)
     if isinstance(optimizer, str):
-        if optimizer.lower() not in NAMES:
-            raise choice_error("optimizer", optimizer, sorted(NAMES))
-        optimizer = NAMES[optimizer.lower()]
+        name = optimizer.lower().removesuffix("_torch").removesuffix("_torch_fused").removeprefix(PAGED)
+        if name not in NAMES and name not in EIGHT_BIT:
+            raise choice_error("optimizer", optimizer, sorted({*NAMES, *EIGHT_BIT}))
+        optimizer = NAMES.get(name) or EIGHT_BIT[name]
     made: Any = optimizer
     if inspect.isclass(optimizer) and "lr" in inspect.signature(optimizer).parameters:
         return lambda parameters: made(parameters, lr=1e-3)
     if callable(made):
         return made  # type: ignore[no-any-return]
     raise InputError(
-        f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, or a callable from parameters"
+        f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, an instance, or a callable from "
+        "parameters"
     )
+
+
+def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
+    """A maker of an optimizer as a given one was made, which holds other tensors: its class and its defaults."""
+    kind: Any = type(given)
+    accepted = inspect.signature(kind).parameters
+    settings = {name: value for name, value in given.defaults.items() if name in accepted}
+    held = sum(len(group["params"]) for group in given.param_groups)
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        if len(parameters) != held:
+            raise InputError(
+                f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of "
+                "all that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
+            )
+        made: torch.optim.Optimizer = kind(parameters, **settings)
+        return made
+
+    make.__name__ = kind.__name__
+    return make
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -48,7 +74,7 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> Any:
-    """The arguments of an optimizer's ``step``, itself first, with the closure changed; None where there is none."""
+    """Return an optimizer's ``step`` arguments, itself first, with the closure changed; None without a closure."""
     if kwargs.get("closure") is not None:
         return args, {**kwargs, "closure": change(kwargs["closure"])}
     if len(args) > 1 and callable(args[1]):
@@ -57,7 +83,7 @@ def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[
 
 
 def set_to_train(optimizer: Any) -> None:
-    """Tell an optimizer that it trains, where it has two modes as those without schedules do."""
+    """Switch an optimizer to training if it has two modes, as schedule-free ones do."""
     train = getattr(optimizer, "train", None)
     if callable(train):
         train()
@@ -67,5 +93,5 @@ _STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScale
 
 
 def stepping() -> list[Any]:
-    """Every optimizer, scheduler and gradient scaler that there is: a step of the user's own may turn any of them."""
+    """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
     return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]

@@ -1,4 +1,4 @@
-"""What steps hold beside the model and its inputs: other models, optimizer state, tensors that their code names."""
+"""What steps hold besides the model and its inputs: other models, optimizer state, tensors named in their code."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .runner import Held, Step
 
 
 class Outside:
-    """What the code of a step reaches: its own functions, the model's hooks, and all that is held from there.
+    """Everything a step's code reaches: its own functions, the model's hooks, and all objects held from there.
 
-    An optimizer that only a library holds is found as well, if it is of the model's parameters; what it holds is then
-    exchanged, and in the books once it has stepped.
+    An optimizer held only by a library is found too if it has the model's parameters; its tensors are then exchanged,
+    and booked once it has stepped.
     """
 
     def __init__(self, tree: ModuleTree, step: Step) -> None:
@@ -48,13 +48,13 @@ class Outside:
         of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
         self._hidden = Reached([one.state for one in of_model])
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
-        self.alone.ids -= self._left | away  # Weights that are offloaded come and go by their own hooks.
+        self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put back all that the steps change in what is reached, and in the model.
+        """Restore everything reached that the steps change, and the model.
 
-        A list or dict that has only grown, by what holds no tensor, is the user's own log of the steps, and stays.
+        A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
         """
         found = self.found
         containers = [one for one in found.mutable if type(one) in _LOGS]
@@ -77,9 +77,9 @@ class Outside:
                     namespace[name] = value
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
-        """Exchange the tensors that are reached and have not been; ``but`` not some, by their ids.
+        """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.
 
-        Gradients among these get a stand-in, which is added to those that are ``given``.
+        Gradients among them get a stand-in, which is added to ``given``.
         """
         standing = {id(stand_in()) for stand_in in (given or {}).values()}
 
@@ -93,9 +93,9 @@ class Outside:
         exchange.give_gradients(make, but, given)
 
     def holdings(self, stand_ins: StandIns) -> Iterator[Held]:
-        """What is held before the steps, with its kind and the number of the module that it is for.
+        """Yield what is held before the steps, with its kind and its module's number.
 
-        Of what stands aside it is what stands for it.
+        A tensor that is set aside is represented by its stand-in.
         """
         known = self._known()
         for reached in self.found.tensors:
@@ -107,7 +107,7 @@ class Outside:
             yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
 
     def _known(self) -> dict[int, tuple[str, int]]:
-        """The kinds and owners of tensors that something tells of, by their ids."""
+        """Return the known kinds and owners of tensors, by their ids."""
         known: dict[int, tuple[str, int]] = {}
         for module in self.modules:
             known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
@@ -130,13 +130,13 @@ def _items(container: Any) -> list[Any]:
 
 
 def _is_log(now: list[Any], before: list[Any]) -> bool:
-    """Whether items are those of before, with none that hold a tensor after them."""
+    """Whether items are the earlier ones followed only by items without tensors."""
     parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
     return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
-    """The key and value of a dict's item, which is made anew each time; any other item alone."""
+    """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
     return item if type(item) is tuple else (item,)
 
 

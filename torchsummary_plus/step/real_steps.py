@@ -1,4 +1,4 @@
-"""A whole step for real, on the CPU, for what a fake one cannot tell: answers to its questions, or all its memory."""
+"""A whole real step on the CPU, for what a fake one cannot know: answers to its questions, or all its memory."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .untouched import TooLargeError, Untouched
 
 @dataclass(frozen=True)
 class RealStep:
-    """What a real step was answered, and what it has written to outside the model; or why there was none.
+    """A real step's answers and its writes outside the model, or why there was no step.
 
-    ``error`` is that of the step itself, which a fake one may fail with as well.
+    ``error`` is the step's own exception, which a fake step may raise too.
     """
 
     rehearsal: Rehearsal
@@ -42,20 +42,20 @@ class RealStep:
 
 
 class _NoAccount:
-    """Takes no notice of what a step tells."""
+    """An account that ignores everything."""
 
     phase = ""
     step = 0
 
     def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Nothing is booked."""
+        """Ignore the tensors."""
 
     def enter(self, phase: str, step: int) -> None:
-        """No phase is noted."""
+        """Ignore the phase."""
 
 
 class _QuietSteps(Steps):
-    """Steps that nobody keeps account of."""
+    """Steps without an account."""
 
     def run(self, args: Any, kwargs: Any, exchange: Exchange) -> None:
         exchange.give_hooks()
@@ -63,9 +63,10 @@ class _QuietSteps(Steps):
 
 
 def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
-    """The steps for real, on copies of the tensors that they reach on the CPU. All is afterwards what it was.
+    """Run the steps for real on CPU copies of the tensors they reach; everything is restored.
 
-    There are none where the model has no weights, or they fail, or take too long or too much memory.
+    The result is empty, with a reason, if the model has no weights or the steps fail or exceed a limit of time or
+    memory.
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
@@ -84,7 +85,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             with watch, Unrolled():
                 steps.run(args, kwargs, exchange)
     except (TooLongError, TooLargeError) as error:
-        return RealStep(Rehearsal({}, f"a real step was given up: {error}"))
+        return RealStep(Rehearsal({}, f"a real step was abandoned: {error}"))
     except Exception as error:
         return RealStep(Rehearsal({}, f"a real step on the CPU failed: {type(error).__name__}: {error}"), None, error)
     finally:
@@ -93,7 +94,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
 
 
 def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:
-    """All memory of the steps, run for real on the CPU as they were before; what they write to is put back."""
+    """Measure the steps on the CPU after a rehearsal; what they write to is restored."""
     assert known.journal is not None
     try:
         with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
@@ -103,7 +104,7 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
 
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
-    """The bytes of the tensors that are copied for a real step."""
+    """Return the bytes of the tensors that a real step copies."""
     reached = [*tree.tensors(), *Outside(tree, step).found.tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
 

@@ -1,4 +1,4 @@
-"""What a step is: forward, loss, backward, optimizer, zero_grad; told to whoever keeps account of it."""
+"""A step's phases (forward, loss, backward, optimizer, zero_grad), reported to an account."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 
 @dataclass(frozen=True)
 class Step:
-    """The step to keep books of.
+    """The step to record.
 
     ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` None for the
     output's own, else its sum; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``;
-    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` how many times it runs.
+    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` the number of repetitions.
     """
 
     mode: str = "train"
@@ -42,26 +42,28 @@ class Step:
 
 
 Held = tuple[Tensor, str, int]
-"""A tensor that is there before the steps, with its kind and the number of the module that it is for."""
+"""A tensor that exists before the steps, its kind, and its module's number."""
 
 
 class Account(Protocol):
-    """Whoever is told what tensors are for, and which phase of which step begins.
+    """Receives what tensors are for, and which phase of which step begins.
 
-    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": what comes after one of the last
-    two until a module is called again, such as gradients that are clipped and let go, or the loss of a micro-batch.
+    Phases are "setup", "forward" (with the loss), "backward", "optimizer", and "end": whatever follows one of the last
+    two until a module is called again, such as gradient clipping or the loss of a micro-batch.
     """
 
     phase: str
     step: int
 
-    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None: ...
+    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Note what tensors are, and for which module."""
 
-    def enter(self, phase: str, step: int) -> None: ...
+    def enter(self, phase: str, step: int) -> None:
+        """Begin a phase of a step."""
 
 
 class Steps:
-    """The steps of one model, run as they are, and told to an account."""
+    """One model's steps, run as they are and reported to an account."""
 
     def __init__(
         self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Held] | None = None
@@ -73,21 +75,21 @@ class Steps:
         self.account = account
         self.step = step
         self.outside = outside or []
-        """What is there beside the model; it is cleared once it is booked, so that the program alone holds it."""
+        """Tensors besides the model; cleared once booked, so that only the program holds them."""
         self.doing = "forward"
-        """What the step is about, to be blamed where it fails."""
+        """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
-        """The one of these steps: it is there, with its state, for as long as they are."""
+        """The optimizer of these steps, which lives with its state as long as they do."""
         self.kept: Any = None
-        """The output that the loop keeps, until that of the next forward is bound to its name."""
+        """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
-        """What ends with each optimizer's step under way, the outermost first."""
+        """Exit stacks of the active optimizer steps, outermost first."""
         self.held: dict[int, tuple[Tensor, int]] = {}
-        """Each parameter by its id, with the first module that holds it; those of the loss are no module's."""
+        """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
-        """What the loss is given beside the output; where they are made of it, from the first one on."""
+        """The loss's targets; if made from the output, from the first one on."""
         self.notes: dict[str, None] = {}
-        """What was assumed of the loss, each once."""
+        """Assumptions about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
         owned = [*enumerate(tree.modules), *((OUTSIDE, module) for module in self.loss_modules)]
         for index, module in owned:
@@ -101,22 +103,22 @@ class Steps:
         self.outside.clear()
         for parameter, owner in self.held.values():
             self.account.hold([parameter], "parameters", owner)
-        for index, module in [*((OUTSIDE, one) for one in self.loss_modules), *enumerate(self.tree.modules)]:
+        for index, module in [*((OUTSIDE, module) for module in self.loss_modules), *enumerate(self.tree.modules)]:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
 
     def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
-        """Make the targets that the loss was asked for with, for the batch of an example."""
+        """Make the targets given with the loss, for the example's batch."""
         if self.step.loss is not None and self.step.mode == "train":
             self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
 
     def _assumed(self, others: Sequence[str]) -> tuple[str, ...]:
-        """What was assumed: of the loss, and otherwise."""
+        """Return the assumptions about the loss, and the others."""
         return (*self.notes, *others)
 
     def _all(self, args: Any, kwargs: Any) -> Any:
-        """All steps; what is kept of the last one."""
+        """Run all steps and return what is kept of the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
             self.account.enter("forward", number)
@@ -148,7 +150,7 @@ class Steps:
                 module.zero_grad()
 
     def _loss(self, output: Any, given: Any) -> Tensor:
-        """The loss of an output, as it was asked for; targets that are made of it stay."""
+        """Return the output's loss; targets made from the output are kept."""
         if self.step.loss is None:
             own = own_loss(output)
             if own is None:
@@ -162,7 +164,7 @@ class Steps:
         return loss
 
     def _forward(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Return the loss, which an inference step has none of; the output is kept if the loop keeps it."""
+        """Run the forward and return the loss, None for inference; the output is kept if the loop keeps it."""
         self.doing = "forward"
         with self._autocast():
             output = self.model(*args, **kwargs)
@@ -174,7 +176,7 @@ class Steps:
             return self._loss(output, (args, kwargs))
 
     def _stepped(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
-        """One step on gradients that are there; with a closure where the optimizer asks for one, as SAM does."""
+        """Run one optimizer step on existing gradients, with a closure if it requires one, as SAM does."""
         under_way = len(self.stepping)
         try:
             optimizer.step()
@@ -187,14 +189,14 @@ class Steps:
             optimizer.step(closure)
 
     def _searched(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> None:
-        """One step that runs forward and backward itself, as often as it likes."""
+        """Run one optimizer step that runs forward and backward itself, any number of times."""
         closure: Any = self._closure(args, kwargs, optimizer)
         self.doing = "optimizer"
         optimizer.step(closure)
         optimizer.zero_grad()
 
     def _closure(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-        """What an optimizer calls for gradients and the loss."""
+        """Return the closure that an optimizer calls for gradients and the loss."""
 
         def closure() -> Any:
             optimizer.zero_grad()
@@ -214,7 +216,7 @@ class Steps:
 
     @contextmanager
     def _phase(self, phase: str, after: str = "") -> Iterator[None]:
-        """A phase inside another one, which then goes on unless another comes ``after``."""
+        """Enter a nested phase; the outer one continues unless ``after`` follows."""
         outer = self.account.phase
         self.account.enter(phase, self.account.step)
         try:
@@ -224,9 +226,10 @@ class Steps:
 
     @contextmanager
     def _backwards_named(self) -> Iterator[None]:
-        """The phase is the backward's from where the autograd engine starts until ``backward`` returns.
+        """Set the phase to backward from the autograd engine's start until ``backward`` returns.
 
-        A forward is then over; one that asks for gradients (``torch.autograd.grad``, a call inside a module) goes on.
+        The forward is then over; after other requests for gradients (``torch.autograd.grad``, inside a module) it
+        continues.
         """
         engine: Any = torch.autograd
         run, backward = engine._engine_run_backward, engine.backward
@@ -254,7 +257,7 @@ class Steps:
 
     @contextmanager
     def _gradients_named(self) -> Iterator[None]:
-        """Each gradient is booked as one, and for the module whose parameter it is of, as soon as it is there."""
+        """Book each gradient as such, for its parameter's module, as soon as it exists."""
         handles = []
         for parameter, owner in self.held.values():
             if parameter.requires_grad:
@@ -273,7 +276,7 @@ class Steps:
         return name
 
     def _forward_of(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure that an optimizer calls, in the phase of a forward."""
+        """Wrap a closure that an optimizer calls, so that it runs in the forward phase."""
 
         def forward() -> Any:
             with self._phase("forward"):
@@ -282,7 +285,7 @@ class Steps:
         return forward
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
-        """What holds while an optimizer steps."""
+        """Return the context of an optimizer's step."""
         return nullcontext()
 
     def _optimizer(self) -> torch.optim.Optimizer | None:
@@ -296,7 +299,7 @@ class Steps:
 
     @contextmanager
     def _optimizers_named(self) -> Iterator[None]:
-        """The phase is the optimizer's while one steps, and its state is booked as such, for the parameter's module."""
+        """Set the phase to optimizer during a step, and book the state as such, for the parameter's module."""
         stepping = self.stepping
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -323,19 +326,19 @@ class Steps:
 
 
 def own_loss(output: Any) -> Tensor | None:
-    """The ``loss`` that an output has by itself, if it has one."""
+    """Return the output's own ``loss``, or None."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     return own if isinstance(own, Tensor) else None
 
 
 def default_loss(output: Any) -> Tensor:
-    """The output's own ``loss`` if it has one, else the sum of its floating tensors that require gradients."""
+    """Return the output's own ``loss``, else the sum of its floating-point tensors that require gradients."""
     own = own_loss(output)
     if own is not None:
         return own
     found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not found:
-        raise InputError("the output has no floating tensor that requires gradients; accepted: loss= a callable on it")
+        raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
     total = found[0].sum()
     for tensor in found[1:]:
         total = total + tensor.sum()
@@ -343,12 +346,12 @@ def default_loss(output: Any) -> Tensor:
 
 
 def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
-    """The modules whose tensors a step takes: the model's, and those of a loss that is none of them."""
+    """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
     known = set(map(id, tree.modules))
-    return [*tree.modules, *(one for one in (step.loss.modules if step.loss else []) if id(one) not in known)]
+    return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
 
 
 def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The parameters and buffers that modules hold themselves."""
-    held = (tensor for one in modules for tensor in (*one._parameters.values(), *one._buffers.values()))
+    """Return the parameters and buffers that modules hold themselves."""
+    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
     return [tensor for tensor in held if tensor is not None]

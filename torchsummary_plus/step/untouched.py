@@ -1,4 +1,4 @@
-"""What a real step writes to that nothing of it was known to reach, written back; and how much it holds at most."""
+"""Restore what a real step writes to outside its known tensors, and limit the memory it holds."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..trace.kernels import tensors_of, written
 from ..trace.passes import Frame, Listener
 
 LARGEST = 1 << 30
-"""Bytes that a step may hold, beside what was there before it, for it to be run for real."""
+"""Most bytes that a real step may hold besides what existed before it."""
 
 
 class TooLargeError(Exception):
-    """A step takes more memory than one that is run for real may."""
+    """A step exceeds a real step's memory limit."""
 
     def __init__(self) -> None:
         super().__init__(f"it takes more than {LARGEST:,} bytes")
 
 
 class Untouched(Listener):
-    """Keeps the contents of storages that were there before a pass, from before it first writes to them.
+    """Saves the contents of storages that existed before a pass, before it first writes to them.
 
-    They are copied past torch, so that no profile shows it. What the pass itself makes is no more than :data:`LARGEST`.
+    The copies bypass torch, so no profile shows them. The pass's own tensors may take at most :data:`LARGEST` bytes.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Untouched(Listener):
         self._born: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def note_born(self, tensors: Iterable[Tensor]) -> None:
-        """Remember tensors that were made for the pass, whose contents nobody needs."""
+        """Remember tensors created for the pass, whose contents need no saving."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key, nbytes = storage._cdata, 0 if storage.device.type == "meta" else storage.nbytes()
@@ -53,6 +53,7 @@ class Untouched(Listener):
         self.nbytes -= nbytes
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Save the contents that an operator is about to overwrite."""
         schema = getattr(func, "_schema", None)
         if schema is not None and schema.is_mutable:
             self._keep(all_stored(written(func, args, kwargs)))
@@ -65,11 +66,12 @@ class Untouched(Listener):
                 self.kept[storage._cdata] = tensor.detach(), content
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Remember the operator's new tensors."""
         given = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
         made = all_stored(tensors_of(out))
         self.note_born(tensor for tensor in made if tensor.untyped_storage()._cdata not in given)
 
     def undo(self) -> None:
-        """Write the kept contents back."""
+        """Restore the saved contents."""
         for tensor, content in self.kept.values():
             ctypes.memmove(tensor.untyped_storage().data_ptr(), content, len(content))

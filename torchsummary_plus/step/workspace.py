@@ -1,16 +1,20 @@
-"""What an operator's kernel takes beside its results: the rules of ``ops/scratch``, asked for one call."""
+"""Memory of an operator's kernel besides its results: the rules of ``ops/scratch``, applied to one call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from ..data.capability import AMPERE, Capability
+from ..data.choices import RULE
+from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT
+from ..data.units import MIB
 from ..live.structures import all_tensors
 from ..live.versions import since
 from ..ops.processor import is_half
-from ..ops.scratch import cpu, cuda  # noqa: F401 - their rules register themselves
-from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import (
     ALL_RESULTS,
     DOUBT,
@@ -27,48 +31,54 @@ from .foreign import foreign_scratch, is_foreign
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 
-Capability = tuple[int, int]
-"""A GPU's compute capability: (9, 0) for an H200."""
 
-AMPERE: Capability = (8, 0)
-"""The GPU that rules are asked about where none is known: an A100."""
-
+LARGEST_LASTING = 32 * MIB
+"""The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper."""
 
 CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
-"""The releases from which on rules hold that do not say another: for the CPU, there in half precision, and for CUDA.
+"""First releases that rules hold for, unless they name another: on the CPU, there in half precision, and on CUDA.
 
-On an older one each operator with a rule is named, and its scratch is a guess.
+On older releases, each operator with a rule is named and its scratch is a guess.
 """
 
 
+class RuleError(SummaryError):
+    """The rule for an operator's scratch memory raised."""
+
+
 class Workspaces:
-    """What the kernels of one backend take, call by call; ``capability`` is that of the GPU."""
+    """Kernel memory on one backend, call by call; ``capability`` is the GPU's.
+
+    A CUDA operator whose rule raises counts as one without a rule; if ``is_strict``, as in tests, that is an error.
+    """
+
+    is_strict: ClassVar[bool] = False
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.capability = capability
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
-        """Calls of operators that take scratch memory by no rule, or by one that nothing has confirmed, by name."""
+        """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
         self._doubt = 0
         self.tried: dict[str, int] = {}
-        """Calls of operators of other libraries whose scratch memory a run on zeros has told, by name."""
+        """By name: calls of other libraries' operators whose scratch memory was measured on zeros."""
         self._taken: set[tuple[bool, str]] = set()
 
     def take_doubt(self) -> int:
-        """How many bytes more the last operator may hold than its rules say; 0 where ``unknown`` does not name it."""
+        """Return how many bytes more than its rules the last operator may hold; 0 unless ``unknown`` names it."""
         doubt, self._doubt = self._doubt, 0
         return doubt
 
     def forget(self) -> None:
-        """Forget what was asked up to now."""
+        """Reset for a new step."""
         self.unknown.clear()
         self.tried.clear()
         self._taken.clear()
         self._doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
-        """What the kernel holds while it runs, phase by phase; in the last one all results are there. Or its course."""
+        """Return a kernel's phases, the last of which has all results, or its course."""
         rule = SCRATCH.get((self.backend, name))
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
@@ -88,13 +98,13 @@ class Workspaces:
         return (*phases, AT_LAST)
 
     def _measured_from(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The release from which on a rule holds for these arguments."""
+        """Return the first release that a rule holds for with these arguments."""
         if rule.since or self.backend != "cpu":
             return rule.since or CUDA_FROM
         return HALF_FROM if any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))) else CPU_FROM
 
     def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
-        """What a kernel that no rule is written for takes: of another library's on the CPU what it takes on zeros."""
+        """Return the phases of a kernel without a rule; another library's operator is measured on zeros on the CPU."""
         tried = foreign_scratch(name, args, kwargs, out) if self.backend == "cpu" and is_foreign(name) else 0
         if tried is None or name in UNMODELLED[self.backend] or (self.backend == "cuda" and is_foreign(name)):
             self._note(name, _reach(args, kwargs, out))
@@ -104,38 +114,52 @@ class Workspaces:
         return (Phase(ALL_RESULTS, max(0, tried)),)
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
-        """The error band of an operator's rule in one of the registries."""
+        """Return the error band of an operator's rule in one of the registries."""
         rule = rules.get((self.backend, name))
         return 0.0 if rule is None else rule.band
 
     def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
-        """The true bytes of each tensor in the result, None for one as large as its fake; () where all are."""
+        """Return the true bytes of each result tensor, None where the fake's size is right; () if all are."""
         rule = RESERVES.get((self.backend, name))
-        sizes: tuple[int | None, ...] = () if rule is None else self._ask(rule, name, args, kwargs, out)
-        return sizes
+        sizes: tuple[int | None, ...] | None = () if rule is None else self._ask(rule, name, args, kwargs, out)
+        if sizes is None:
+            self._note(name, _reach(args, kwargs, out))
+        return sizes or ()
 
     def lasting(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, in_engine: bool = False
     ) -> int:
-        """Bytes that this call is the first to take in its thread, the autograd engine's or the caller's, for good."""
+        """Return the bytes this call is the first to allocate for good in its thread, the engine's or the caller's."""
         rule = LASTING.get((self.backend, name))
         if rule is None:
             return 0
+        named = self._ask(rule, name, args, kwargs, out)
+        if named is None:
+            self._note(name, LARGEST_LASTING)
         taken = 0
-        for key, nbytes in self._ask(rule, name, args, kwargs, out):
+        for key, nbytes in named or ():
             if (in_engine, key) not in self._taken:
                 self._taken.add((in_engine, key))
                 taken += nbytes
         return taken
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Return a rule's answer, or None if it has none or raises."""
         if not rule.calibrated:
             self._note(name)
+        before: tuple[Any, ...] = (self.capability,) if rule.by_capability else ()
         if rule.by_cudnn:
-            return rule.formula(self.capability, self.cudnn, out, *args, **kwargs)
-        if rule.by_capability:
-            return rule.formula(self.capability, out, *args, **kwargs)
-        return rule.formula(out, *args, **kwargs)
+            before = (self.capability, self.cudnn)
+        try:
+            return rule.formula(*before, out, *args, **kwargs)
+        except SummaryError:
+            raise
+        except Exception as error:
+            if self.backend != "cuda":
+                raise
+            if self.is_strict:
+                raise RuleError(f"the rule for {name} on CUDA failed: {error}") from error
+            return None
 
     def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + calls
@@ -143,14 +167,14 @@ class Workspaces:
 
 
 def _guessed(phases: Any) -> tuple[Phase, ...]:
-    """Scratch as a rule of another release says it, which may be as much off."""
+    """Mark the scratch of a rule for another release as a guess that may be off by as much."""
     if phases is None or isinstance(phases, int):
         return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
-    told = phases.phases if isinstance(phases, AtMost) else phases
-    return (*(phase._replace(band=1.0) for phase in told), AT_LAST)
+    known = phases.phases if isinstance(phases, AtMost) else phases
+    return (*(phase._replace(band=1.0) for phase in known), AT_LAST)
 
 
 def _reach(*values: Any) -> int:
-    """The most that an operator without a rule is held to take, by the bytes of its arguments and results."""
+    """Return the most that an operator without a rule is assumed to use, by its arguments' and results' bytes."""
     storages = {id(tensor): tensor.numel() * tensor.element_size() for tensor in all_tensors(values)}
     return DOUBT * sum(storages.values()) + LEAST_DOUBT

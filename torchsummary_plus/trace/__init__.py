@@ -1,1 +1,1 @@
-"""One recorded pass through a model, on fake tensors or real ones, with the model restored afterwards."""
+"""One recorded pass through a model, fake or real, after which the model is restored."""

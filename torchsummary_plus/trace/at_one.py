@@ -1,7 +1,7 @@
-"""What a step is told where neither values nor a real step tell: every value that nobody knows is taken to be 1.
+"""Guessed values for a step without a real one to supply them: every unknown value is assumed to be 1.
 
-So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as the checks of losses, of distributions and of users want
-it. Where a step raises nonetheless, the last answer before that is turned round.
+So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as checks in losses, distributions and user code expect. If
+a step raises nonetheless, the last guess before the error is inverted and the step repeated.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 from ..live.fakes import DataDependentError, Fake
 
 OFTEN = 100
-"""Answers in a row, at one place, after which the other one is given: a loop may wait for it."""
+"""Equal answers in a row at one site, after which the opposite is given, since a loop may wait for it."""
 
 MOST_TURNS = 8
-"""Answers that are turned round, one after the other, while a step raises with them."""
+"""Most answers that are inverted, one after the other, while the step raises."""
 
 MOST_ALTERNATIVES = 4
-"""Places whose other answer is tried as well, for the least and the most that a step may take."""
+"""Sites whose opposite answer is also tried, for the step's least and greatest peak."""
 
 aten = torch.ops.aten
 
@@ -34,19 +34,19 @@ def _forms(name: str, *overloads: str) -> list[int]:
 
 
 _BOTH: dict[int, Callable[[Any, Any], Any]] = {
-    one: getattr(operator, name)
+    overload: getattr(operator, name)
     for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for one in _forms(name, "Scalar", "Tensor")
+    for overload in _forms(name, "Scalar", "Tensor")
 }
 _BOTH |= dict.fromkeys([*_forms("logical_and", "default"), *_forms("bitwise_and", "Tensor")], operator.and_)
 _BOTH |= dict.fromkeys([*_forms("logical_or", "default"), *_forms("bitwise_or", "Tensor")], operator.or_)
 _NOT = {*_forms("logical_not", "default"), *_forms("bitwise_not", "default")}
 _KEPT = {*_forms("any", "default", "dim", "dims"), *_forms("all", "default", "dim", "dims")}
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
+"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
 
 
 def note_at_one(func: Any, args: Any, out: Any) -> None:
-    """Note with a fake of booleans what its elements are where each value that nobody knows is 1."""
+    """Attach to a boolean fake its value for inputs of 1."""
     if not isinstance(out, Fake) or out.dtype is not torch.bool:
         return
     compare = _BOTH.get(id(func))
@@ -61,7 +61,7 @@ def note_at_one(func: Any, args: Any, out: Any) -> None:
 
 
 def _value(value: Any) -> Any:
-    """A number, that of a real tensor of one element, what a fake of booleans is where values are 1, or 1."""
+    """Return a number, the value of a real one-element tensor, a boolean fake's value at 1, or 1."""
     if isinstance(value, Fake):
         return True if value.at_one is None else value.at_one
     if isinstance(value, Tensor):
@@ -70,7 +70,7 @@ def _value(value: Any) -> Any:
 
 
 class Site(NamedTuple):
-    """A place in the user's or a library's code that asks for a value."""
+    """A line of user or library code that asks for a value."""
 
     file: str
     line: int
@@ -85,7 +85,7 @@ _BETWEEN = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.p
 
 
 def asking_site() -> Site:
-    """The innermost place that asks, outside this package and torch's own way to it."""
+    """Return the innermost line that asks, outside this package and the parts of torch on the way."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_OURS, *_BETWEEN)):
         frame = frame.f_back
@@ -93,47 +93,47 @@ def asking_site() -> Site:
 
 
 Question = tuple[Site, int]
-"""A place, and how often it has asked before."""
+"""A site, and how often it has asked before."""
 
 
 class Guesses:
-    """Single values for a step that no real one can be asked about; where ``turned``, not what the rule says."""
+    """Guessed values for a step that no real one can supply; those in ``turned`` are inverted."""
 
     def __init__(self, turned: frozenset[Question] = frozenset(), least: bool = False) -> None:
         self.turned = turned
         self.least = least
-        """Whether what has a size that only values tell is taken to be empty, and not as large as it can be."""
+        """Whether sizes that depend on values are assumed empty rather than at their maximum."""
         self.sizes = False
-        """Whether there was any such size."""
+        """Whether any size depended on values."""
         self.asked: list[Question] = []
         self.times: dict[Site, int] = {}
 
     def begin(self) -> None:
-        """Forget what was asked: a step begins anew."""
+        """Reset for a new step."""
         self.asked.clear()
         self.times.clear()
         self.sizes = False
 
     def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
-        """A value of a dtype, or whether two tensors are alike; and where it is asked for."""
+        """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
         site = asking_site()
         number = self.times.get(site, 0)
         self.times[site] = number + 1
         self.asked.append((site, number))
         if number >= 10 * OFTEN:
-            raise DataDependentError(f"{site} asks for a value again and again")
+            raise DataDependentError(f"{site} keeps asking for a value: its loop does not end on any assumed one")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.turned) != bool(number // OFTEN % 2):
             value = not value
         return torch.full((), value, dtype=dtype).item(), site
 
     def after_failure(self) -> Guesses | None:
-        """Those with one more turned round: the last that was not yet; None where enough were."""
+        """Return guesses with one more inverted, the last not yet inverted; None after ``MOST_TURNS``."""
         last = next((question for question in reversed(self.asked) if question not in self.turned), None)
         return None if last is None or len(self.turned) == MOST_TURNS else Guesses(self.turned | {last})
 
     def alternatives(self) -> list[Guesses]:
-        """Other answers there might be: those of the first places turned round, one by one, and the least sizes."""
+        """Return other possible guesses: each of the first sites inverted in turn, and the smallest sizes."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
         found = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
         return [*found, Guesses(self.turned, least=True)] if self.sizes else found

@@ -1,8 +1,8 @@
-"""The autograd engine on a CUDA build without a card, where torch's fake device guard stands for CUDA's.
+"""The autograd engine on a CUDA build without a GPU, where torch's fake device guard replaces CUDA's.
 
-At its start the engine asks the driver about each device that the guard counts, and at its end it looks up the streams
-of the nodes that accumulate gradients. So one that counts the cards which are there is in its place until the first
-node runs, and no accumulating node has a stream: it is made while C++ sees its leaf as meta.
+When it starts, the engine queries the driver about each device that the guard counts; when it ends, it looks up the
+streams of the nodes that accumulate gradients. Therefore a guard that counts the real devices is registered until the
+first node runs, and accumulating nodes are created while C++ sees their leaves as meta tensors, without a stream.
 
 Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams`` and ``exec_post_processing``.
 """
@@ -22,21 +22,21 @@ from .passes import Pass
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _SEEN = "torchsummary_plus"
-"""The note on a node that was made while its leaf was seen as meta."""
+"""Metadata key of nodes created while their leaf was seen as meta."""
 
 
 class CudaEngine:
-    """What a backward needs where :attr:`Slot.filled` is in the place of a build's own guard; elsewhere nothing."""
+    """Workarounds for a backward while :attr:`Slot.filled` replaces the build's own guard; otherwise inactive."""
 
     def __init__(self, watch: Pass) -> None:
         self.watch = watch
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
         self.lasting: list[Any] = []
         self.fresh: list[Any] = []
-        """Accumulating nodes that no graph holds yet. They hold their leaves, and are not held by them."""
+        """Accumulating nodes not yet held by a graph. They hold their leaves, not the other way round."""
 
     def add_leaf(self, tensor: torch.Tensor, lasting: bool = False) -> None:
-        """Make the node that accumulates the gradient of a leaf, for the graph up to the next backward or for all."""
+        """Create the node that accumulates a leaf's gradient, until the next backward or, if ``lasting``, for good."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
             node.metadata[_SEEN] = True
@@ -44,7 +44,7 @@ class CudaEngine:
 
     @contextmanager
     def started(self, roots: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """The roots to run a backward from instead of these; while it holds, the engine may start."""
+        """Yield the roots to run a backward from; inside this context the engine may start."""
         slot = self.slot
         if slot is None:
             yield roots
@@ -65,24 +65,20 @@ class CudaEngine:
                 handle.remove()
 
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
-        """A view of a tensor whose node, with that of a leaf, has no stream."""
-        outer, self.watch.in_engine = self.watch.in_engine, True
-        try:
-            with self.watch.unheard(), torch.enable_grad(), compat.no_function():
-                return tensor.view_as(tensor)
-        finally:
-            self.watch.in_engine = outer
+        """Return a view of a tensor whose node, like its leaf's, has no stream."""
+        with self.watch.state.being(in_engine=True, heard=False), torch.enable_grad(), compat.no_function():
+            return tensor.view_as(tensor)
 
 
 def _check_leaves(nodes: Sequence[Any]) -> None:
-    """Refuse a graph with an accumulating node that has a stream: the engine would look it up where there is none."""
+    """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
     waiting, seen = list(nodes), set(nodes)
     while waiting:
         node = waiting.pop()
         if node.name() == _ACCUMULATES and _has_stream(node):
             raise UnsupportedError(
-                "a leaf that the step itself makes needs a card here, as this torch is built for CUDA; "
-                "a CPU build of torch estimates it without one"
+                "a CUDA build of torch needs a GPU for a leaf tensor that the step creates; "
+                "a CPU build estimates the step without one"
             )
         following = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= following
@@ -90,7 +86,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
 
 
 def _has_stream(node: Any) -> bool:
-    """Whether a node that accumulates a gradient knows a card's stream; torch tells since 2.5, before we remember."""
+    """Whether an accumulating node has a CUDA stream; torch tells since 2.5, before that our metadata does."""
     if hasattr(node, "_input_metadata"):
-        return any(one.device.type == "cuda" for one in node._input_metadata)
+        return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
     return node.variable.device.type == "cuda" and _SEEN not in node.metadata

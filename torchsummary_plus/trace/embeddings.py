@@ -1,4 +1,4 @@
-"""A sized input of no dtype that reaches an embedding: it is meant to be of integers."""
+"""Detect a sized input without a dtype that reaches an embedding, so that it must be integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .passes import Listener
 
 
 class NeedsIntegerError(Exception):
-    """An embedding was given the sized input number ``index`` as floats."""
+    """An embedding received the sized input number ``index`` as floats."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -20,17 +20,18 @@ class NeedsIntegerError(Exception):
 
 
 class Embeddings(Listener):
-    """Asks for integers when a sized input, given no dtype, reaches an embedding as floats."""
+    """Asks for integers when a sized input without a dtype reaches an embedding as floats."""
 
     def __init__(self, example: Example) -> None:
         self.undecided = [sized.dtype is None for sized in example.sized()]
         self.inputs: dict[int, int] = {}
 
     def watch(self, made: Sequence[torch.Tensor]) -> None:
-        """The tensors that stand for the sized inputs, in order."""
+        """Remember the tensors made for the sized inputs, in order."""
         self.inputs = {t.untyped_storage()._cdata: i for i, t in enumerate(made) if self.undecided[i]}
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""
         if id(func) in _EMBEDDINGS and args[1].is_floating_point():
             index = self.inputs.get(args[1].untyped_storage()._cdata)
             if index is not None:
@@ -46,4 +47,4 @@ _EMBEDDINGS = frozenset(
         torch.ops.aten._embedding_bag_forward_only,
     )
 )
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
+"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""

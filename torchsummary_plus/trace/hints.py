@@ -1,4 +1,4 @@
-"""A failed forward -> a ForwardError that says where, on what, and what usually cures it."""
+"""A failed forward -> a ForwardError that says where, on which shapes, and what usually fixes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .passes import Frame, Pass, failed_frame
 
 
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
-    """The error of a pass as the user should read it.
+    """Return a pass's error as the user should read it.
 
-    ``reached`` are the calls that had finished, ``no_values`` why there was no real forward to ask for values.
+    ``reached`` lists the calls that had finished; ``no_values`` says why no real forward could supply values.
     """
     frame = failed_frame(error)
     while frame is not None and frame.module is None:
@@ -37,25 +37,25 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 
 
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
-    """The error of what a step does outside the model's forward; ``owner`` is the number of the module it is for."""
+    """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
     return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
 
 
 def is_told_by(real: BaseException, error: ForwardError | StepError) -> bool:
-    """Whether an error says what the exception of a real step does."""
+    """Whether an error has the same text as a real step's exception."""
     return error.original == _text(real)
 
 
 def told_of_real_step(error: ForwardError | StepError, real: BaseException | None, failure: str) -> SummaryError:
-    """The error of a fake step, with what the real one does: it failed with ``real``, or there was none, told why."""
+    """Add how a real step went to a fake step's error: it failed with ``real``, or did not run (``failure``)."""
     if error.hint or (real is not None and is_told_by(real, error)):
         return error
     if real is not None:
-        return replace(error, hint=f"the real step fails as well: {_text(real)}")
+        return replace(error, hint=f"a real step fails too: {_text(real)}")
     if not isinstance(error.__cause__, (DataDependentError, UnfakeableError, NotImplementedError)):
         return error
-    return replace(error, hint=f"a real step would tell, and there is none: {failure}")
+    return replace(error, hint=f"the step depends on values that only a real step can provide, but {failure}")
 
 
 def _message(error: BaseException) -> str:
@@ -69,17 +69,17 @@ def _text(error: BaseException) -> str:
 def _values_hint(error: BaseException, no_values: str) -> str:
     if not no_values or not isinstance(error, DataDependentError):
         return ""
-    return f"a real forward would tell what only data decide, and there is none: {no_values}"
+    return f"the forward depends on values that only a real forward can provide, but {no_values}"
 
 
 def _key_hint(error: BaseException) -> str:
     if not (isinstance(error, KeyError) and error.args and isinstance(error.args[0], Fake)):
         return ""
-    return "fakes stand for parameters during a step; what is looked up by a parameter must be in a dict keyed by them"
+    return "fake tensors replace parameters during a step; a dict looked up by parameter needs parameters as keys"
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
-    """What usually cures such a failure; "" where nothing is known."""
+    """Return what usually fixes such a failure, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
     if tensor is not None and tensor.is_nested:
         tensor = None
@@ -99,7 +99,7 @@ Rule = Callable[[str, nn.Module, Any], str]
 
 def _integer_input(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(r"scalar types?:? Long|Long, Int|indices must be|used as indices|Expected.*indices", message):
-        return "an index was a float; pass dtypes=[torch.long] (one for each input), or input_data with integer tensors"
+        return "an index is floating-point; pass dtypes=[torch.long] (one per input) or integer input_data"
     return ""
 
 
@@ -119,12 +119,12 @@ def _axes(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
         return ""
     rank = _conv_rank(module)
     if rank is not None and tensor.dim() == rank + 3:
-        return "there is one axis too many; input_size is given without the batch axis, e.g. (3, 224, 224)"
+        return "the input has one axis too many; give input_size without the batch axis, e.g. (3, 224, 224)"
     if rank is not None and tensor.dim() < rank + 2:
-        return "there is an axis missing: input_size is (channels, *spatial) and input_data needs the batch axis too"
+        return "the input has too few axes: input_size is (channels, *spatial); input_data also needs a batch axis"
     channels = getattr(module, "in_channels", None) or getattr(module, "num_features", None)
     if rank is not None and channels is not None and tensor.shape[-1] == channels != tensor.shape[1]:
-        return f"the channels come last; torch wants them first: ({channels}, *spatial)"
+        return f"the channels are last; torch expects them first: ({channels}, *spatial)"
     return _features(module, tensor)
 
 
@@ -132,17 +132,17 @@ def _features(module: nn.Module, tensor: torch.Tensor) -> str:
     expected = getattr(module, "in_features", None)
     if isinstance(expected, int) and tensor.dim() and tensor.shape[-1] != expected:
         return (
-            f"the last axis is {tensor.shape[-1]} and the layer expects {expected}: "
-            f"check input_size, or what flattens or pools in front of it"
+            f"the last axis has {tensor.shape[-1]} elements but the layer expects {expected}: "
+            f"check input_size, and any flattening or pooling before the layer"
         )
     channels = getattr(module, "in_channels", None)
     if isinstance(channels, int) and tensor.dim() > 1 and tensor.shape[1] != channels:
-        return f"there are {tensor.shape[1]} channels and the layer expects {channels}: check input_size"
+        return f"axis 1 has size {tensor.shape[1]} but the layer expects {channels} channels: check input_size"
     return ""
 
 
 def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
-    """Whether too much reaches a layer since the model's input has a batch axis by habit; or too little, since none."""
+    """Return a hint if the input seems to have a superfluous batch axis, or to lack one; else ""."""
     while frame.outer is not None:
         frame = frame.outer
     given = first_tensor((frame.args, frame.kwargs))
@@ -151,42 +151,42 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
         return ""
     if tensor.shape[-1] == given.shape[1] * expected and given.shape[1] > 1:
         return (
-            f"the last axis is {given.shape[1]} x {expected}, as if the input had one batch axis too many; "
-            "input_size is given without the batch axis"
+            f"the last axis has {given.shape[1]} x {expected} elements, as if the input had two batch axes; "
+            "give input_size without the batch axis"
         )
     if tensor.dim() == 2 and tensor.numel() == expected and tensor.shape[0] != given.shape[0]:
-        return f"the {expected} features lie in two axes, as if the input had no batch axis; input_data needs one"
+        return f"the {expected} features span two axes, as if the input had no batch axis; input_data needs one"
     return ""
 
 
 def _conv_rank(module: nn.Module) -> int | None:
-    """The number of spatial axes that a convolution, pooling or normalisation layer works on."""
+    """Return the number of spatial axes of a convolution, pooling or normalisation layer."""
     found = re.search(r"([123])d$", type(module).__name__)
     return int(found.group(1)) if found and not type(module).__name__.startswith("BatchNorm1d") else None
 
 
 def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
-        return "give one size for each argument of forward in a list, or input_data as a tuple or a dict of arguments"
+        return "pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments"
     return ""
 
 
 def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if "more than 1 value per channel" in message:
-        return 'batch norm cannot train on one value; pass a batch_size of at least 2, or mode="eval"'
+        return 'batch norm cannot train on one value per channel; pass batch_size=2 or more, or mode="eval"'
     return ""
 
 
 def is_sharded(message: str) -> bool:
-    """Whether an error is of a model sharded over processes, of which one process alone knows no step."""
-    return re.search(r"class (FlatParameter|DTensor) has no fake", message) is not None
+    """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
+    return re.search(r"no fake tensor .* of class (FlatParameter|DTensor)\b", message) is not None
 
 
 def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if is_sharded(message):
         return (
-            "the model is sharded over processes: ask before FullyShardedDataParallel or fully_shard takes it, or give "
-            "estimate_memory the function that builds and shards it, and world_size"
+            "the model is already sharded: call this before FullyShardedDataParallel or fully_shard, or pass "
+            "estimate_memory a function that builds and shards it, with world_size"
         )
     return ""
 

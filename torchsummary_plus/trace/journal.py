@@ -1,4 +1,4 @@
-"""What a real pass writes to parameters, undone to the bit."""
+"""Undo a real pass's writes to parameters, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .passes import Listener
 
 
 class WriteJournal(Listener):
-    """Keeps the contents of parameters that a real pass writes to, from before the first write."""
+    """Saves a parameter's contents before a real pass first writes to it."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self.parameters = list(parameters)
@@ -28,7 +28,7 @@ class WriteJournal(Listener):
             p.grad = None
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called before every operator: copies what it is about to write to, once."""
+        """Copy what the operator is about to write to, once per storage."""
         schema = getattr(func, "_schema", None)
         if schema is None or not schema.is_mutable:
             return
@@ -41,7 +41,7 @@ class WriteJournal(Listener):
                         self.kept[storage] = (original, _bytes_of(original).clone())
 
     def undo(self) -> None:
-        """Write the kept contents back, and give every parameter its data, gradient and ``requires_grad`` back."""
+        """Restore every parameter's contents, data, gradient and ``requires_grad``."""
         with torch.no_grad():
             for original, content in self.kept.values():
                 _bytes_of(original).copy_(content)
@@ -54,13 +54,13 @@ class WriteJournal(Listener):
 
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where a strided tensor's elements lie, and as what; of any other only the layout."""
+    """Identify where and how a strided tensor's elements are stored; of any other tensor, only the layout."""
     if not is_plain(tensor):
         return (tensor.layout,)
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole storage of a tensor, as bytes."""
+    """Return a tensor's whole storage as bytes."""
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return whole.set_(tensor.untyped_storage())

@@ -1,6 +1,6 @@
-"""The kernels of a fake pass: what an operator gives on fakes, from memory, by a rule, or from torch's meta kernel.
+"""Kernels of a fake pass: results come from a cache, a rule, or torch's meta kernel.
 
-Every answer is remembered, so that the hundredth block of a model costs a dictionary look-up per operator.
+Every result is cached, so that repeated blocks cost one dictionary look-up per operator.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .mixed_dtypes import ATTENTION, check_dtypes
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 REMEMBERED = 50_000
-"""Operator answers kept; beyond it the memory is emptied."""
+"""Most cached results; beyond it the cache is emptied."""
 
 SMALL = 4096
-"""Elements up to which a tensor with no fake among its makers stays real, so that its values can steer the forward."""
+"""Largest tensor, in elements, kept real if no fake went into it, so that its values can steer the forward."""
 
 
 class FakeKernels:
-    """Runs an operator on fakes. Small tensors that the forward itself makes stay real until a fake is written to them.
+    """Runs operators on fakes. Small tensors that the forward creates stay real until a fake is written to them.
 
-    ``device`` is where tensors go that name no device and meet a fake.
+    ``device`` is for tensors that name no device and meet a fake.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class FakeKernels:
             args = (args[0], self.twins.storage(args[1], self.device), *args[2:])
         if any(not isinstance(tensor, Fake) for tensor in found):
             if id(func) in _LIFTS and not isinstance(found[0], Fake):
-                if found[0].untyped_storage().resizable():  # An array of numpy's is its owner's: it is not written to.
+                if found[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
                     self.note_born(found[0])
                 return found[0]
             is_bare = id(func) in _SETS and args[1].device.type == "meta"
@@ -72,32 +72,32 @@ class FakeKernels:
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
-        """A fake that stands for a real tensor in this pass, on the storage that stands for the tensor's."""
+        """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.twins.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
 
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
-        """Whether an operator may run on values: of tensors on the CPU, and with a result that is small enough."""
+        """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
         writes = func._schema.is_mutable
         if not all(self._is_known(tensor, writes) for tensor in found):
             return False
         return self.is_small(func, args, kwargs, found)
 
     def is_small(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
-        """Whether an operator on values has few enough to give and take."""
+        """Whether an operator on values has small enough inputs and results."""
         if all(tensor.numel() <= SMALL for tensor in found) or viewed(func, args, kwargs) is not None:
             return True
         return all(tensor.numel() <= MASK for tensor in found) and _gives_at_most(MASK, func, args, kwargs)
 
     def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
-        """Whether a tensor has values; it is written to only if it was made for this pass."""
+        """Whether a tensor has values; one that is written to must have been created in this pass."""
         if isinstance(tensor, Fake) or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
         return storage not in self.tainted and (storage in self.born or not written)
 
     def _taint(self, tensor: torch.Tensor) -> None:
-        """Forget the values of a tensor, and of the real one that it stands for."""
+        """Forget the values of a tensor and of the real tensor it stands for."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             real = self.twins.real_of(storage) if isinstance(tensor, Fake) else storage
@@ -105,11 +105,12 @@ class FakeKernels:
                 self.tainted[real._cdata] = real
 
     def note_born(self, tensor: torch.Tensor) -> None:
-        """Remember that a tensor was made for this pass."""
+        """Remember that a tensor was created in this pass."""
         storage = tensor.untyped_storage()
         self.born[storage._cdata] = storage
 
     def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the keyword arguments place the result off the CPU."""
         device = kwargs.get("device")
         return device is not None and torch.device(device).type != "cpu"
 
@@ -117,14 +118,14 @@ class FakeKernels:
         return self._noted(func(*args, **kwargs))
 
     def _noted(self, out: Any) -> Any:
-        """What an operator gave, with the real tensors in it known as made for this pass."""
+        """Return a result after noting its real tensors as created in this pass."""
         for tensor in tensors_of(out):
             if not isinstance(tensor, Fake):
                 self.note_born(tensor)
         return out
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator with no tensor among its arguments: real on the CPU while it is small, else a fake."""
+        """Run an operator without tensor arguments: for real on the CPU if the result is small, else as a fake."""
         if not _takes_device(func):
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
@@ -140,7 +141,7 @@ class FakeKernels:
         return made
 
     def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
-        """Put a real tensor where its fake lies after an operator that moved that; from then on it has no bytes."""
+        """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
         storage = self.twins.of(tensor.untyped_storage())
         if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
             guard = compat.no_dispatch()
@@ -149,7 +150,7 @@ class FakeKernels:
             del guard
 
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator on fakes and real tensors: on fakes throughout. A real one written to has no values any more."""
+        """Run an operator on fakes and real tensors as if all were fakes; real tensors written to lose their values."""
         fakes: dict[int, Fake] = {}
         reals: dict[int, torch.Tensor] = {}
 
@@ -170,7 +171,7 @@ class FakeKernels:
 
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes to."""
+    """Return the tensors that an operator writes to."""
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args)} | kwargs
     writes = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return tensors_of([named.get(name) for name in writes])
@@ -181,7 +182,7 @@ def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """A value of operator arguments or results with every tensor changed."""
+    """Return operator arguments or results with every tensor changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -192,14 +193,14 @@ def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors among an operator's arguments or results, in order."""
+    """Return the tensors among an operator's arguments or results, in order."""
     found: list[torch.Tensor] = []
     change_tensors(value, found.append)
     return found
 
 
 def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
-    """Append to ``key`` all that an operator's answer depends on, and the tensors to ``found``."""
+    """Append to ``key`` all that an operator's result depends on, and to ``found`` the tensors."""
     for value in values:
         if isinstance(value, torch.Tensor):
             found.append(value)
@@ -214,13 +215,13 @@ def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
 
 
 _SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
-"""How a tensor is given a storage."""
+"""Overloads that give a tensor a storage."""
 
 _CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
-"""Whose layout depends on the library that torch takes."""
+"""Operators whose layout depends on the library that torch chooses."""
 
 _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}
-"""How ``torch.tensor(...)`` hands over what it made."""
+"""Operators by which ``torch.tensor(...)`` passes on its result."""
 
 _remembered: dict[tuple[Any, ...], Any] = {}
 _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
@@ -228,15 +229,15 @@ _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_
 
 @cache
 def _takes_device(func: OpOverload) -> bool:
-    """Whether an operator can be told where to make its result."""
+    """Whether an operator accepts a device for its result."""
     return any(argument.name == "device" for argument in func._schema.arguments)
 
 
 @cache
 def _is_memorable(func: OpOverload) -> bool:
-    """Whether an operator's outputs are fresh tensors, or arguments returned as they are, told by its schema.
+    """Whether, by its schema, an operator returns new tensors or its unchanged arguments, so that it can be cached.
 
-    What is written to an ``out=`` may change that tensor's shape, so it is run each time.
+    An ``out=`` tensor may change shape when written to, so such operators run each time.
     """
     schema = func._schema
     tags = func.tags
@@ -251,7 +252,7 @@ def _is_memorable(func: OpOverload) -> bool:
 
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
-    """The result of an operator on fakes: from memory, by a rule, or from its meta kernel."""
+    """Return an operator's result on fakes: from the cache, a rule, or its meta kernel."""
     full = (*key, *settings()) if func in _CONVOLUTIONS else tuple(key)
     try:
         recipe = _remembered.get(full)
@@ -275,7 +276,7 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
 
 
 def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
-    """How to make what a rule says an operator gives; None where no rule is sure."""
+    """Return the recipe for a rule's result; None if no rule applies."""
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views
@@ -287,7 +288,7 @@ def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
 
 
 def _placed(rule: Any, device: torch.device) -> Any:
-    """What a rule says as a recipe: with the device."""
+    """Turn a rule's result into a recipe by adding the device."""
     if isinstance(rule, list):
         return [tuple, [_placed(item, device) for item in rule]]
     return rule if rule is None or isinstance(rule, int) else (*rule, device)
@@ -310,19 +311,19 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that make a tensor, for making it on meta."""
+    """Return factory keyword arguments with the device replaced by meta."""
     kwargs = {**kwargs, "device": META}
     kwargs.pop("pin_memory", None)
     return kwargs
 
 
 def _wants_weights(args: Any, kwargs: Any) -> bool:
-    """Whether the attention fast path gives its weights; where it does not, its meta kernel gives an empty tensor."""
+    """Whether the attention fast path returns its weights; otherwise its meta kernel returns an empty tensor."""
     return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
 
 
 def _has_integer_indices(func: OpOverload, args: Any) -> bool:
-    """Whether an indexing operator is given no mask, so that its shape follows from those of its indices."""
+    """Whether an indexing operator has no masks, so that its shape follows from the indices' shapes."""
     indexed = func is torch.ops.aten.index.Tensor
     return indexed and all(t is None or t.dtype not in (torch.bool, torch.uint8) for t in args[1])
 
@@ -334,7 +335,7 @@ def _asks_values(func: OpOverload) -> bool:
 
 
 def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an operator's result is known to have so many elements at most: by a rule, or because it is no tensor."""
+    """Whether an operator's result is known to have at most ``limit`` elements, by a rule or as it is no tensor."""
     if not any("Tensor" in str(value.type) for value in func._schema.returns):
         return True
     rule = ruled(func, args, kwargs)
@@ -343,7 +344,7 @@ def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool
 
 
 def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:
-    """Where a result lives: where it was sent, else with the first argument that is more than a scalar."""
+    """Return a result's device: the requested one, else that of the first argument that is not a scalar."""
     wanted = kwargs.get("device")
     if wanted is not None:
         return torch.device(wanted)
@@ -351,13 +352,13 @@ def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device
 
 
 def _recipe(out: Any, found: list[Fake]) -> Any:
-    """How to make this result again: an index into the arguments, or a fresh tensor; None where neither would do."""
+    """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
     places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
     return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
 
 
 def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
-    """The recipe beside arguments: their places by id, and their storages."""
+    """Return the recipe, given the arguments' positions by id and their storages."""
     if isinstance(out, Fake):
         if id(out) in places:
             return places[id(out)]
@@ -387,7 +388,7 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
 
 
 def _viewing(view: View, base: Fake) -> Fake:
-    """A view of a fake; torch's own kernels would import half of torch.distributed to make one."""
+    """Return a view of a fake; torch's own kernels would import much of torch.distributed."""
     guard = compat.no_dispatch()
     plain = torch.empty(0, dtype=base.dtype, device=META)
     plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)

@@ -1,4 +1,4 @@
-"""What an operator gives of which no fake kernel is known: as large as on the CPU, of zeros in the same shapes."""
+"""Results of operators without a known fake kernel: sizes from a run on zeros of the same shapes, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..live.fakes import CPU, META, in_kernel, wrap
 from .kernels import change_tensors, tensors_of
 
 LARGEST = 1 << 27
-"""Elements of all arguments together, half a GiB in single precision, for which zeros are made."""
+"""Most elements of all arguments together for which zeros are allocated: half a GiB in float32."""
 
 
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Fakes as large as what the operator gives of zeros; None where it gives none, and the caller tells why it asked.
+    """Return fakes of an operator's result sizes on zeros, or None, so that the caller can say why it asked.
 
-    It gives none where it writes to its arguments, where they are too large, and where it refuses zeros in any way.
+    It returns None if the operator writes to its arguments, they are too large, or it fails on zeros.
     """
     given = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in given) > LARGEST:

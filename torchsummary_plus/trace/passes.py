@@ -1,4 +1,4 @@
-"""One forward under ONE dispatch mode that tells its listeners of module calls and operators."""
+"""One forward under a single dispatch mode that reports module calls and operators to its listeners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from threading import RLock, get_ident
 from typing import Any
@@ -20,10 +20,11 @@ from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel
+from .state import State
 
 
 class Frame:
-    """A call under way, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
+    """An active call, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
 
     __slots__ = ("args", "by_hook", "index", "kwargs", "module", "name", "outer")
 
@@ -41,28 +42,32 @@ _FRAME = "_torchsummary_plus_frame"
 
 
 def failed_frame(error: BaseException) -> Frame | None:
-    """The innermost call an exception came from. The exception holds it, so that it goes when that is caught."""
+    """Return the innermost call that raised an exception. The exception holds it, so both are freed together."""
     return error.__dict__.get(_FRAME)
 
 
 class Listener:
-    """Hears of a pass. ``frame`` is the innermost call under way."""
+    """Receives a pass's events. ``frame`` is the innermost active call."""
 
     def begin(self, frame: Frame) -> None:
-        """A call has begun."""
+        """Called when a call begins."""
 
     def end(self, frame: Frame, output: Any) -> None:
-        """A call has returned ``output``."""
+        """Called when a call returns ``output``."""
+
+    def hand_over(self, frame: Frame, output: Any) -> Any:
+        """What the caller of a module gets for its ``output``."""
+        return output
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operator is about to run."""
+        """Called before an operator runs."""
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """A class begins to dispatch an operator, for which torch has made tensors of numbers; gives what ends it."""
+        """Called when a class dispatches an operator for which torch made tensors of numbers; returns what ends it."""
         return _nothing
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """An operator has run and gave ``out``; outside every call (in a backward, say) there is no frame."""
+        """Called after an operator returned ``out``; ``frame`` is None outside every call, as in a backward."""
 
 
 def _nothing() -> None:
@@ -70,12 +75,12 @@ def _nothing() -> None:
 
 
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The kernel of a real pass: the operator itself."""
+    """Run the operator itself: the kernel of a real pass."""
     return func(*args, **kwargs)
 
 
 class _Here(threading.local):
-    """The innermost pass under way in this thread."""
+    """The innermost active pass of this thread."""
 
     innermost: Pass | None = None
 
@@ -84,9 +89,9 @@ _here = _Here()
 
 
 class Pass(TorchDispatchMode):
-    """The mode of one forward: runs operators by ``kernel`` and tells ``listeners`` what happens, in their order.
+    """The dispatch mode of one forward: runs operators by ``kernel`` and notifies ``listeners`` in order.
 
-    It is ``deaf`` to what a listener itself does, and to a pass that the forward makes: a summary inside a model.
+    ``state`` says what the next operator means; ``mode_key`` is a key of torch's own that the mode holds.
     """
 
     supports_higher_order_operators = True
@@ -101,17 +106,12 @@ class Pass(TorchDispatchMode):
         self.thread = get_ident()
         self.turn = RLock()
         self.twins: dict[int, Pass] = {}
-        self.held: Any = None
+        self.mode_key: Any = None
         self.around: Pass | None = None
-        self.deaf = False
-        self.in_engine = False
-        self.transformed = False
-        """Whether the engine runs for a transform of ``torch.func``, under which it compares the devices of gradients
-        (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
-        self.in_attention = False
-        self.in_recurrence = False
+        self.state = State()
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
+        self._hand_over = _heard(listeners, "hand_over")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
         self._number = _heard(listeners, "number")
@@ -119,29 +119,29 @@ class Pass(TorchDispatchMode):
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
         if self.around is not None:
-            self.around.deaf = True
+            self.around.state.heard = False
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.innermost = self.around
         if self.around is not None:
-            self.around.deaf = False
+            self.around.state.heard = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch asks this of a mode's class. True would import the whole of torch._dynamo at the first operator."""
+        """Return False: torch asks this of a mode's class, and True would import torch._dynamo."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return META if self.in_engine and not self.transformed else device_of(args[0])
+            return META if self.state.in_engine and not self.state.transformed else device_of(args[0])
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
             return self._by_classes(func, foreign, args, kwargs)
         with self.turn:
-            if self.deaf:
+            if not self.state.heard:
                 return self.kernel(func, args, kwargs)
             for before in self._before:
                 before(func, args, kwargs)
@@ -151,62 +151,54 @@ class Pass(TorchDispatchMode):
             return out
 
     def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operator on tensors whose classes dispatch it themselves: they do, and this mode sees what they call.
+        """Run an operator on tensors whose classes dispatch it themselves; this mode then sees the operators they call.
 
-        Without the mode they would not be told of fakes among the arguments: these are then plain tensors.
+        Without the mode the classes would not be told of fakes among the arguments, which count as plain tensors here.
         """
-        outer, self.in_engine = self.in_engine, False
         nbytes = number_bytes(func, args)
-        over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and not self.deaf else []
-        try:
-            with _again(self):
-                for kind in kinds:
-                    out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
-                    if out is not NotImplemented:
-                        return out
-        finally:
-            self.in_engine = outer
-            for end in over:
-                end()
+        with self.state.being(in_engine=False):
+            over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.heard else []
+            try:
+                with _again(self):
+                    for kind in kinds:
+                        out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
+                        if out is not NotImplemented:
+                            return out
+            finally:
+                for end in over:
+                    end()
         return NotImplemented
 
     def hold(self, mode_key: Any) -> None:
-        """Take a key of torch's own among the modes, with what torch asks of the mode that has it."""
-        self.held = self._mode_key = mode_key
+        """Hold a mode key of torch's own, with the attributes torch expects of its holder."""
+        self.mode_key = self._mode_key = mode_key
         self.shape_env = None
         self.allow_non_fake_inputs = True
 
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """While it holds, operators run and no listener hears of them."""
-        outer, self.deaf = self.deaf, True
-        try:
-            yield
-        finally:
-            self.deaf = outer
+    def unheard(self) -> AbstractContextManager[None]:
+        """Run operators without notifying listeners."""
+        return self.state.being(heard=False)
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
-        """Begin a call inside the present one."""
+        """Begin a call inside the current one."""
         with self.turn:
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
-            self.deaf = True
-            for begin in self._begin:
-                begin(frame)
-            self.deaf = False
+            with self.unheard():
+                for begin in self._begin:
+                    begin(frame)
             return frame
 
     def close(self, frame: Frame, output: Any) -> None:
-        """End a call, and with it what an exception left open inside."""
+        """End a call, and any inner calls that an exception left open."""
         with self.turn:
             self.frame = frame.outer
-            self.deaf = True
-            for end in self._end:
-                end(frame, output)
-            self.deaf = False
+            with self.unheard():
+                for end in self._end:
+                    end(frame, output)
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Stand in for ``forward`` of module number ``index``."""
-        if self.deaf:
+        """Replace ``forward`` of module number ``index``."""
+        if not self.state.heard:
             return forward(*args, **kwargs)
         if self.thread != get_ident():
             return self._call_elsewhere(index, forward, args, kwargs)
@@ -223,18 +215,20 @@ class Pass(TorchDispatchMode):
             self.frame = frame.outer
             raise
         if not by_hook:
+            for hand_over in self._hand_over:
+                output = hand_over(frame, output)
             self.close(frame, output)
         return output
 
     def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call in a thread that the forward has started: inside the one that is under way in the pass's own."""
+        """Run a call from a thread that the forward started, inside the pass's own active call."""
         thread = get_ident()
         if thread in self.twins:
             return self.twins[thread].call(index, forward, args, kwargs)
         twin = self.twins[thread] = Pass(self.tree, self.kernel, self.listeners)
         twin.frame, twin.indices, twin.turn = self.frame, self.indices, self.turn
-        if self.held is not None:
-            twin.hold(self.held)
+        if self.mode_key is not None:
+            twin.hold(self.mode_key)
         try:
             with twin:
                 return twin.call(index, forward, args, kwargs)
@@ -248,11 +242,11 @@ class Pass(TorchDispatchMode):
         return None if frame is None else frame.module
 
     def install(self) -> None:
-        """Stand in for every module's ``forward``; undone by :func:`world.restored`.
+        """Replace every module's ``forward``; :func:`swap.restored` undoes it.
 
-        An attribute of the instance sees ``module(x)`` and ``module.forward(x)`` alike, and unlike a hook it does
-        not turn the fast path of ``nn.TransformerEncoderLayer`` off. A module that has hooks of its own is watched
-        by hooks as well, so that what they change is seen.
+        An instance attribute sees both ``module(x)`` and ``module.forward(x)`` and, unlike a hook, does not disable the
+        fast path of ``nn.TransformerEncoderLayer``. Modules that have hooks of their own are also watched by hooks, so
+        that the hooks' changes are seen.
         """
         for index, module in enumerate(self.tree.modules):
             vars(module)["forward"] = _stand_in(self, index, module.forward)
@@ -262,11 +256,11 @@ class Pass(TorchDispatchMode):
 
     def _hook(self, index: int, module: nn.Module) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.thread == get_ident() and not self.deaf:
+            if self.thread == get_ident() and self.state.heard:
                 self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            frame = self.frame if self.thread == get_ident() and not self.deaf else None
+            frame = self.frame if self.thread == get_ident() and self.state.heard else None
             while frame is not None and frame.module != index:
                 frame = frame.outer
             if frame is not None:
@@ -277,9 +271,9 @@ class Pass(TorchDispatchMode):
 
 
 def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """The bytes of the tensors that torch makes of Python numbers given where an operator takes tensors.
+    """Return the bytes of the tensors that torch makes of Python numbers passed in place of tensors.
 
-    Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h, of 8 bytes, 16 of a complex number, 1 of a boolean.
+    Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h: 8 bytes, 16 for complex numbers, 1 for booleans.
     """
     if not isinstance(func, OpOverload):
         return 0
@@ -291,19 +285,19 @@ _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
 def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
-    """The bound methods of those listeners that do hear ``name``."""
+    """Return the bound methods of the listeners that override ``name``."""
     return [getattr(one, name) for one in listeners if getattr(type(one), name) is not getattr(Listener, name)]
 
 
 def device_of(tensor: Any) -> torch.device:
-    """The device of a tensor; of a wrapper that of what is inside."""
+    """Return a tensor's device; for a wrapper, its inner tensors'."""
     inner = inner_tensors(tensor)
     return device_of(inner[0]) if inner else tensor.device
 
 
 @contextmanager
 def _again(mode: Pass) -> Iterator[None]:
-    """The mode once more, inside what it dispatches."""
+    """Enter the mode again inside its own dispatch."""
     TorchDispatchMode.__enter__(mode)
     try:
         yield
@@ -321,7 +315,7 @@ def _stand_in(watch: Pass, index: int, forward: Callable[..., Any]) -> Callable[
 
 @contextmanager
 def deep_stack() -> Iterator[None]:
-    """Room for the two frames that each nested module call takes on top of its own."""
+    """Raise the recursion limit for the two extra frames of each nested module call."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit * 3)
     try:
@@ -332,7 +326,7 @@ def deep_stack() -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No cyclic garbage collection during a pass, whose many small objects would set it off again and again."""
+    """Disable cyclic garbage collection during a pass, whose many small objects would trigger it repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""Operators whose result depends on values: what they ask where there are none, and how they are answered.
+"""Operators whose results depend on values: what they ask on fakes, and how they are answered.
 
-Sizes and values come from a real forward that was asked the same (``rehearsal.py``); what is asked outside forwards,
-in a loss, a backward or a training step, from a real step (``real_steps.py``). Where there is neither, sizes are the
-largest that the operator can give, or those that it gives on zeros, and values are guessed (``at_one.py``): numbers
-only outside forwards. How each question was answered is noted, for the user to read.
+Sizes and values come from a real forward with the same questions (``rehearsal.py``); questions outside forwards, in a
+loss, a backward or a training step, from a real step (``real_steps.py``). Without either, sizes are the operator's
+maximum or those on zeros, and values are guessed (``at_one.py``), numbers only outside forwards. Each answer's origin
+is recorded for the user.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from .on_zeros import on_zeros
 from .passes import Frame
 
 OUTSIDE = -1
-"""The module number of what happens in no module's forward."""
+"""Module number of whatever happens in no module's forward."""
 
 
 class Asked(NamedTuple):
-    """A question: the number of the module that asks, the operator, and the shapes it is asked of."""
+    """A question: the number of the asking module, the operator, and its tensors' shapes."""
 
     module: int
     operator: str
     shapes: tuple[torch.Size, ...]
 
 
-REHEARSED = "sizes as in a real"
-MOST = "taken to give as much as it can"
-VALUE = "value as in a real"
-TAKEN = "value taken to be"
-ZEROS = "sizes as on zeros"
+REHEARSED = "sizes taken from a real"
+MOST = "assumed to return its maximum size"
+VALUE = "value taken from a real"
+TAKEN = "value assumed to be"
+ZEROS = "sizes computed on zeros"
 
 aten = torch.ops.aten
 
 
 class Answers:
-    """What operators that ask for values are told.
+    """Answers to operators that ask for values.
 
-    ``recorded`` are the answers of a real forward in their order, by question, and of a whole real step where
-    ``of_step``; None before there was a forward. A forward that is run again, in the next step or for a checkpoint,
-    asks the same again: answers are given in turn. What was not recorded is guessed, where there are ``guesses``.
+    ``recorded`` holds the answers of a real forward, or with ``of_step`` of a whole real step, in order by question;
+    None before there was one. A repeated forward, in the next step or for a checkpoint, asks the same questions again,
+    so the answers rotate. Other questions are answered by ``guesses``, if given.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class Answers:
         self.asked: dict[Asked, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
-        """The number of the module that was refused an answer first."""
+        """Number of the module that was first refused an answer."""
         self.is_search: Callable[[], bool] = lambda: False
-        """Tells whether an optimizer asks that is taken to go on to its limits, whatever a real one does."""
+        """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
     def turn(self, asked: Asked) -> int:
-        """How often this was asked before."""
+        """Return how often this was asked before, and count it."""
         number = self.asked.get(asked, 0)
         self.asked[asked] = number + 1
         return number
 
     def recall(self, asked: Asked, number: int) -> Any:
-        """What a real forward or step was told when it asked this for the ``number``-th time; None of none."""
-        told = (self.recorded or {}).get(asked)
-        return told[number % len(told)] if told else None
+        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked."""
+        answers = (self.recorded or {}).get(asked)
+        return answers[number % len(answers)] if answers else None
 
     def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """The result of an operator on fakes; raises :class:`DataDependentError` where nothing tells it.
+        """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.
 
-        ``number`` tells which time it is that this is asked, from :meth:`turn`.
+        ``number`` is the question's count from :meth:`turn`.
         """
         if func in SCALARS and asked.module == OUTSIDE and self.is_search():
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
@@ -92,11 +92,11 @@ class Answers:
         return found if func in SCALARS else made(func, args, kwargs, found, device)
 
     def assume_recalled(self, asked: Asked, how: str) -> None:
-        """Note that an answer is that of a real pass."""
+        """Record that an answer is a real pass's."""
         self.assume(asked.module, asked.operator, f"{how} {'step' if self.of_step else 'forward'}")
 
     def _guess(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """What a question is answered that no real forward or step tells."""
+        """Answer a question that no real forward or step answers."""
         outside = asked.module == OUTSIDE
         dtype = _dtype_asked(func, args)
         if self.guesses is None:
@@ -121,7 +121,7 @@ class Answers:
         return result
 
     def lengths(self, asked: Asked, func: OpOverload) -> Any:
-        """The lengths of packed sequences; None where they are taken to be the longest there can be."""
+        """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
         found = self.recall(asked, self.turn(asked))
         if found is None and self.guesses is None:
             self.refuse(asked.module, func)
@@ -132,16 +132,16 @@ class Answers:
         return found
 
     def refuse(self, module: int, func: OpOverload) -> NoReturn:
-        """Raise :class:`DataDependentError`, and remember it: the caller may catch it."""
+        """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
         self.refused = module if self.refused is None else self.refused
         raise DataDependentError(f"{func} needs the values of a tensor")
 
     def assume(self, module: int, operator: str, how: str) -> None:
-        """Note what was assumed for an operator."""
+        """Record what was assumed for an operator."""
         self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 
     def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """How each question was answered, in words."""
+        """Return how each question was answered, in words."""
         return tuple(
             f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
             for (module, operator, how), count in self.notes.items()
@@ -149,7 +149,7 @@ class Answers:
 
 
 def module_of(frame: Frame | None) -> int:
-    """The number of the module that a call under way is of or in."""
+    """Return the number of the module whose forward is active."""
     while frame is not None and frame.module is None:
         frame = frame.outer
     return OUTSIDE if frame is None or frame.module is None else frame.module
@@ -160,25 +160,25 @@ def _place(module: int, paths: Sequence[str]) -> str:
 
 
 SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
-"""Operators that give a value, and no tensor."""
+"""Operators that return a Python value instead of a tensor."""
 
 INDEX = aten.index.Tensor
 PACK = aten._pack_padded_sequence.default
 
 
 def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
-    """The dtype of a single value that is asked for."""
+    """Return the dtype of the single value asked for."""
     asked: torch.dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
     return asked
 
 
 def question(module: int, func: OpOverload, args: Any) -> Asked:
-    """What an operator asks. One that gives a single value asks the same of any shape."""
+    """Return an operator's question. One that asks for a single value asks the same at any shape."""
     return Asked(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
 
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether this call of an operator gives what only values tell."""
+    """Whether this call's result depends on values."""
     if not _may_ask(func):
         return False
     if func is INDEX:
@@ -197,16 +197,16 @@ def _may_ask(func: OpOverload) -> bool:
 
 
 def is_foreign(func: OpOverload) -> bool:
-    """Whether an operator is of another library than torch, whose fake kernel may be missing or may give up."""
+    """Whether an operator belongs to another library, so that its fake kernel may be missing or fail."""
     return func.namespace not in ("aten", "prim", "prims")
 
 
 _MAY_ASK: dict[int, bool] = {}
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
+"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
 
 
 def record(func: OpOverload, args: Any, out: Any) -> Any:
-    """What a real operator was answered, as :class:`Answers` gives it again."""
+    """Return a real operator's answer in the form that :class:`Answers` replays."""
     if func is INDEX:
         return [int(mask.sum()) for mask in _masks(args[1])]
     if func is PACK:
@@ -217,7 +217,7 @@ def record(func: OpOverload, args: Any, out: Any) -> Any:
 
 
 def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
-    """What masks with values tell of the size of a selection from a tensor without; None where they do not."""
+    """Return the size of a selection as known from its masks' values; None if unknown."""
     if func is INDEX:
         values = [read(mask) for mask in _masks(args[1])]
         counts = [int(value.sum()) for value in values if value is not None]
@@ -234,7 +234,7 @@ def _masks(indices: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
-    """Fakes of the sizes found, or of the largest or the least there can be; None where these are not known."""
+    """Return fakes of the given sizes, else of the largest or ``least`` possible; None if those are unknown."""
     if func is INDEX:
         return _indexed(args[0], args[1], [0] * len(_masks(args[1])) if least else found)
     most = _MOST.get(func.name())
@@ -246,7 +246,7 @@ def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.dev
 
 
 def _least(found: Any) -> Any:
-    """The sizes with none of all that there may be; of several results only the first is what was selected."""
+    """Return the sizes of an empty selection; of several results, only the first is the selection."""
     if isinstance(found, list):
         return [_least(found[0]), *found[1:]]
     shape, dtype = found
@@ -261,7 +261,7 @@ def _fakes(found: Any, device: torch.device) -> Any:
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | None) -> Tensor:
-    """``x`` indexed with as many rows of each mask as its count tells, or all of them."""
+    """Index ``x`` with each mask's count of rows, by default all of them."""
     left = iter(counts if counts is not None else [mask.numel() for mask in _masks(indices)])
     plain: list[Tensor | None] = []
     with in_kernel():
@@ -282,7 +282,7 @@ _MOST: dict[str, Most] = {}
 
 
 def most(*operators: str) -> Callable[[Most], Most]:
-    """Register what some operators give at most: a (shape, dtype), or a list of these."""
+    """Register the largest possible result of some operators: (shape, dtype), or a list of these."""
 
     def register(function: Most) -> Most:
         _MOST.update(dict.fromkeys(operators, function))

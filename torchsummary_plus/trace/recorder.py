@@ -1,4 +1,4 @@
-"""The listeners of a table: calls with their shapes, multiply-adds, parameters used, functions that no module owns."""
+"""Listeners for a table: calls with shapes, multiply-adds, parameters used, and functions outside modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .passes import Frame, Listener, Pass
 
 
 class _Record:
-    """What a call is known by while the pass goes on."""
+    """A call's data while the pass runs."""
 
     __slots__ = ("computed", "finished", "frame", "inputs", "macs", "outputs", "unknown", "used")
 
@@ -31,12 +31,12 @@ class _Record:
         self.computed = False
 
     def is_shown(self) -> bool:
-        """Whether the call gets a row: every module does, a function when it computed something from tensors."""
+        """Whether the call gets a row: every module, and functions that computed something from tensors."""
         return self.frame.module is not None or (self.computed and self.inputs is not None)
 
 
 class Recorder(Listener):
-    """Writes the calls of a pass down. ``parameters`` tells the key of a parameter from the id of its tensor."""
+    """Records the calls of a pass. ``parameters`` maps the id of a parameter's tensor to its key."""
 
     def __init__(self, parameters: Mapping[int, int]) -> None:
         self.parameters = parameters
@@ -44,15 +44,18 @@ class Recorder(Listener):
         self.ended = 0
 
     def begin(self, frame: Frame) -> None:
+        """Start a record with the call's inputs."""
         self.records.append(_Record(frame, describe_arguments(frame.args, frame.kwargs)))
 
     def end(self, frame: Frame, output: Any) -> None:
+        """Complete the record with the call's outputs."""
         record = self.records[frame.index]
         record.outputs = describe_tensors(output)
         record.finished = self.ended
         self.ended += 1
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Add the operator's multiply-adds and parameters to the call's record."""
         if frame is None:
             return
         record = self.records[frame.index]
@@ -76,21 +79,34 @@ class Recorder(Listener):
                 self._note_used(record, value)
 
     def reached(self, modules: Sequence[ModuleSpec]) -> tuple[str, ...]:
-        """The calls that have returned, in the order they did, as a failed pass reports them."""
+        """Return the calls that have returned, in that order, for the report of a failed pass."""
         done = sorted((r for r in self.records if r.finished is not None), key=lambda r: r.finished or 0)
         return tuple(_called(r.frame, modules) for r in done)
 
     def calls(self) -> tuple[Call, ...]:
-        """The calls as records, in the order they began, but for functions without a row."""
-        kept = [r for r in self.records if r.finished is not None and r.is_shown()]
+        """Return the calls in the order they began, without functions that get no row."""
+        kept = self._kept()
         place = {id(record): index for index, record in enumerate(kept)}
         order = sorted(range(len(kept)), key=lambda index: kept[index].finished or 0)
         rank = {index: position for position, index in enumerate(order)}
         self._inherit(place)
         return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
 
+    def places(self) -> dict[int, int]:
+        """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""
+        own = {record.frame.index: index for index, record in enumerate(self._kept())}
+        found: dict[int, int] = {}
+        for record in self.records:
+            frame = record.frame
+            around = 0 if frame.outer is None else found[frame.outer.index]
+            found[frame.index] = own.get(frame.index, around)
+        return found
+
+    def _kept(self) -> list[_Record]:
+        return [r for r in self.records if r.finished is not None and r.is_shown()]
+
     def _inherit(self, place: Mapping[int, int]) -> None:
-        """Give what a left-out call did to the call around it."""
+        """Move a left-out call's counts to the enclosing call."""
         for record in reversed(self.records):
             if id(record) not in place and record.frame.outer is not None:
                 outer = self.records[record.frame.outer.index]
@@ -140,9 +156,9 @@ def _is_view(func: Any) -> bool:
 
 
 class Functions(TorchFunctionMode):
-    """Opens a call for each torch function that a module's own ``forward`` calls, named as the source names it.
+    """Opens a call for each torch function in a module's own ``forward``, under the name used in the source.
 
-    It is off inside modules without children and inside torch's own: what they do is their row.
+    Modules without children and torch's own modules are skipped: their functions belong to their row.
     """
 
     def __init__(self, watch: Pass) -> None:
@@ -151,9 +167,11 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
         frame = self.watch.frame
-        if name is None or self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+        if not self.watch.state.heard or frame is None or not self._speaks_for_itself(frame.module):
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if name is None:
             return func(*args, **kwargs)
         call = self.watch.open(None, name, args, kwargs)
         output = func(*args, **kwargs)
@@ -161,7 +179,7 @@ class Functions(TorchFunctionMode):
         return output
 
     def _speaks_for_itself(self, index: int | None) -> bool:
-        """Whether what module number ``index`` calls is not its own business alone."""
+        """Whether the functions that module number ``index`` calls get rows of their own."""
         if index is None:
             return False
         module = self.watch.tree.modules[index]
@@ -169,7 +187,7 @@ class Functions(TorchFunctionMode):
 
 
 def function_name(func: Any) -> str | None:
-    """The plain name of a torch function or method ("cat", "add", "relu_"); None for an attribute.
+    """Return the plain name of a torch function or method ("cat", "add", "relu_"); None for an attribute.
 
     >>> function_name(torch.nn.functional.relu), function_name(torch.Tensor.__add__)
     ('relu', 'add')

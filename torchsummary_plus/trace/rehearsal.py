@@ -1,4 +1,4 @@
-"""One real forward on the CPU, for what only values tell: the sizes and scalars that operators asked for."""
+"""One real forward on the CPU, for the sizes and scalars that depend on values."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from .swap import restored
 from .worlds import RealWorld
 
 LONGEST = 10**12
-"""Multiply-adds after which a rehearsal is given up: about half a minute of one core's single precision products."""
+"""Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""
 
 
 LONGEST_STEP = 10**11
-"""The same for a whole step, which is run for what is asked outside of forwards."""
+"""The same for a whole step, which runs to answer questions outside forwards."""
 
 MOST_INPUT_BYTES = 1 << 30
-"""Bytes of real inputs beyond which there is no rehearsal."""
+"""Most bytes of real inputs for a rehearsal."""
 
-WITHOUT_VALUES = "the model is on meta and has no values"
+WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
 class TooLongError(Exception):
-    """A real forward or step takes more multiply-adds than it may."""
+    """A real forward or step exceeds its limit of multiply-adds."""
 
     def __init__(self, longest: int) -> None:
         super().__init__(f"it takes more than {longest:,} multiply-adds")
 
 
 class Recorder(Listener):
-    """Notes what each operator that asks for values was answered."""
+    """Records the answer of each operator that asks for values."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -52,6 +52,7 @@ class Recorder(Listener):
         self.multiply_adds = 0
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
         if self.multiply_adds > self.longest:
             raise TooLongError(self.longest)
@@ -60,7 +61,7 @@ class Recorder(Listener):
 
 
 class Unrolled(TorchFunctionMode):
-    """``tolist()`` value by value, as it runs on fakes."""
+    """Runs ``tolist()`` value by value, as on fakes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist:
@@ -74,16 +75,16 @@ def _unrolled(tensor: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a real forward or step was answered, in order, by question; or why there was none."""
+    """A real forward's or step's answers, in order by question, or why there was none."""
 
     answers: dict[Asked, list[Any]]
     failure: str = ""
 
 
 def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
-    """One forward of the model without gradients, on the CPU: of a model on a card its tensors are copied there.
+    """Run one forward without gradients on the CPU, with copies of a GPU model's tensors; the model is restored.
 
-    There is none where the model has no weights, fails, or takes too long. It is afterwards what it was.
+    The rehearsal is empty, with a reason, if the model has no weights, fails, or takes too long.
     """
     if not is_complete(tree.modules):
         return Rehearsal({}, WITHOUT_VALUES)

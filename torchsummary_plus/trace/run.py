@@ -1,4 +1,4 @@
-"""A model and what to call it with -> a Trace: fake first, real when it must, the model as it was."""
+"""A model and its arguments -> a Trace: fake if possible, else real; the model is restored."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
-from ..live.structures import describe_arguments
+from ..live.structures import all_tensors, describe_arguments
 from .embeddings import Embeddings, NeedsIntegerError
+from .flow import Provenance
 from .hints import forward_error
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
@@ -40,30 +41,38 @@ class Options:
     functional: bool = False
 
 
-def trace(model: nn.Module, example: Example | None, options: Options) -> Trace:
-    """One pass through a model, or its static reading without an example; raises :class:`ForwardError`.
+def trace(model: nn.Module | ModuleTree, example: Example | None, options: Options) -> Trace:
+    """Run one pass through a model, or without an example only read its structure; raises :class:`ForwardError`.
 
-    The model is afterwards what it was before, to the bit, whether it ran or failed.
+    The model is left unchanged, bit for bit, whether the pass succeeds or fails.
     """
-    model = unwrapped(model)
     with LOCK:
-        tree = ModuleTree(model)
+        tree = read(model, example)
         if example is None:
             device = str(options.device or tree.device())
             return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
-        if any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
-            tree = materialised(tree, example)
         try:
             return _Runner(tree, example, options).trace()
         except GrewError:
             return _Runner(materialised(tree, example), example, options).trace()
 
 
+def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
+    """Return the module tree of a model without its wrappers, with lazy modules initialised if there is an example."""
+    if isinstance(model, ModuleTree):
+        return model
+    with LOCK:
+        tree = ModuleTree(unwrapped(model))
+        if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
+            tree = materialised(tree, example)
+        return tree
+
+
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
+    """Return the model inside ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel`` wrappers."""
     while True:
         inside = model.module if isinstance(model, _PARALLEL) else getattr(model, "_orig_mod", None)
         if not isinstance(inside, nn.Module):
@@ -72,9 +81,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
-    """A copy of a model that takes shape in its first forward, after one for real; the original stays as it is.
+    """Copy a model with lazy parameters and run one real forward on the copy; the original stays as it is.
 
-    Parameters that have their shape already are shared with the copy, buffers are not.
+    Parameters that already have a shape are shared with the copy; buffers are not.
     """
     memo: dict[int, Any] = {}
     for tensor in tree.tensors():
@@ -102,11 +111,11 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
 
 
 class GrewError(Exception):
-    """The forward registered modules that were not there before it."""
+    """The forward registered new modules."""
 
 
 class _Runner:
-    """Passes of one model at one or more batches. What one pass teaches (dtypes, fake or real) the next one knows."""
+    """Passes of one model at several batch sizes; each reuses what earlier ones found (dtypes, fake or real)."""
 
     def __init__(self, tree: ModuleTree, example: Example, options: Options) -> None:
         self.model = tree.modules[0]
@@ -121,15 +130,15 @@ class _Runner:
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
 
     def trace(self) -> Trace:
-        """The pass that the example asks for."""
+        """Return the trace for the example's batch size, or for an open batch."""
         return self.open() if self.example.batch_size is None else self.auto(self.example.batch_size)
 
     def open(self) -> Trace:
-        """A pass at two batches, or three, read as one whose batch is open."""
+        """Run two or three batch sizes and merge them into a trace with an open batch."""
         try:
             two = self.auto(2)
         except ForwardError as error:
-            error.input_shapes += " (the pass runs a batch of 2)"
+            error.input_shapes += " (run with a batch of 2)"
             return self._fixed(1, error)
         try:
             three = self.auto(3)
@@ -139,15 +148,15 @@ class _Runner:
         return open_batch(two, three, four)
 
     def _fixed(self, batch: int, failed: ForwardError) -> Trace:
-        """The pass of a model that runs with this one batch only."""
+        """Trace a model that runs only at one batch size."""
         try:
             only = self.auto(batch)
         except ForwardError:
             raise failed from failed.__cause__
-        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
+        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} works"))
 
     def auto(self, batch: int) -> Trace:
-        """One pass, fake or real as was asked; the real one where "auto" finds that the fake one cannot."""
+        """Run one pass, fake or real as requested; "auto" falls back to a real pass if the fake one fails."""
         try:
             return self._pass(batch)
         except ForwardError as error:
@@ -169,7 +178,7 @@ class _Runner:
         return is_complete(self.tree.modules)
 
     def _pass(self, batch: int) -> Trace:
-        """One pass; again with integers where an embedding asks for them, and with autograd where the forward does."""
+        """Run one pass, repeated with integers if an embedding needs them, and with autograd if the forward does."""
         grad = False
         while True:
             try:
@@ -213,7 +222,8 @@ class _Runner:
         recorder = Recorder(self._parameter_keys())
         embeddings = Embeddings(self.example)
         embeddings.watch(made)
-        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder])
+        provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
+        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder, provenance])
         if mode_key is not None:
             watch.hold(mode_key)
         size, refusals = self.tree.size(), DataDependentError.count
@@ -227,15 +237,16 @@ class _Runner:
         except Exception as error:
             raise forward_error(error, watch, recorder.reached(self.specs)) from error
         if DataDependentError.count != refusals:
-            caught = DataDependentError("the forward asked for the values of a tensor, and caught the refusal")
+            caught = DataDependentError("the forward asked for a tensor's values and caught the error")
             raise forward_error(caught, watch, recorder.reached(self.specs))
         if self.tree.size() != size:
             raise GrewError
         run = Run(self.kind, self.reason, str(device), batch)
-        return Trace(self.specs, recorder.calls(), inputs, run)
+        calls = recorder.calls()
+        return Trace(self.specs, calls, inputs, run, provenance.flow(calls, recorder.places()))
 
     def _parameter_keys(self) -> dict[int, int]:
-        """The key of each parameter by the id of the tensor that stands for it in this pass."""
+        """Return each parameter's key by the id of the tensor that replaces it in this pass."""
         keys: dict[int, int] = {}
         for module, spec in zip(self.tree.modules, self.specs):
             for parameter in spec.parameters:
@@ -245,6 +256,6 @@ class _Runner:
 
 
 def eager() -> AbstractContextManager[Any]:
-    """Compiled modules run their own code while it holds, so that their parts are seen."""
+    """Run compiled modules uncompiled, so that their parts are visible."""
     compat.import_compiler()
     return compat.uncompiled() if "torch._dynamo" in sys.modules else nullcontext()

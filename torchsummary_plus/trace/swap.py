@@ -1,4 +1,4 @@
-"""The model during a pass: its tensors swapped, and every attribute put back in the end as it was."""
+"""Swap a model's tensors for a pass, and restore every attribute afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..live.structures import is_wrapper, slot_names
 from .kernels import SMALL
 
 LOCK = threading.RLock()
-"""One pass at a time: a pass writes into the attributes of modules."""
+"""Serialises passes, because a pass writes to modules' attributes."""
 
 _MUTABLE = (dict, list, set, deque, bytearray)
 _PLAIN = frozenset({dict, OrderedDict, list, set})
@@ -31,20 +31,20 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
-    """Whatever happens inside, attributes of modules and of others and RNGs are afterwards what they were.
+    """Restore attributes of modules and ``others``, and RNG states, whatever happens inside.
 
-    So are containers and objects that are listed ``alone``, without what is inside them.
+    Containers and objects in ``alone`` are restored too, but not what is inside them.
 
-    Attribute dictionaries get their old entries back in their old order; lists, dicts, sets and objects in them (hooks,
-    buffers, a user's own caches) get their old contents back and stay the same objects.
+    Attribute dictionaries get back their entries in order; lists, dicts, sets and objects in them (hooks, buffers, a
+    user's own caches) get back their contents and remain the same objects.
     """
     memory = _Memory()
     for module in modules:
         memory.keep(vars(module))
     for other in others:
         memory.keep(vars(other))
-    for one in alone:
-        memory.keep_alone(one)
+    for value in alone:
+        memory.keep_alone(value)
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted]
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
@@ -62,7 +62,7 @@ def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Se
 
 
 class _Memory:
-    """The contents of mutable containers, and of those inside them, as they were."""
+    """The original contents of mutable containers, including nested ones."""
 
     def __init__(self) -> None:
         self.empty: list[Any] = []
@@ -72,7 +72,7 @@ class _Memory:
         self.seen: set[int] = set()
 
     def keep(self, container: Any, depth: int = 0) -> None:
-        """Note a container with what is in it."""
+        """Save a container and everything in it."""
         if not container:
             self.empty.append(container)
             return
@@ -87,7 +87,7 @@ class _Memory:
                     self._keep_inside(value, depth + 1)
 
     def keep_alone(self, value: Any) -> None:
-        """Note a container or an object without what is inside those in it."""
+        """Save a container or object without its nested containers."""
         self._keep_inside(value, _DEEPEST + 1)
 
     def _keep_inside(self, value: Any, depth: int) -> None:
@@ -117,7 +117,7 @@ class _Memory:
                 self.keep(attributes, depth)
 
     def put_back(self) -> None:
-        """Give every container its old contents back, writing only where they differ."""
+        """Restore every container, writing only where it differs."""
         for container in self.empty:
             if container:
                 container.clear()
@@ -133,11 +133,11 @@ class _Memory:
 
 _INERT = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size})
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
-"""Values whose insides are not ours to keep. Of a tensor only the attributes are."""
+"""Values that are not saved inside. Of tensors, only the attributes are saved."""
 
 
 def _turning_back(value: Any) -> Callable[[], object] | None:
-    """For a random generator or an array: a function that turns it back to what it is now."""
+    """Return a function that resets a random generator or array to its current state; None for other values."""
     if isinstance(value, torch.Generator):
         tensor = value.get_state()
         return lambda: value.set_state(tensor)
@@ -159,7 +159,7 @@ def _turning_back(value: Any) -> Callable[[], object] | None:
 
 
 def refill(container: Any, content: list[Any]) -> None:
-    """Give a container its old content back, of a dict its items; nothing is written where it has it."""
+    """Restore a container's contents (a dict's items) unless they are unchanged."""
     if isinstance(container, dict):
         if len(container) == len(content):
             for (key, value), now in zip(content, container.items()):
@@ -180,7 +180,7 @@ def refill(container: Any, content: list[Any]) -> None:
 
 
 def _generators() -> list[Callable[[], object]]:
-    """For each global that a forward may turn, random generators first of all: a function that turns it back."""
+    """Return functions that reset global state a forward may change, above all random generators."""
     cpu, own, dtype = torch.get_rng_state(), random.getstate(), torch.get_default_dtype()
     back: list[Callable[[], object]] = [
         lambda: torch.set_rng_state(cpu),
@@ -200,10 +200,10 @@ def _generators() -> list[Callable[[], object]]:
 def swap_tensors(
     modules: Sequence[nn.Module], parameter: Swap, other: Swap, away: Away = AS_THEY_ARE
 ) -> dict[int, torch.Tensor]:
-    """Put ``parameter(p)`` in place of every parameter, ``other(t)`` in that of every buffer and tensor attribute.
+    """Swap every parameter for ``parameter(p)``, every buffer and tensor attribute for ``other(t)``.
 
-    Weights that come and go are treated as ``away`` says. A tensor held in several places gets one stand-in; they are
-    returned by the id of what they stand for. Call it inside :func:`restored`, which undoes it.
+    Offloaded weights follow ``away``. A tensor held in several places gets one replacement; the replacements are
+    returned by the ids of their originals. Call it inside :func:`restored`, which undoes it.
     """
     twins: dict[int, torch.Tensor] = {}
 
@@ -242,12 +242,12 @@ def swap_tensors(
             if name not in _MODULE_DICTS and name != "_hf_hook":
                 _swap_held(value, held_twin)
     found = dict(twins)
-    twins.clear()  # The functions here refer to each other, and hold it until the garbage collector comes.
+    twins.clear()  # These functions refer to each other and would keep it alive until garbage collection.
     return found
 
 
 def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a scripted module by name; they lie in C++, out of reach of its dictionaries."""
+    """Return a scripted module's parameters and buffers by name; they are in C++, outside its dictionaries."""
     held = (*module._parameters.items(), *module._buffers.items())
     return [(name, tensor) for name, tensor in held if tensor is not None]
 
@@ -256,7 +256,7 @@ _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if i
 
 
 def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
-    """Swap the tensors in a list or dict, and the weak references to tensors by which an RNN knows its weights."""
+    """Swap the tensors in a list or dict, and an RNN's weak references to its weights."""
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, torch.Tensor):
             container[key] = twin(value)
@@ -271,7 +271,7 @@ def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
 
 
 def _swap_held(value: Any, twin: Swap, depth: int = 0) -> None:
-    """Swap the tensors that an object of a class of its own holds, as the state of a quantised weight does."""
+    """Swap the tensors inside a user-defined object, such as the state of a quantised weight."""
     kind = value.__class__
     if depth >= _DEEPEST or kind in _INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
         return

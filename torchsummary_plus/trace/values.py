@@ -1,4 +1,4 @@
-"""Values where they can be known: small tensors keep theirs on any device, beside the fakes that stand for them."""
+"""Known values: small tensors keep theirs on any device, next to the fakes that stand for them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .questions import PACK, Answers, asks, is_foreign, made, question, told_by_
 
 
 class ValuedKernels(FakeKernels):
-    """Fake kernels that know the values of small tensors on a card as well, and answer what values alone tell.
+    """Fake kernels that also know small tensors' values on a GPU, and answer operators that depend on values.
 
-    On the CPU a small tensor is real as long as it has values. One on a card is a fake, and what it would hold is a
-    tensor on the CPU beside it; operators run on both. So ``mask.all()`` steers a forward alike on every device.
+    A small tensor on the CPU is real as long as it has values. On a GPU it is a fake with a CPU tensor of its values
+    next to it, and operators run on both, so ``mask.all()`` steers a forward alike on every device.
     """
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
@@ -34,31 +34,31 @@ class ValuedKernels(FakeKernels):
         self._copies = Copies(CPU)
 
     def of_model(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor of a model."""
+        """Return the replacement of a model's tensor."""
         return self.parameter(tensor) if isinstance(tensor, Parameter) else self.buffer(tensor)
 
     def offloaded(self, tensor: Tensor) -> Tensor:
-        """What stands for a weight that is in the CPU's memory until a forward fetches it."""
+        """Return the replacement of an offloaded weight in CPU memory."""
         return self._without_values(tensor, CPU)
 
     def absent(self, tensor: Tensor) -> Tensor:
-        """What stands for a weight that a module has no more than the shape of."""
+        """Return the replacement of the meta tensor that a module has in an offloaded weight's place."""
         return fake_like(tensor, META)
 
     def parameter(self, tensor: Tensor) -> Tensor:
-        """What stands for a parameter."""
+        """Return the replacement of a parameter."""
         fake = self._without_values(tensor, self.device)
         fake._is_param = True
         return fake
 
     def buffer(self, tensor: Tensor) -> Tensor:
-        """What stands for any other tensor of a model."""
+        """Return the replacement of any other tensor of a model."""
         return self.stand_in(tensor, SMALL)
 
     def other(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor that the steps hold beside the model: with its values, if it has few elements.
+        """Return the replacement of a tensor the steps hold besides the model, with its values if it is small.
 
-        It goes along with the model to the device, but for a single number, which operators take from the CPU.
+        It moves to the device with the model, except a single number, which operators accept from the CPU.
         """
         if isinstance(tensor, Parameter):
             return self.parameter(tensor)
@@ -66,13 +66,13 @@ class ValuedKernels(FakeKernels):
         return self._stand_in(tensor, CPU if stays else self.device, 0 if tensor.requires_grad else SMALL)
 
     def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
-        """What stands for a tensor on the device: with its values, if it has few elements and they are no floats."""
+        """Return the replacement of a tensor on the device, with its values if it is small and not floating-point."""
         return self._stand_in(tensor, self.device, 0 if _is_measure(tensor) else most)
 
     def _stand_in(self, tensor: Tensor, device: torch.device, most: int) -> Tensor:
-        """A fake, or a real copy of at most so many elements; on a card a fake that knows its values.
+        """Return a fake, or a real copy of at most ``most`` elements; on a GPU a fake that knows its values.
 
-        A view of what is a fake already is one as well, and one of what is copied is on the copy.
+        A view of a tensor that is already a fake is a fake too; a view of a copied one is on the copy.
         """
         if not is_plain(tensor) or tensor.device.type == "meta" or tensor.numel() > most:
             return self._without_values(tensor, device)
@@ -94,18 +94,18 @@ class ValuedKernels(FakeKernels):
         return self.twins.fake(shared, device, tensor.requires_grad)
 
     def settle(self) -> None:
-        """All that is there before the steps has its stand-in, which from now on lives as the program says."""
+        """Replace everything that exists before the steps; from then on replacements live as the program decides."""
         self.twins.let_go(self.born)
         self._copies.settle()
 
     def input_of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """What stands for an input that is known by its size alone."""
+        """Return an input known only by its size."""
         is_whole = not dtype.is_floating_point and not dtype.is_complex
         has_values = is_whole and torch.Size(shape).numel() <= MASK
         return self.stand_in(real_input(shape, dtype, CPU if has_values else META))
 
     def module(self) -> int:
-        """The number of the module that the present operator works for."""
+        """Return the number of the module that the current operator runs for."""
         raise NotImplementedError
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,7 +135,7 @@ class ValuedKernels(FakeKernels):
         return _beside(super().__call__(func, args, kwargs), values)
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
-        """The result of an operator that asks for values: from those of its arguments, else as it is answered."""
+        """Return the result of an operator that asks for values: from its arguments, else from the answers."""
         asked = question(self.module(), func, args)
         turn = self.answers.turn(asked)
         if all(self._value_of(tensor, False) is not None for tensor in given):
@@ -163,7 +163,7 @@ class ValuedKernels(FakeKernels):
         return fake
 
     def _factory_beside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """An operator with no tensor among its arguments; on a card with its values where they are few."""
+        """Run an operator without tensor arguments; on a GPU with its values if the result is small."""
         out = super().__call__(func, args, kwargs)
         on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
         if on_card and out.numel() <= MASK and kwargs.get("generator") is None:
@@ -171,7 +171,7 @@ class ValuedKernels(FakeKernels):
         return out
 
     def _value_of(self, tensor: Tensor, is_written: bool) -> Tensor | None:
-        """What a tensor holds; None where that is not known."""
+        """Return a tensor's values; None if unknown."""
         if not isinstance(tensor, Fake):
             return tensor if self._is_known(tensor, is_written) else None
         spoilt = tensor.known is None or tensor.untyped_storage()._cdata in self.spoilt
@@ -182,14 +182,14 @@ class ValuedKernels(FakeKernels):
         return None if held is None else held.tolist()
 
     def _read_or_ask(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
-        """What a tensor of lengths holds; None where it is the longest there can be."""
+        """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
         held = self._read(tensor)
         if held is None and func is PACK:
             held = self.answers.lengths(question(self.module(), func, args), func)
         return held
 
     def _all_known(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
-        """Whether an operator may run on values: there are some, and they and the result are few enough."""
+        """Whether an operator may run on values: all inputs are known, and they and the result are small."""
         if kwargs.get("generator") is not None:
             return False
         is_written = func._schema.is_mutable
@@ -198,7 +198,7 @@ class ValuedKernels(FakeKernels):
         return self.is_small(func, args, kwargs, given)
 
     def _on_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """An operator on what its arguments hold."""
+        """Run an operator on its arguments' values."""
 
         def value(tensor: Tensor) -> Tensor:
             held = self._value_of(tensor, False)
@@ -207,7 +207,7 @@ class ValuedKernels(FakeKernels):
         return self._noted(func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value))))
 
     def _spoil(self, func: OpOverload, args: Any, kwargs: Any) -> None:
-        """What an operator has written to without values has none any more."""
+        """Forget the values of tensors an operator wrote to without values."""
         if func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
                 if isinstance(tensor, Fake):
@@ -216,16 +216,16 @@ class ValuedKernels(FakeKernels):
 
 
 def _is_measure(tensor: Tensor) -> bool:
-    """Whether a tensor is of numbers that measure something, which seldom steer a program, and not of such as count."""
+    """Whether a tensor holds measurements, which rarely steer a program, rather than counts."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 _FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
-"""By which a gradient scaler finds out whether to skip a step. It allocates nothing, and here it finds nothing."""
+"""How a gradient scaler finds out whether to skip a step. It allocates nothing and here finds no overflow."""
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for the same on the CPU."""
+    """Return keyword arguments with the device replaced by the CPU."""
     moved = {**kwargs, "device": CPU} if kwargs.get("device") is not None else dict(kwargs)
     moved.pop("pin_memory", None)
     return moved
@@ -237,7 +237,7 @@ def _stays_on_cpu(kwargs: dict[str, Any]) -> bool:
 
 
 def _beside(out: Any, values: Any) -> Any:
-    """Fakes with the values they would hold."""
+    """Attach values to the fakes they belong to."""
     if isinstance(out, (list, tuple)):
         for item, value in zip(out, values):
             _beside(item, value)

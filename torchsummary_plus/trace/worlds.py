@@ -1,4 +1,4 @@
-"""The two worlds a pass can take place in: how tensors are made and operators run, fake or real."""
+"""The two backends of a pass: how tensors are made and operators run, fake or real."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ class World(AbstractContextManager["World"]):
         return None
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
+        """Swap the tensors of modules for those of the pass."""
         raise NotImplementedError
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return an input of a shape and dtype."""
         raise NotImplementedError
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the pass's version of a user's tensor."""
         raise NotImplementedError
 
 
 class FakeWorld(World):
-    """Fakes on one device: nothing is computed, nothing is allocated.
+    """Fakes on one device: nothing is computed or allocated.
 
-    ``fakes`` keeps those of the model's tensors, by the id of the tensor, for the next pass of the same model.
+    ``fakes`` caches those of the model's tensors, by tensor id, for the model's next pass.
     """
 
     def __init__(self, device: torch.device, fakes: dict[int, torch.Tensor]) -> None:
@@ -52,14 +55,15 @@ class FakeWorld(World):
         self.kernel = self.kernels = FakeKernels(device)
         self.fakes = fakes
         self.counters: dict[int, torch.Tensor] = {}
-        """Copies of the model's single integers, such as batches seen, by the tensor's id: forwards look into them."""
+        """Copies of the model's integer scalars, such as batch counters, by tensor id: forwards may read them."""
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
+        """Swap the modules' tensors for fakes."""
         stand_in = partial(remade, change=self._stand_in)
         swap_tensors(modules, stand_in, stand_in, away_as_fakes(self.device))
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A model's tensor on the device asked for; a scalar that lives on the CPU stays there, an integer for real."""
+        """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""
         if not tensor.dim() and tensor.dtype is torch.int64 and tensor.device.type == "cpu" and is_plain(tensor):
             if id(tensor) not in self.counters:
                 self.counters[id(tensor)] = self._known(tensor.clone())
@@ -71,27 +75,29 @@ class FakeWorld(World):
         return fake
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a fake input, or a real one if its values may steer the forward."""
         if self._may_steer(torch.Size(shape).numel(), dtype):
             return self._known(real_input(shape, dtype, CPU))
         return new_fake(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake of a user's tensor, or a copy if its values may steer the forward."""
         if tensor.device.type == "cpu" and is_plain(tensor) and self._may_steer(tensor.numel(), tensor.dtype):
             return self._known(tensor.clone())
         return fake_like(tensor, self.device)
 
     def _known(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A real tensor that the forward may also write to."""
+        """Return a real tensor that the forward may also write to."""
         self.kernels.note_born(tensor)
         return tensor
 
     def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:
-        """Whether an input is of the kind forwards look into (tokens, lengths, masks), and small enough to be real."""
+        """Whether an input is small and of a kind that forwards branch on (tokens, lengths, masks)."""
         return self.device.type == "cpu" and not dtype.is_floating_point and not dtype.is_complex and numel <= MASK
 
 
 class RealWorld(World):
-    """The model's own tensors: buffers as copies, parameters under a journal that undoes what is written to them."""
+    """The model's own tensors: copies of buffers, and parameters under a journal that undoes writes."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -99,13 +105,14 @@ class RealWorld(World):
         self.journal = WriteJournal([])
 
     def swap(self, modules: Sequence[nn.Module]) -> None:
+        """Swap buffers for copies, and put the parameters under the journal."""
         parameters = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
         self.journal = WriteJournal(list(parameters.values()))
         self.listeners = (self.journal,)
         swap_tensors(modules, partial(remade, change=self._moved), partial(remade, change=self._copied))
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the kind of device of this world; itself if it is there."""
+        """Return a tensor on the pass's kind of device, itself if it is there already."""
         if tensor.device.type == self.device.type:
             return tensor
         return nn.Parameter(tensor.detach().to(self.device), tensor.requires_grad)
@@ -117,9 +124,11 @@ class RealWorld(World):
         self.journal.undo()
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a real input."""
         return real_input(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a user's tensor, or a new input for a meta tensor."""
         if tensor.device.type == "meta":
             return self.make(tensor.shape, tensor.dtype)
         return tensor.detach().to(self.device, copy=True)

@@ -1,1 +1,1 @@
-"""Real memory: profiles, the CUDA allocator's history, and the tensors that are alive."""
+"""Real memory: profiles, the CUDA allocator's history, and live tensors."""

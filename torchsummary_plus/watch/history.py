@@ -1,4 +1,4 @@
-"""What a CUDA device's caching allocator itself tells of a time: its history, and its blocks from before."""
+"""What a CUDA device's caching allocator itself reports: its history, and the blocks that existed before."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from ..live import compat
 
 Requests = dict[int, deque[int]]
-"""Address -> the bytes that were asked for there, one allocation after the other."""
+"""Address -> bytes requested there, one allocation after another."""
 
 
 def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
-    """The allocations of a trace of ``torch.cuda.memory._snapshot()``, by their addresses.
+    """Return the requests in a trace of ``torch.cuda.memory._snapshot()``, by address.
 
     >>> requests([{"action": "alloc", "addr": 64, "size": 8}, {"action": "free_completed", "addr": 64, "size": 8}])
     {64: deque([8])}
@@ -30,13 +30,13 @@ def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
 
 
 Happened = list[tuple[int, int, int]]
-"""Of every allocation and free, in order: the time in nanoseconds, the address, the bytes (of a free with a minus)."""
+"""Every allocation and free in order: time in nanoseconds, address, bytes (negative for a free)."""
 
 
 def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
-    """The allocations and frees of a trace of ``torch.cuda.memory._snapshot()``.
+    """Return the allocations and frees in a trace of ``torch.cuda.memory._snapshot()``.
 
-    A free counts from when it is requested, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
+    A free counts from its request, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
 
     >>> happened([{"action": "free_requested", "addr": 64, "size": 8, "time_us": 5}, {"action": "free_completed"}])
     [(5000, 64, -8)]
@@ -47,7 +47,7 @@ def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
 
 
 def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """Address -> bytes of every block in use, of the segments of a snapshot.
+    """Return address -> bytes of every block in use in a snapshot's segments.
 
     >>> held = {"address": 64, "size": 512, "state": "active_allocated"}
     >>> blocks([{"blocks": [held, {"address": 576, "size": 1536, "state": "inactive"}]}])
@@ -58,10 +58,10 @@ def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):
-    """Has the allocator of a CUDA device record its history while this is open; of another device there is none.
+    """Records the history of a CUDA device's allocator while open; on other devices, does nothing.
 
-    A recording of the user's that is on goes on. ``requests`` and ``happened`` are there once it is closed, and
-    ``peak_bytes``, the most that was allocated above what was at the beginning; ``blocks`` are those in use then.
+    A recording that the user has started continues. On exit, ``requests``, ``happened`` and ``peak_bytes`` are set, the
+    last as the most allocated above the initial level; ``blocks`` are those initially in use.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,6 +1,6 @@
-"""What a profiler cannot know of a real step, written between its events: phases, calls of modules, what tensors are.
+"""Marks among the profiler's events for what it cannot know: phases, module calls, and what tensors are for.
 
-A mark is an empty ``record_function``, whose name says it all.
+A mark is an empty ``record_function`` whose name is its content.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any
 
 import torch
 
+from ..data.memory_records import KV_CACHE
 from ..live import compat
 from ..live.stored import all_stored
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, cached_tensors
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 
 SIGN = "torchsummary_plus "
 
 STOP = "stop"
-"""The name of the mark after which nothing belongs to the steps any more."""
+"""Name of the mark that ends the steps."""
 
 
 class Marks(Listener):
-    """Writes marks for what a ledger would be told."""
+    """Writes marks for the events that a ledger would receive."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,37 +36,41 @@ class Marks(Listener):
         self.followed: list[weakref.ref[torch.UntypedStorage]] = []
 
     def enter(self, phase: str, step: int) -> None:
-        """A new phase of the step begins."""
+        """Mark the beginning of a phase."""
         self.phase, self.step = phase, step
         write("enter", phase, step)
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Tensors that are there are of a kind."""
+        """Mark the kind of existing tensors."""
         write("hold", kind, owner, addresses(tensors, self.device))
 
     def follow(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Tell when the storages of tensors that are there are freed: a profiler does not, of what it saw not made."""
+        """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
         for storage in {storage.data_ptr(): storage for storage in _storages(tensors, self.device)}.values():
             self.followed.append(weakref.ref(storage, partial(_freed, storage.data_ptr())))
 
     def stop(self) -> None:
-        """The steps are over."""
+        """Mark the end of the steps."""
         write(STOP)
 
     def begin(self, frame: Frame) -> None:
+        """Mark the beginning of a module's call."""
         if self.phase == "end":
             self.enter("forward", self.step)
         if frame.module is not None:
             write("begin", frame.module, compat.sequence_number())
 
     def end(self, frame: Frame, output: Any) -> None:
+        """Mark the end of a module's call, with its outputs."""
+        if frame.outer is None and not torch.is_grad_enabled():
+            self.hold(cached_tensors(output), KV_CACHE)
         if frame.module is not None:
             found = addresses(all_tensors(output), self.device)
             write("end", frame.module, compat.sequence_number(), found)
 
 
 def write(*mark: Any) -> None:
-    """Put a mark among the profiler's events."""
+    """Write a mark among the profiler's events."""
     with torch.profiler.record_function(SIGN + json.dumps(mark)):
         pass
 
@@ -75,7 +80,7 @@ def _freed(address: int, _: object) -> None:
 
 
 def read(name: str) -> list[Any] | None:
-    """The mark that an event's name is; None where it is another event.
+    """Return the mark in an event's name; None for other events.
 
     >>> read(SIGN + '["enter", "forward", 0]')
     ['enter', 'forward', 0]
@@ -84,7 +89,7 @@ def read(name: str) -> list[Any] | None:
 
 
 def addresses(tensors: Iterable[torch.Tensor], device: torch.device) -> list[int]:
-    """Where the storages of some tensors on a kind of device begin, each once."""
+    """Return the start addresses of tensors' storages on a kind of device, without repetition."""
     return list(dict.fromkeys(storage.data_ptr() for storage in _storages(tensors, device)))
 
 

@@ -1,4 +1,4 @@
-"""What a device and the process say of their memory."""
+"""Memory figures of a device and of the process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ STATM = Path("/proc/self/statm")
 
 
 def default_device() -> torch.device:
-    """The device that is worth watching: CUDA's current one where there is one, then MPS, then the CPU."""
+    """Return the device to watch: the current CUDA device if there is one, then MPS, then the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
-    """The figures of a device; the peak is since the last call, for which CUDA's peak statistics are reset."""
+    """Return a device's figures; the peak is since the last call, which resets CUDA's peak statistics."""
     process = process_bytes()
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -34,7 +34,7 @@ def device_memory(device: torch.device) -> DeviceMemory:
 
 
 def process_bytes() -> int | None:
-    """The resident memory of this process in bytes; None where the system does not tell by a file."""
+    """Return this process's resident memory in bytes; None if the system provides no file for it."""
     if not STATM.exists():
         return None
     import resource
@@ -43,7 +43,7 @@ def process_bytes() -> int | None:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Give the device back what its caching allocator keeps."""
+    """Return the caching allocator's free memory to the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":

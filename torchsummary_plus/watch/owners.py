@@ -1,4 +1,4 @@
-"""Whose a tensor is: the parameter or buffer of a module, its gradient, the state that an optimizer keeps for it."""
+"""What a tensor belongs to: a module's parameter or buffer, its gradient, or an optimizer's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Owners:
-    """Names of tensors. Modules and optimizers are known by weak references, and read again when there are new ones."""
+    """Names of tensors. Modules and optimizers are held by weak reference, and read again when there are new ones."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -19,17 +19,17 @@ class Owners:
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._read = (-1, -1)
 
-    def meet(self, owner: Any) -> None:
-        """Know a module or an optimizer."""
+    def add(self, owner: Any) -> None:
+        """Register a module or optimizer."""
         (self._modules if isinstance(owner, nn.Module) else self._optimizers).add(owner)
 
     def name(self, tensor: torch.Tensor) -> str:
-        """What a tensor is to a module or optimizer; "" to none."""
+        """Return what a tensor is to a module or optimizer; "" if nothing."""
         known = (len(self._modules), sum(len(optimizer.state) for optimizer in self._optimizers))
         if known != self._read or (isinstance(tensor, nn.Parameter) and id(tensor) not in self._names):
             self._read = known
-            for one, name in self._all():
-                self._give(one, name)
+            for owned, owned_name in self._all():
+                self._give(owned, owned_name)
         ref, name = self._names.get(id(tensor), (None, ""))
         return name if ref is not None and ref() is tensor else ""
 

@@ -1,8 +1,8 @@
-"""The storages that are there, kept up from call to call without a walk over all that Python knows.
+"""The live storages, updated from call to call without a walk over all of Python's objects.
 
-One walk finds the tensors at the start. From then on a new one is young when it is first met: the garbage collector's
-youngest generation holds it, or held it when the collector last began, and said so. Storages tell when they die. What
-may change unseen is read again: a storage's size, and where the data of tensors are that share one.
+One walk finds the tensors at the start. A tensor first met later is young: it is in the garbage collector's youngest
+generation, or was when the last collection began, which a callback records. Storages report their release. Whatever may
+change unnoticed is read again: a storage's size, and the data pointers of tensors that share one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,6 +22,7 @@ from torch import nn
 from ..data.tracking_records import Holding
 from ..live import compat
 from ..live.structures import dtype_name
+from .objects import watched_objects
 from .owners import Owners
 
 T = TypeVar("T")
@@ -31,9 +31,9 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
 class _Ref(weakref.ref[T]):
-    """A weak reference that knows its place in a roll (-1: none any more).
+    """A weak reference with its index in a registry (-1: removed).
 
-    That of a storage knows what is held there, and the tensor that is alone on it, where only one was met.
+    A storage's also has its holding, and its only tensor if just one was met.
     """
 
     __slots__ = ("alone", "holding", "met", "place")
@@ -43,8 +43,8 @@ class _Ref(weakref.ref[T]):
     met: bool
 
 
-class _Roll(Generic[T]):
-    """Living objects, each with a figure that was last read off it."""
+class _Registry(Generic[T]):
+    """Live objects, each with a number last read from it."""
 
     def __init__(self, read: Callable[[T], int]) -> None:
         self.read = read
@@ -54,32 +54,32 @@ class _Roll(Generic[T]):
         self._by_id: dict[int, _Ref[T]] = {}
         self._ids: list[int] = []
 
-    def find(self, one: T) -> _Ref[T] | None:
-        """The reference to an object that is on the roll."""
-        ref = self._by_id.get(id(one))
-        return ref if ref is not None and ref() is one else None
+    def find(self, value: T) -> _Ref[T] | None:
+        """Return the reference to a registered object, or None."""
+        ref = self._by_id.get(id(value))
+        return ref if ref is not None and ref() is value else None
 
-    def add(self, one: T) -> _Ref[T]:
-        ref = _Ref(one, self.dead.append)
+    def add(self, value: T) -> _Ref[T]:
+        ref = _Ref(value, self.dead.append)
         ref.place = len(self.refs)
         self.refs.append(ref)
-        self.figures.append(self.read(one))
-        self._ids.append(id(one))
-        self._by_id[id(one)] = ref
+        self.figures.append(self.read(value))
+        self._ids.append(id(value))
+        self._by_id[id(value)] = ref
         return ref
 
-    def bury(self) -> list[_Ref[T]]:
-        """Strike off those that have died, and return them."""
-        buried = []
+    def remove_dead(self) -> list[_Ref[T]]:
+        """Remove the objects that have died and return their references."""
+        removed = []
         while self.dead:
             ref = self.dead.popleft()
             if ref.place >= 0:
-                self.strike(ref)
-                buried.append(ref)
-        return buried
+                self.remove(ref)
+                removed.append(ref)
+        return removed
 
-    def strike(self, ref: _Ref[T]) -> None:
-        """Take one off the roll; the last one takes its place."""
+    def remove(self, ref: _Ref[T]) -> None:
+        """Remove one object; the last one takes its place."""
         place, last = ref.place, len(self.refs) - 1
         if self._by_id.get(self._ids[place]) is ref:
             del self._by_id[self._ids[place]]
@@ -91,33 +91,34 @@ class _Roll(Generic[T]):
         ref.place = -1
 
     def changed(self) -> list[tuple[_Ref[T], T]]:
-        """Those that read otherwise than before; call it when the dead are buried."""
+        """Return the objects whose numbers changed; call it after removing the dead."""
         living = [ref() for ref in self.refs]
         try:
             now = list(map(self.read, living))  # type: ignore[arg-type]
-        except TypeError:  # Another thread let go of one since.
-            now = [before if one is None else self.read(one) for one, before in zip(living, self.figures)]
+        except TypeError:  # Another thread has freed one since.
+            now = [before if value is None else self.read(value) for value, before in zip(living, self.figures)]
         if now == self.figures:
             return []
         before, self.figures = self.figures, now
-        return [(self.refs[i], one) for i, one in enumerate(living) if one is not None and now[i] != before[i]]
+        return [(self.refs[i], value) for i, value in enumerate(living) if value is not None and now[i] != before[i]]
 
 
 def _pull(column: list[Any], place: int) -> None:
-    """Fill a place with the last of a column."""
+    """Fill an index with the column's last item."""
     column[place] = column[-1]
     column.pop()
 
 
 HAS_MIDDLE_GENERATION = sys.version_info < (3, 14)
-"""Whether a collection of the youngest generation moves what survives to a generation of its own."""
+"""Whether survivors of the youngest generation move to a generation of their own."""
 
 
 class _Young:
-    """The tensors, modules and optimizers that a collection is about to make old.
+    """The tensors, modules and optimizers that a collection is about to move to an older generation.
 
-    Another thread may make some between the look and the collection. What the youngest generation's collection kept is
-    then looked at when it has ended; after a collection of older generations ``missed`` asks for a walk of all objects.
+    Another thread may create some between the look and the collection. Survivors of the youngest generation's
+    collection are then looked at when it ends; after a collection of older generations ``missed`` requests a walk of
+    all objects.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ class _Young:
         self._has_threads = False
 
     def around_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """What the garbage collector calls before and after it collects."""
+        """Callback of the garbage collector, before and after each collection."""
         if phase == "start":
             self._has_threads = len(sys._current_frames()) > 1
             self._look(0)
@@ -136,33 +137,31 @@ class _Young:
             self.missed = True
 
     def _look(self, generation: int) -> None:
-        for one in gc.get_objects(generation=generation):
-            lineage = type(one).__mro__
-            if torch.Tensor in lineage or nn.Module in lineage or torch.optim.Optimizer in lineage:
-                self.seen.append(_Ref(one))  # A plain reference may be shared, and be no new object.
+        self.seen.extend(map(_Ref, watched_objects(generation)))  # Plain references may be shared, and not be new.
 
     def take(self) -> list[Any]:
-        """Those that still live, to be met now."""
+        """Return those still alive, to be registered now."""
         if self.missed:
             self.missed = False
-            return gc.get_objects()
-        return [one for one in (self.seen.popleft()() for _ in range(len(self.seen))) if one is not None]
+            return watched_objects()
+        return [value for value in (self.seen.popleft()() for _ in range(len(self.seen))) if value is not None]
 
 
 class Population:
-    """All tensors that Python knows and the storages under them; no tensor is kept alive by it.
+    """All tensors that Python knows and their storages, held by weak reference.
 
-    ``begin`` takes in what is there, ``update`` tells what came and went since; ``end`` lets go of the collector.
+    ``begin`` registers what exists, ``update`` returns what has come and gone since; ``end`` removes the collector's
+    callback.
     """
 
     def __init__(self) -> None:
         self.owners = Owners()
         self._lock = threading.RLock()
-        self._alone: _Roll[torch.Tensor] = _Roll(id)
-        self._shared: _Roll[torch.Tensor] = _Roll(torch.Tensor.data_ptr)
-        self._odd: _Roll[torch.Tensor] = _Roll(id)
+        self._alone: _Registry[torch.Tensor] = _Registry(id)
+        self._shared: _Registry[torch.Tensor] = _Registry(torch.Tensor.data_ptr)
+        self._unusual: _Registry[torch.Tensor] = _Registry(id)
         self._leaves: list[weakref.ref[torch.Tensor]] = []
-        self._storages: _Roll[torch.UntypedStorage] = _Roll(torch.UntypedStorage.nbytes)
+        self._storages: _Registry[torch.UntypedStorage] = _Registry(torch.UntypedStorage.nbytes)
         self._young = _Young()
         self._came: list[Holding] = []
         self._went: list[Holding] = []
@@ -170,59 +169,58 @@ class Population:
         self._close: Callable[[], Any] = lambda: None
 
     def begin(self) -> None:
-        """Look through all objects once, and be told of young ones from now on."""
+        """Walk over all objects once, and watch young ones from now on."""
         gc.callbacks.append(self._young.around_collection)
         self._close = weakref.finalize(self, gc.callbacks.remove, self._young.around_collection)
         with self._lock:
-            self._meet(gc.get_objects())
+            self._add(watched_objects())
 
     def end(self) -> None:
-        """Be told of nothing more."""
+        """Stop watching."""
         self._close()
 
     def live(self, device: str) -> tuple[int, int]:
-        """How many storages with any bytes a device holds, and their bytes, as of the last ``update``."""
+        """Return the number of non-empty storages on a device and their bytes, as of the last ``update``."""
         return self._totals.get(device, (0, 0))
 
     def update(self) -> tuple[list[Holding], list[Holding]]:
-        """What came and what went since the last call; a storage of another size went and came."""
+        """Return what came and went since the last call; a resized storage both went and came."""
         with self._lock:
-            self._bury()
-            young = gc.get_objects(generation=0)  # First: what a collection takes from it from now on is still here.
-            self._meet(chain(self._young.take(), young))  # No list of all: it would hold itself among all objects.
+            self._remove_dead()
+            young = watched_objects(0)  # First, so that what a collection moves away from now on is included.
+            self._add([*self._young.take(), *young])
             for _, tensor in self._shared.changed():
                 self._book(tensor)
-            for odd in [ref() for ref in self._odd.refs]:
-                if odd is not None:
-                    self._book_parts(odd)
+            for unusual in [ref() for ref in self._unusual.refs]:
+                if unusual is not None:
+                    self._book_parts(unusual)
             for ref, storage in self._storages.changed():
                 self._resize(ref, storage.nbytes())
-            self._bury()
+            self._remove_dead()
             came, went, self._came, self._went = self._came, self._went, [], []
             self._count(came, 1)
             self._count(went, -1)
             return came, went
 
-    def _meet(self, objects: Iterable[Any]) -> None:
-        """Take in the tensors among some objects; first modules, optimizers and leaves, for they name tensors."""
+    def _add(self, objects: Iterable[Any]) -> None:
+        """Register tensors, modules and optimizers; modules, optimizers and leaves first, since they name tensors."""
         found = []
-        for one in objects:
-            lineage = type(one).__mro__
-            if torch.Tensor in lineage:
-                found.append(one)
-            elif nn.Module in lineage or torch.optim.Optimizer in lineage:
-                self.owners.meet(one)
+        for value in objects:
+            if torch.Tensor in type(value).__mro__:
+                found.append(value)
+            else:
+                self.owners.add(value)
         for tensor in found:
             if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
-                self._meet_tensor(tensor)
-        self._meet_gradients()
+                self._add_tensor(tensor)
+        self._add_gradients()
         for tensor in found:
-            self._meet_tensor(tensor)
+            self._add_tensor(tensor)
 
-    def _meet_tensor(self, tensor: torch.Tensor) -> None:
+    def _add_tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) not in compat.PLAIN or tensor.layout is not torch.strided or tensor.is_quantized:
-            if self._odd.find(tensor) is None:
-                self._odd.add(tensor)
+            if self._unusual.find(tensor) is None:
+                self._unusual.add(tensor)
                 self._book_parts(tensor)
         elif not self._knows(tensor):
             storage = self._book(tensor)
@@ -235,25 +233,25 @@ class Population:
         return self._alone.find(tensor) is not None or self._shared.find(tensor) is not None
 
     def _follow(self, tensor: torch.Tensor, storage: _Ref[torch.UntypedStorage]) -> None:
-        """Notice when a tensor gets another storage (``tensor.data = ...``).
+        """Watch for a tensor's move to another storage (``tensor.data = ...``).
 
-        The storage of one that is alone on it dies then. One that shares it, and a parameter, which a graph or an
-        optimizer may share, has to be looked at.
+        If the tensor was alone on its storage, the storage dies. A tensor that shares it, and a parameter, which a
+        graph or an optimizer may share, has to be read again.
         """
         if not storage.met and not isinstance(tensor, nn.Parameter):
             storage.alone = self._alone.add(tensor)
         else:
             other = None if storage.alone is None else storage.alone()
             if storage.alone is not None and other is not None:
-                self._alone.strike(storage.alone)
+                self._alone.remove(storage.alone)
                 self._shared.add(other)
-                self._book(other)  # It may have left the storage since.
+                self._book(other)  # It may have moved to another storage since.
             storage.alone = None
             self._shared.add(tensor)
         storage.met = True
 
-    def _meet_gradients(self) -> None:
-        """The gradients of leaves: until somebody asks for one, only the leaf knows of it."""
+    def _add_gradients(self) -> None:
+        """Register the gradients of leaves, which only their leaves know until someone asks for them."""
         leaves = [ref() for ref in self._leaves]
         if any(leaf is None for leaf in leaves):
             self._leaves = [ref for ref, leaf in zip(self._leaves, leaves) if leaf is not None]
@@ -261,18 +259,18 @@ class Population:
             grad = None if leaf is None else leaf.grad
             if leaf is not None and grad is not None and not self._knows(grad):
                 self.owners.give_gradient(leaf, grad)
-                self._meet_tensor(grad)
+                self._add_tensor(grad)
 
     def _book_parts(self, tensor: torch.Tensor) -> None:
-        """Take in what an unusual tensor is made of; one that has no memory of its own has nothing to take in."""
+        """Register the parts of an unusual tensor, if it has memory of its own."""
         for part in _parts(tensor):
             self._book(part, type(tensor))
 
     def _book(self, tensor: torch.Tensor, kind: type | None = None) -> _Ref[torch.UntypedStorage] | None:
-        """Take in a tensor's storage; None where it has none."""
+        """Register a tensor's storage; None if it has none."""
         try:
             storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # A wrapper: what it wraps is a tensor of its own.
+        except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are met by themselves.
             return None
         if storage.device.type == "meta":
             return None
@@ -298,24 +296,24 @@ class Population:
         self._came.append(ref.holding)
 
     def _count(self, holdings: Iterable[Holding], sign: int) -> None:
-        for one in holdings:
-            storages, nbytes = self._totals.get(one.device, (0, 0))
-            self._totals[one.device] = storages + sign * bool(one.nbytes), nbytes + sign * one.nbytes
+        for holding in holdings:
+            storages, nbytes = self._totals.get(holding.device, (0, 0))
+            self._totals[holding.device] = storages + sign * bool(holding.nbytes), nbytes + sign * holding.nbytes
 
-    def _bury(self) -> None:
-        for roll in (self._alone, self._shared, self._odd):
-            roll.bury()
-        for ref in self._storages.bury():
+    def _remove_dead(self) -> None:
+        for registry in (self._alone, self._shared, self._unusual):
+            registry.remove_dead()
+        for ref in self._storages.remove_dead():
             self._went.append(ref.holding)
             moved = None if ref.alone is None else ref.alone()
             if ref.alone is not None and moved is not None:
-                self._alone.strike(ref.alone)
-                self._meet_tensor(moved)
+                self._alone.remove(ref.alone)
+                self._add_tensor(moved)
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that hold the memory of an unusual one: values and indices of a sparse one, a quantized
-    one's scales. Of a subclass that wraps others there are none: those are tensors of their own."""
+    """Yield the plain tensors with an unusual one's memory: a sparse one's values and indices, a quantized one's
+    scales. Wrapper subclasses have none: their inner tensors are met by themselves."""
     with compat.no_subclass_function():
         if tensor.layout is torch.sparse_coo:
             yield from (tensor._values(), tensor._indices())

@@ -1,4 +1,4 @@
-"""A profile of real steps, with the marks in it -> the same log of memory events that fake steps give."""
+"""A profile of real steps with marks -> the same memory log that fake steps give."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .history import Happened, Requests
 from .marks import STOP, read
 
 ENGINE = "autograd::engine::evaluate_function"
-"""What the event of an autograd node's run is called, with the node's name behind it."""
+"""Prefix of the events of autograd nodes, before the node's name."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Bytes that an allocation took at an address, or with a minus a free gave back; or a mark.
+    """Bytes allocated at an address, negative for a free; or a mark.
 
-    ``nbytes`` are the block's, of which fewer may have been ``asked`` for (0: as many). ``names`` are those of the
-    operators around it, from outside in, ``calls`` their numbers; ``node`` is the sequence number of the autograd node
-    that it happened in (-1: none). Of a change that is not placed, it is unknown what is around it.
+    ``nbytes`` is the block's size, ``asked`` the requested bytes if fewer (0: the same). ``names`` are the enclosing
+    operators, outermost first, ``calls`` their numbers; ``node`` is the sequence number of the enclosing autograd node
+    (-1: none). For a change that is not placed, the surroundings are unknown.
     """
 
     time_ns: int
@@ -42,7 +42,7 @@ class Change:
 
 
 def changes(done: profile, device: str) -> list[Change]:
-    """Every allocation and free on a kind of device, and every mark, in their order."""
+    """Return every allocation and free on a kind of device, and every mark, in order."""
     found: list[Change] = []
     results = done.profiler.kineto_results if done.profiler is not None else None
     roots = [] if results is None else results.experimental_event_tree()
@@ -68,16 +68,16 @@ def changes(done: profile, device: str) -> list[Change]:
 
 
 def with_requests(found: Iterable[Change], requests: Requests) -> Iterator[Change]:
-    """The changes with the bytes that an allocator's history says were asked for."""
+    """Add to the changes the requested bytes from the allocator's history."""
     for change in found:
         waiting = requests.get(change.address) if change.nbytes > 0 else None
         yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
 
 
 def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
-    """The changes with the frees that an allocator's history tells and the profile left out, in their order.
+    """Add to the changes the frees in the allocator's history that the profile left out, in order.
 
-    torch's profiler reports no free on CUDA that happens outside every operator, as of an output that Python lets go.
+    torch's profiler reports no CUDA frees outside operators, such as that of an output Python drops.
     """
     seen: dict[int, deque[bool]] = {}
     for change in found:
@@ -95,7 +95,7 @@ def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
 
 @cache
 def composites() -> frozenset[str]:
-    """Operators that are made of others wherever they run: the others are what a dispatch mode sees."""
+    """Return the operators that consist of others on every device, so that a dispatch mode sees only those."""
     listed = compat.composite_registrations
     composite, own = (
         {name.partition(".")[0] for key in keys for name in listed(key)}
@@ -106,7 +106,7 @@ def composites() -> frozenset[str]:
 
 @cache
 def depth_of(names: tuple[str, ...]) -> int:
-    """Where among the names around an allocation the operator stands that a dispatch mode would have seen; -1: none."""
+    """Return the index, among enclosing names, of the operator that a dispatch mode would see; -1 if there is none."""
     for depth, name in enumerate(names):
         outside = name.startswith(("autograd::", "torch::autograd::", "profiler::"))
         if "::" in name and not outside and name not in composites():
@@ -116,8 +116,8 @@ def depth_of(names: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class _Open:
-    """A module's call under way: its place among the calls of forwards (-1: a forward that is run again), and the
-    numbers of the events around it. When these are over, so is the call: an exception may have left it."""
+    """A module's active call: its index among the forwards' calls (-1: a repeated forward), and the numbers of its
+    enclosing events. When those end, so does the call, since an exception may have left it."""
 
     module: int
     call: int
@@ -125,7 +125,7 @@ class _Open:
 
 
 class ProfileReader:
-    """Reads changes as a ledger would have noted them; ``there`` are storages from before: address, bytes, block's."""
+    """Reads changes as a ledger would; ``there`` lists earlier storages: address, bytes, block's bytes."""
 
     def __init__(self, device: str, there: Iterable[tuple[int, int, int]]) -> None:
         self.device = device
@@ -147,7 +147,7 @@ class ProfileReader:
             self._take(address, block, nbytes, OUTSIDE)
 
     def read(self, found: Iterable[Change]) -> None:
-        """Go through changes in their order, up to the mark that stops it."""
+        """Process changes in order, up to the mark that ends the steps."""
         for change in found:
             if change.is_placed:
                 self._around = change.calls
@@ -161,14 +161,14 @@ class ProfileReader:
                 getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
-        """What was read, as plain data."""
+        """Return the events as plain data."""
         calls, events = returned(self.calls), tuple(self.events)
         moments, storages = tuple(self.moments), tuple(self.storages)
         log = MemoryLog(moments, events, storages, module_paths, calls, assumptions=assumptions, in_blocks=True)
         return there_from_the_start(log, self.given)
 
     def peak_bytes(self) -> int:
-        """The most that the events come to, in bytes of blocks."""
+        """Return the events' peak in bytes of blocks."""
         live: dict[int, int] = {}
         level = peak = 0
         for _, number, block in self.events:
@@ -210,7 +210,7 @@ class ProfileReader:
         return number
 
     def _turn(self, node: int, module: int) -> None:
-        """From an autograd node on, nodes are made by a module."""
+        """Attribute autograd nodes from this number on to a module."""
         if self._node_starts[-1] == node:
             self._node_modules[-1] = module
         else:

@@ -1,4 +1,4 @@
-"""torch's profiler without the lines that kineto writes to standard error at its start and end."""
+"""torch's profiler without kineto's notes on standard error at its start and end."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from contextlib import contextmanager
 from torch.profiler import profile
 
 NOTE = b"USDT:"
-"""How kineto's lines for tracing tools begin (libkineto/src/SyncActivityProfilerHandler.cpp)."""
+"""Prefix of kineto's lines for tracing tools (libkineto/src/SyncActivityProfilerHandler.cpp)."""
 
 
 class QuietProfile(profile):
-    """torch's profiler; everything else that is written to standard error still gets there."""
+    """torch's profiler; anything else written to standard error still gets there."""
 
     def start(self) -> None:
+        """Start the profiler without kineto's notes."""
         with without_notes():
             super().start()
 
     def stop(self) -> None:
+        """Stop the profiler without kineto's notes."""
         with without_notes():
             super().stop()
 
 
 @contextmanager
 def without_notes() -> Iterator[None]:
-    """Hold back the process's standard error, and write it at the end without kineto's notes."""
+    """Hold back the process's standard error, and write it on exit without kineto's notes."""
     try:
         stderr = os.dup(2)
-    except OSError:  # There is none: a service, say.
+    except OSError:  # Standard error is closed, as in a service.
         yield
         return
     with tempfile.TemporaryFile() as held_back:

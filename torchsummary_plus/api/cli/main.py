@@ -10,8 +10,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError, SummaryError
@@ -23,6 +24,7 @@ from .options import (
     add_memory_options,
     add_model_options,
     add_pass_options,
+    add_row_options,
     add_table_options,
     one_or_all,
     parse_pairs,
@@ -30,7 +32,11 @@ from .options import (
     saved,
     split,
     step_options,
+    with_bare_memory,
 )
+
+if TYPE_CHECKING:
+    from ..step_options import StepOptions
 
 EXAMPLES = """\
 examples:
@@ -57,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .compare import compare_parser, comparison  # Imported here: a plain table starts faster without it.
 
         parser, run, words = compare_parser(), comparison, words[1:]
-    arguments = parser.parse_intermixed_args(words)
+    arguments = parser.parse_intermixed_args(with_bare_memory(words))
+    arguments.stream = sys.stdout
     try:
         with contextlib.redirect_stdout(sys.stderr):  # The model's own prints are not part of the table.
             text = run(arguments)
@@ -84,6 +91,7 @@ def summary_parser() -> argparse.ArgumentParser:
     add_model_options(parser)
     add_pass_options(parser)
     add_table_options(parser)
+    add_row_options(parser)
     group = add_memory_options(parser)
     group.add_argument("--max-batch", action="store_true", help="also find the largest batch that fits in --gpu")
     group.add_argument("--world-size", metavar="N", type=int, help="number of ranks; MODEL builds and wraps the model")
@@ -116,26 +124,25 @@ def table(arguments: argparse.Namespace) -> str:
             functional=arguments.functional,
             memory=memory,
             verbose=0,
+            rows=split(arguments.rows),
+            repeats=arguments.repeats,
+            col_width=arguments.col_width,
         )
         answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
-    return "\n".join([str(result), *answers, *saved(result, arguments.output)])
+    return "\n".join([result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)])
 
 
 def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
-    """The memory of one rank's step; MODEL is its builder. Raises :class:`SummaryError`."""
-    from ...memory.gpus import named_gpu
+    """Return the memory of one rank's step, whose builder is MODEL. Raises :class:`SummaryError`."""
     from ..memory import estimate_memory, max_batch_size
 
-    step = {"mode": "train", **(step_options(arguments) or {})}
-    card = None if step.pop("gpu", None) is None else named_gpu(arguments.gpu)
-    device = arguments.device or (None if arguments.gpu is None else "cuda")
-    world = {"world_size": arguments.world_size, "rank": arguments.rank, "device": device}
+    step = memory_options(arguments)
+    world = {"world_size": arguments.world_size, "rank": arguments.rank, "device": arguments.device}
     with importable(place):
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
         sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
-        asked: dict[str, Any] = {"dtypes": dtypes, **step, **world}
-        name = None if card is None else card.name
-        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), gpu=name, **asked)
+        asked: dict[str, Any] = {"dtypes": dtypes, "options": step, **world}
+        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **asked)
         lines = [str(estimate)]
         if arguments.gpu is not None:
             fits = "fits" if estimate.fits(arguments.gpu) else "does not fit"
@@ -145,19 +152,26 @@ def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
     return "\n".join([*lines, *saved(estimate, arguments.output)])
 
 
-def memory_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return ``summary``'s ``memory`` argument, with the GPU that ``--gpu`` names; None if no estimate is wanted."""
+def memory_options(arguments: argparse.Namespace) -> StepOptions | None:
+    """Return the step's options with the GPU that ``--gpu`` names; None if no estimate is wanted."""
     step = step_options(arguments)
     if arguments.gpu is None or step is None:
         return step
     from ...memory.gpus import named_gpu
+    from ...memory.other_devices import other_device
 
     card = named_gpu(arguments.gpu)
-    return {**step, "device": arguments.device or "cuda", "gpu": None if card is None else card.name}
+    default = "cuda" if other_device(arguments.gpu) is None else "cpu"
+    return replace(step, device=arguments.device or default, gpu=None if card is None else card.name)
 
 
 def answers_of(
-    arguments: argparse.Namespace, result: ModelSummary, model: Any, sizes: Any, dtypes: Any, options: Any
+    arguments: argparse.Namespace,
+    result: ModelSummary,
+    model: Any,
+    sizes: Any,
+    dtypes: Any,
+    options: StepOptions | None,
 ) -> list[str]:
     """Return the lines that say whether the step fits in ``--gpu``, and which batch is the largest that does."""
     from ..memory import max_batch_size  # Imported here: a plain table starts faster without it.
@@ -166,8 +180,7 @@ def answers_of(
     fits = "fits" if result.memory.fits(arguments.gpu) else "does not fit"
     lines = [f"A batch of {result.memory.info.batch_size:,} {fits} in {arguments.gpu}"]
     if arguments.max_batch:
-        step = {name: value for name, value in options.items() if name != "gpu"}
-        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, **step)))
+        lines.append(str(max_batch_size(model, sizes, arguments.gpu, dtypes=dtypes, options=options)))
     return lines
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import InputError, choice_error
 from ...render.columns import COLUMNS, DEFAULT_COLUMNS
 from ...render.lines import STYLES
+from ...render.rows import REPEATS
 from ...results.views import Views
-from ..table import MODES, RUNS
 
-MEMORY_MODES = ("train", "eval")
-CUDNN = ("auto", "ask", "rule")
-
+if TYPE_CHECKING:
+    from ..step_options import StepOptions
 
 SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
 
@@ -39,7 +39,8 @@ def add_pass_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="-1, the default, leaves the batch open")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
     group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="for all inputs, or one per input: float32,int64")
-    group.add_argument("--mode", default="same", help=f"{one_of(MODES)}; same, the default, keeps the model's mode")
+    modes = one_of(PASS_MODES)
+    group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
     group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake runs on shapes alone, real computes")
 
 
@@ -54,21 +55,42 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
         help=f"any of {', '.join(COLUMNS)}; default: {','.join(DEFAULT_COLUMNS)}",
     )
     group.add_argument("--functional", action="store_true", help="also show functional operations")
-    group.add_argument("--output", metavar="FILE", help="also save to a new file: .md, .tex, .csv, .json, .html, ...")
+    group.add_argument("-o", "--output", metavar="FILE", help="also save to a file: .md, .tex, .csv, .json, .html, ...")
+
+
+def add_row_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the rows of one model's table."""
+    group = parser.add_argument_group("rows")
+    group.add_argument(
+        "--rows", metavar="WHICH[,WHICH...]", help="only a type (Conv2d), a path or pattern (layer1.*), a range (0:20)"
+    )
+    group.add_argument("--repeats", help=f"{one_of(REPEATS)} equal neighbours; nested text folds by default")
+    group.add_argument("--col-width", metavar="N", type=int, help="most characters of a name or shape; default: 60")
 
 
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = parser.add_argument_group("memory estimate of a step")
-    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(MEMORY_MODES)}; default: train")
+    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; alone: train")
     group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer: sgd, adam, adamw, ...")
     group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
     group.add_argument(
         "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
     )
-    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: how its workspaces are known; auto by default")
+    group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
     return group
+
+
+def with_bare_memory(words: Sequence[str]) -> list[str]:
+    """Return words in which ``--memory`` without a kind of step means a training step.
+
+    >>> with_bare_memory(["m.py:net", "--memory", "3,32,32"]), with_bare_memory(["--memory", "eval"])
+    (['m.py:net', '--memory=train', '3,32,32'], ['--memory', 'eval'])
+    """
+    following = [*words[1:], "-"]
+    bare = (word == "--memory" and not after.isalpha() for word, after in zip(words, following))
+    return [f"{word}=train" if alone else word for word, alone in zip(words, bare)]
 
 
 def one_of(names: Sequence[str] | dict[str, Any]) -> str:
@@ -76,15 +98,19 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
     return ", ".join(names)
 
 
-def step_options(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the step's options, at least its mode; None if no estimate was asked for."""
+def step_options(arguments: argparse.Namespace) -> StepOptions | None:
+    """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
     asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None
-    if arguments.memory not in (None, *MEMORY_MODES):
-        raise choice_error("--memory", arguments.memory, MEMORY_MODES)
-    return {"mode": arguments.memory or "train", **given}
+    if arguments.memory not in (None, *STEP_MODES):
+        raise choice_error("--memory", arguments.memory, STEP_MODES)
+    if not any(":" not in word for word in getattr(arguments, "sizes", getattr(arguments, "words", ()))):
+        raise InputError("a step needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
+    from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.
+
+    return StepOptions(arguments.memory or "train", **given)
 
 
 def saved(result: Views, path: str | None) -> list[str]:

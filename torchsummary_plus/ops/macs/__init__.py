@@ -1,8 +1,9 @@
-"""How many multiply-adds an operator call took: by formula, none by convention, or unknown.
+"""Multiply-adds of an operator call: by formula, 0 by convention, or unknown.
 
-The convention is that of torch's flop counter and of fvcore, in multiply-adds (flops / 2): convolutions, products,
-attention, bilinear forms and recurrent cells count, biases and all else do not. Formulas stand in ``products.py`` and
-``layers.py``, what is free in ``free.py``; :func:`register_formula` takes those of other people's operators.
+The convention is that of torch's flop counter and of fvcore, in multiply-adds (flops / 2): convolutions, matrix
+products, attention, bilinear forms and recurrent cells count; biases and everything else do not. Formulas are in
+``products.py`` and ``layers.py``, free operators in ``free.py``; :func:`register_mult_adds` adds third-party
+operators, as does torch's own ``register_flop_formula`` (``flops.py``).
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from typing import Any
 from torch._ops import HigherOrderOperator, OpOverload
 
 from . import layers, products  # noqa: F401 - their formulas register themselves
+from .flops import user_flop_formula
 from .free import is_free
-from .registry import FORMULAS, base_name, register_formula
+from .registry import FORMULAS, base_name, register_mult_adds
 
-__all__ = ["multiply_adds", "register_formula"]
+__all__ = ["multiply_adds", "register_mult_adds"]
 
 
 def multiply_adds(
     func: OpOverload | HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> int | None:
-    """Multiply-adds of one operator call: 0 for one that is free by convention, None where nobody knows.
+    """Return the multiply-adds of one operator call: 0 if it is free by convention, None if unknown.
 
     >>> import torch
     >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
@@ -36,15 +38,18 @@ def multiply_adds(
     """
     name, free = _classify(func)
     formula = FORMULAS.get(name)
-    if formula is None:
-        return 0 if free else None
-    count = formula(out, *args, **kwargs)
-    return count if isinstance(count, int) else None
+    if formula is not None:
+        count = formula(out, *args, **kwargs)
+        return count if isinstance(count, int) else None
+    in_flops = user_flop_formula(func)
+    if in_flops is not None:
+        return -(-int(in_flops(*args, **kwargs, out_val=out)) // 2)
+    return 0 if free else None
 
 
 @cache
 def _classify(func: OpOverload | HigherOrderOperator) -> tuple[str, bool]:
-    """The name formulas go by, and whether the operator is free where it has none."""
+    """Return the name that formulas are registered under, and whether the operator is free without one."""
     if isinstance(func, OpOverload):
         return base_name(func._schema.name), is_free(func)
     return f"higher_order::{func.name()}", False

@@ -1,13 +1,13 @@
-"""The operators that cost no multiply-add by convention: all but products, convolutions, attention and RNN cells.
+"""Operators without multiply-adds by convention: all but products, convolutions, attention and recurrent cells.
 
 The convention is that of torch's flop counter and of fvcore: element-wise work, normalisation, activation, pooling,
-softmax, reductions, comparison, sorting, indexing, random numbers, factories and data movement count nothing. A lookup
+softmax, reductions, comparison, sorting, indexing, random numbers, factories and data movement are free. A lookup
 (embedding) and a sum of lookups (embedding bag) are indexing and a reduction; resampling is indexing and a weighted
 element-wise sum; an outer product sums nothing, so it is element-wise too.
 
-An operator is free when torch tags it as point-wise, when its schema says it can only view, create or ask, or when its
-name stands below, as it is or as the base of a gradient, copy, list or in-place form. Nothing is guessed: FFT, linear
-algebra, sparse kernels and what a later torch brings are not free.
+An operator is free if torch tags it as pointwise, if its schema shows that it only creates, views or inspects tensors,
+or if it is listed below, itself or as the base of a gradient, copying, foreach or in-place form. No guesses: FFT,
+linear algebra, sparse kernels and operators of later releases are not free.
 """
 
 from __future__ import annotations
@@ -167,16 +167,16 @@ _NAMES = frozenset(
 )
 _NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed", "bitsandbytes"})
 _FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp", "profiler"})
-"""Communication between processes, and marks for the profiler."""
+"""Communication between processes, and profiler annotations."""
 
 _VARIANT = re.compile(r"(?:_foreach_)?(?P<base>.+?)(?:_backward|_copy)?_?")
-"""A list of tensors, a gradient, a copying view or an in-place form costs a product only where its base form does."""
+"""Foreach, gradient, copying and in-place forms cost a product only if their base form does."""
 
 _PACKING = re.compile(r"_(pre|un)pack(_|$)")
 
 
 def is_free(func: OpOverload) -> bool:
-    """Whether an operator costs no multiply-add by convention; False also where nobody knows.
+    """Whether an operator is known to have no multiply-adds by convention.
 
     >>> is_free(torch.ops.aten.softplus_backward.default), is_free(torch.ops.aten._fft_r2c.default)
     (True, False)
@@ -188,9 +188,9 @@ def is_free(func: OpOverload) -> bool:
 
 
 def _is_listed(name: str) -> bool:
-    """Whether the name is one of those above, of a special function, or of packing a weight; or its base form is free.
+    """Whether the name is listed above, is a special function or packs a weight, or its base form is free.
 
-    The base form may be so by its own tag or schema, as ``add`` is for ``_foreach_add_``.
+    The base form may be free by its own tag or schema, as ``add`` is for ``_foreach_add_``.
     """
     if name in _NAMES or name.startswith("special_") or _PACKING.search(name):
         return True
@@ -202,18 +202,18 @@ def _is_listed(name: str) -> bool:
 
 
 def _is_view(func: OpOverload) -> bool:
-    """Whether everything returned shares memory with an argument that is left as it was."""
+    """Whether every result is a view of an argument that is not written to."""
     aliases = [value.alias_info for value in func._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _creates(func: OpOverload) -> bool:
-    """Whether there is no tensor among the arguments to compute with."""
+    """Whether no argument is a tensor to compute with."""
     return not any(_holds_data(argument.type) for argument in func._schema.arguments if not argument.kwarg_only)
 
 
 def _asks(func: OpOverload) -> bool:
-    """Whether no tensor comes out or is written to: a question about tensors, or an assertion."""
+    """Whether no tensor is returned or written to, as in a query or an assertion."""
     schema = func._schema
     written = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
     return not written and not any("Tensor" in str(value.type) for value in schema.returns)

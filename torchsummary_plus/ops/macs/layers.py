@@ -1,7 +1,7 @@
-"""Multiply-adds of the layers torch runs as one operator: convolutions, attention, transformer layers, recurrent ones.
+"""Multiply-adds of layers that torch runs as one operator: convolutions, attention, transformer layers, RNNs.
 
-A formula reads shapes, never values. A bias, a mask, a scale, a softmax or an activation fused into the operator is
-free. Attention counts both products over the whole square, causal or not, by heads of the query.
+A formula reads shapes, never values. Biases, masks, scales, softmax and activations fused into the operator are free.
+Attention counts both products over the full square, causal or not, by query heads.
 ``result`` is what the operator returned; its own arguments follow.
 """
 
@@ -17,7 +17,7 @@ from .registry import names, register_formula
 
 
 def _taps(weight: Any) -> int:
-    """What one element of a convolution meets: channels of its group x kernel volume. A packed weight is unpacked."""
+    """Return the weights per output element of a convolution: channels of a group x kernel volume."""
     return prod(_unpacked(weight).shape[1:])
 
 
@@ -39,7 +39,7 @@ def _unpacked(weight: Any) -> Tensor:
     """)
 )
 def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
-    """Every element of the output gathers its taps, whether they fall on the input or on its padding."""
+    """Each output element sums over its taps, including those on padding."""
     return result.numel() * _taps(weight)
 
 
@@ -58,7 +58,7 @@ def _convolution_added(result: Tensor, x: Tensor, added: Tensor, weight: Any, *_
     """)
 )
 def _transposed_convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> int:
-    """Every element of the input scatters to its taps."""
+    """Each input element is scattered to its taps."""
     return x.numel() * _taps(weight)
 
 
@@ -70,7 +70,7 @@ def _either_convolution(result: Tensor, x: Tensor, weight: Tensor, *rest: Any, *
 
 @register_formula("aten::convolution_backward")
 def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
-    """The gradient of the input, and that of the weight, each cost what the forward did."""
+    """The gradients of input and weight cost one forward each."""
     _biases, _stride, _padding, _dilation, transposed, _output_padding, _groups, mask = rest
     wanted: int = sum(mask[:2])
     forward = _transposed_convolution(grad, x, weight) if transposed else _convolution(grad, x, weight)
@@ -79,21 +79,21 @@ def _convolution_backward(result: Any, grad: Tensor, x: Tensor, weight: Tensor, 
 
 @register_formula("aten::conv_tbc")
 def _conv_tbc(result: Tensor, x: Tensor, weight: Tensor, *_: Any, **__: Any) -> int:
-    """A convolution of time x batch x channels, whose weight is kernel x input channels x output channels."""
+    """A convolution of time x batch x channels; its weight is kernel x input channels x output channels."""
     return result.numel() * prod(weight.shape[:2])
 
 
 def _matrices(weights: Sequence[Tensor]) -> int:
-    """Elements of the weights that are matrices: a token or a time step meets each once. Biases are not matrices."""
+    """Return the elements of the weight matrices, which each token or time step is multiplied with; biases are free."""
     return sum(weight.numel() for weight in weights if weight.dim() == 2)
 
 
 def _scores(
     query: Tensor, key: Tensor, value: Tensor, keys: int = -2, of_query: int = 1, of_value: int = 1
 ) -> int | None:
-    """Every query of every head against every key: so many products of the query's width, so many of the value's.
+    """Return the cost of every query of every head against every key, by the widths of queries and values.
 
-    ``keys`` is the axis of the keys' length. Ragged batches hide their lengths in values: None.
+    ``keys`` is the axis of the keys' length. None for ragged batches, whose lengths are values.
     """
     if query.is_nested or key.is_nested:
         return None
@@ -116,7 +116,7 @@ def _attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, 
 
 @register_formula("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math")
 def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
-    """Axes of the batch may be of length 1 here; the output has them whole, and its rows are the queries."""
+    """Batch axes of length 1 broadcast here; the output has them in full, and its rows are the queries."""
     output = result if isinstance(result, Tensor) else result[0]
     if query.is_nested or key.is_nested:
         return None
@@ -133,7 +133,7 @@ def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor,
 def _attention_backward(
     result: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
 ) -> int | None:
-    """The scores again; from them the gradients of query and key, and those of the weights and of the value."""
+    """The scores are recomputed; then follow the gradients of query and key, of the scores, and of the value."""
     return _scores(query, key, value, of_query=3, of_value=2)
 
 
@@ -141,7 +141,7 @@ def _attention_backward(
 def _flash_attention(
     result: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, *_: Any, **kwargs: Any
 ) -> int | None:
-    """Batch x length x heads x width. Sequences end to end, or keys in pages, hide their lengths in values: None."""
+    """Batch x length x heads x width. None for concatenated sequences or paged keys, whose lengths are values."""
     is_packed = starts is not None or kwargs.get("block_table") is not None
     return None if is_packed else _scores(query, key, value, keys=1)
 
@@ -150,7 +150,7 @@ def _flash_attention(
 def _efficient_attention(
     result: Any, query: Tensor, key: Tensor, value: Tensor, bias: Any, starts: Tensor | None, *_: Any, **__: Any
 ) -> int | None:
-    """The same layout, with a bias before where the sequences start."""
+    """The same layout, with a bias before the sequence offsets."""
     return None if starts is not None else _scores(query, key, value, keys=1)
 
 
@@ -158,14 +158,14 @@ def _efficient_attention(
 def _multi_head_attention(
     result: Any, query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, *_: Any, **__: Any
 ) -> int:
-    """Four projections of the embedding's width, two of the queries' side and two of the keys', and attention."""
+    """Four projections of the embedding, two on the queries' side and two on the keys', and attention."""
     queries, keys = _lengths(query), _lengths(key)
     return 2 * width * (width * (sum(queries) + sum(keys)) + sum(q * k for q, k in zip(queries, keys)))
 
 
 @register_formula("aten::_transformer_encoder_layer_fwd")
 def _encoder_layer(result: Tensor, source: Tensor, width: int, heads: int, *rest: Any, **_: Any) -> int:
-    """Every token meets every weight of the four matrices, and twice every token of its own sequence."""
+    """Each token is multiplied with the four weight matrices, and twice with every token of its sequence."""
     lengths = _lengths(source)
     of_attention, of_output, of_hidden, of_result = rest[0], rest[2], rest[11], rest[13]
     weights = _matrices([of_attention, of_output, of_hidden, of_result])
@@ -173,20 +173,20 @@ def _encoder_layer(result: Tensor, source: Tensor, width: int, heads: int, *rest
 
 
 def _lengths(batch: Tensor) -> list[int]:
-    """The length of every sequence of a batch-first batch; a ragged one keeps them with its shape."""
+    """Return the length of each sequence of a batch-first batch; a ragged batch keeps them with its shape."""
     if not batch.is_nested:
         return [batch.shape[1]] * batch.shape[0]
     return [int(n) for n in batch._nested_tensor_size()[:, 0].tolist()]
 
 
 def _steps(x: Tensor) -> int:
-    """Every time step of every sequence, packed or padded."""
+    """Return the time steps of all sequences, packed or padded."""
     return prod(x.shape[:-1])
 
 
 @register_formula(*names("aten:: lstm gru rnn_tanh rnn_relu _lstm_mps"))
 def _recurrent(result: Any, x: Tensor, *rest: Any, **_: Any) -> int:
-    """Weights of all layers and directions come as the last list of tensors, after the states."""
+    """The weights of all layers and directions are the last list of tensors, after the states."""
     weights = [value for value in rest if isinstance(value, (list, tuple))][-1]
     return _steps(x) * _matrices(weights)
 
@@ -198,7 +198,7 @@ def _recurrent_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *_: Any
 
 @register_formula("aten::_cudnn_rnn_backward", "aten::miopen_rnn_backward")
 def _recurrent_backward_on_gpu(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any, **_: Any) -> int:
-    """The gradients of the inputs always, those of the weights when they are wanted; each costs a forward."""
+    """The gradients of the inputs always, those of the weights on request; each costs one forward."""
     wanted = rest[-1]
     return _steps(x) * _matrices(weights) * (2 if wanted[3] else 1)
 
@@ -237,7 +237,7 @@ def _quantized_gru(result: Any, x: Tensor, *_: Any, **__: Any) -> int:
 
 
 def _quantized_layers(result: Sequence[Tensor], x: Tensor, gates: int) -> int:
-    """Packed weights tell nothing: output (... x directions * width) and states (layers * directions x ...) do."""
+    """Packed weights have no shape; the output (... x directions * width) and states (layers * directions x ...) do."""
     output, states = result[:2]
     width = states.shape[-1]
     directions = output.shape[-1] // width

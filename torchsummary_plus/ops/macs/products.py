@@ -1,7 +1,7 @@
-"""Multiply-adds of products: of matrices, dense, packed, sparse or ragged, bilinear forms, and Einstein sums.
+"""Multiply-adds of products: of dense, packed, sparse or ragged matrices, bilinear forms and Einstein sums.
 
-A formula reads shapes and layouts, never values. A sum of k products is k multiply-adds; a bias, a scale or an
-activation fused into the operator is free. ``result`` is what the operator returned; its own arguments follow.
+A formula reads shapes and layouts, never values. A sum of k products is k multiply-adds; biases, scales and
+activations fused into the operator are free. ``result`` is what the operator returned; its own arguments follow.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _PAIR_OF_FLOAT4 = getattr(torch, "float4_e2m1fn_x2", None)
 
 
 def product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """Of matrices or vectors, batched or not: each element of ``result`` is a sum over the last axis of ``left``."""
+    """Return the cost of a matrix or vector product: each element of ``result`` sums over the last axis of ``left``."""
     if left.layout in _SPARSE or right.layout in _SPARSE:
         return _sparse_product(result, left, right)
     if left.is_nested or right.is_nested:
         return _nested_product(result, left, right)
-    return result.numel() * _summed(left)
+    return result.numel() * _inner_size(left)
 
 
-def _summed(left: Tensor) -> int:
+def _inner_size(left: Tensor) -> int:
+    """Return how many products are summed up in one element of the result."""
     return left.shape[-1] * (2 if left.dtype == _PAIR_OF_FLOAT4 else 1)
 
 
 def _sparse_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """Each stored element meets a row, or a column, of the dense side. Two sparse sides meet where values say: None."""
+    """Each stored element meets a row or column of the dense side. None for two sparse sides: values decide."""
     if left.layout in _SPARSE and right.layout in _SPARSE:
         return None
     if left.layout in _SPARSE:
@@ -46,13 +47,13 @@ def _times(stored: int | None, each: int) -> int | None:
 
 
 def _stored(sparse: Tensor) -> int | None:
-    """Elements a sparse tensor stores; None where there are none, as in every fake or meta one."""
+    """Return the elements a sparse tensor stores; None if it stores none, as every fake or meta tensor."""
     values = sparse._values() if sparse.layout == torch.sparse_coo else sparse.values()
     return values.numel() or None
 
 
 def _nested_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
-    """A product where an axis is ragged: exact unless both the axis summed over and the last one of ``right`` are."""
+    """A product with a ragged axis: exact unless the summed axis and the last axis of ``right`` are both ragged."""
     summed, last = _regular(left), _regular(right)
     if summed is not None:
         return result.numel() * summed
@@ -60,7 +61,7 @@ def _nested_product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
 
 
 def _regular(tensor: Tensor) -> int | None:
-    """The length of the last axis; None where it is ragged."""
+    """Return the length of the last axis; None if it is ragged."""
     try:
         length = tensor.size(-1)
     except RuntimeError:
@@ -107,7 +108,7 @@ def _addbmm(result: Tensor, added: Tensor, left: Tensor, right: Tensor, **_: Any
     """)
 )
 def _packed_right(result: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
-    """The right side is packed: the left side and the result tell."""
+    """The right side is packed, so shapes come from the left side and the result."""
     return result.numel() * left.shape[-1]
 
 
@@ -118,7 +119,7 @@ def _mixed_scaled_mm(result: Sequence[Tensor], left: Tensor, *_: Any, **__: Any)
 
 @register_formula("aten::affine_grid_generator", "aten::cudnn_affine_grid_generator")
 def _affine_grid(result: Tensor, theta: Tensor, *_: Any, **__: Any) -> int:
-    """Every point of a regular grid, with a 1 added, times a matrix of its own image."""
+    """Every point of a regular grid, in homogeneous coordinates, times its image's matrix."""
     return result.numel() * theta.shape[-1]
 
 
@@ -134,7 +135,7 @@ def _inner(result: Tensor, left: Tensor, right: Tensor, **_: Any) -> int | None:
 
 @register_formula("aten::linalg_vecdot")
 def _vecdot(result: Tensor, x: Tensor, y: Tensor, **_: Any) -> int | None:
-    """Two vectors are multiplied as such; batches of them element by element, then reduced, which is free."""
+    """A product of two vectors; batches are multiplied element by element and reduced, which is free."""
     return product(result, x, y) if x.dim() == y.dim() == 1 else 0
 
 
@@ -142,16 +143,16 @@ def _vecdot(result: Tensor, x: Tensor, y: Tensor, **_: Any) -> int | None:
 def _tensordot(
     result: Tensor, left: Tensor, right: Tensor, of_left: Sequence[int], of_right: Sequence[int], **_: Any
 ) -> int:
-    """An axis of length 1 against a longer one is broadcast: the longer one is summed first, which is free."""
+    """An axis of length 1 broadcasts against a longer one, which is summed first; that is free."""
     return result.numel() * prod(min(left.shape[i], right.shape[j]) for i, j in zip(of_left, of_right))
 
 
 @register_formula("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
 def _grouped_mm(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
-    """One product a group. Two matrices are split along the axis summed over, so the groups share its length."""
+    """One product per group. Two matrices are split along the summed axis, so the groups share its length."""
     if left.dim() == right.dim() == 2:
-        return left.shape[0] * _summed(left) * right.shape[-1]
-    return result.numel() * _summed(left)
+        return left.shape[0] * _inner_size(left) * right.shape[-1]
+    return result.numel() * _inner_size(left)
 
 
 @register_formula("aten::_foreach_mm")
@@ -171,24 +172,24 @@ def _sparse_sampled_addmm(result: Tensor, mask: Tensor, left: Tensor, right: Ten
 
 @register_formula("aten::linear_backward", "aten::mkldnn_linear_backward")
 def _linear_backward(result: Any, x: Tensor, grad: Tensor, weight: Tensor, wanted: Sequence[bool], **_: Any) -> int:
-    """The gradient of the input, and that of the weight, each cost what the forward did."""
+    """The gradients of input and weight cost one forward each."""
     return grad.numel() * weight.shape[-1] * sum(wanted[:2])
 
 
 @register_formula("aten::bilinear")
 def _bilinear(result: Tensor, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> int:
-    """Each weight meets one pair of elements in every row: one multiply-add."""
+    """Each weight meets one pair of elements per row: one multiply-add."""
     return prod(x.shape[:-1]) * weight.numel()
 
 
 @register_formula("aten::_trilinear")
 def _trilinear(result: Tensor, a: Tensor, b: Tensor, c: Tensor, *axes: Any, **_: Any) -> int:
-    """What :func:`_bilinear` and its gradients are made of: a sum of products of three over their common shape."""
+    """The building block of :func:`_bilinear` and its gradients: a sum of threefold products over the common shape."""
     return prod(torch.broadcast_shapes(*map(_with_ones, (a, b, c), axes)))
 
 
 def _with_ones(tensor: Tensor, axes: Iterable[int]) -> list[int]:
-    """The shape once axes of length 1 are put in where they are missing."""
+    """Return the shape with axes of length 1 inserted where they are missing."""
     shape = list(tensor.shape)
     for axis in sorted(axes):
         shape.insert(axis, 1)
@@ -196,16 +197,16 @@ def _with_ones(tensor: Tensor, axes: Iterable[int]) -> list[int]:
 
 
 Lengths = Mapping[Hashable, int]
-"""The length of each labelled axis of an operand, without those of length 1, which broadcast."""
+"""The length of each labelled axis of an operand; axes of length 1 broadcast and are left out."""
 
 
 @register_formula("aten::einsum")
 def _einsum(
     result: Tensor, equation: str, operands: Sequence[Tensor] = (), *, path: Sequence[int] | None = None, **_: Any
 ) -> int:
-    """Two operands at a time, in torch's order; what no third one and no output needs is summed as soon as it can be.
+    """Contract two operands at a time, in torch's order, summing axes as soon as nothing else needs them.
 
-    A pair that shares a summed axis is a matrix product; one that shares none is element-wise, so free.
+    A pair that shares a summed axis is a matrix product; other pairs are element-wise, so free.
     """
     waiting, kept = _labelled(equation, operands)
     total = 0
@@ -221,7 +222,7 @@ def _einsum(
 
 
 def _labelled(equation: str, operands: Sequence[Tensor]) -> tuple[list[Lengths], set[Hashable]]:
-    """The operands and the output by label. Axes under an ellipsis are labelled from the right: -1, -2."""
+    """Return the axis lengths of the operands and the output's labels; ellipsis axes are -1, -2, ... from the right."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     labels = [_labels(term, operand.dim()) for term, operand in zip(inputs.split(","), operands)]
     lengths: list[Lengths] = [

@@ -1,4 +1,4 @@
-"""The registry of multiply-add formulas: operator name -> formula, checked when it is registered."""
+"""Registry of multiply-add formulas: operator name -> formula, checked on registration."""
 
 from __future__ import annotations
 
@@ -9,37 +9,61 @@ from typing import Any, TypeVar
 from torch._ops import OpOverloadPacket
 
 from ...data.errors import InputError
+from ...data.registered import Registered
 from ...data.units import describe
 
 Formula = Callable[..., "int | None"]
-"""``formula(result, *args, **kwargs)`` -> multiply-adds, or None where these shapes do not tell."""
+"""``formula(result, *args, **kwargs)`` -> multiply-adds, or None if the shapes do not determine them."""
 
 F = TypeVar("F", bound=Formula)
 
 FORMULAS: dict[str, Formula] = {}
-"""By operator name, as ``aten::mm``: every overload and the in-place form share one."""
+"""By operator name, such as ``aten::mm``; overloads and in-place forms share one formula."""
+
+
+def register_mult_adds(*ops: OpOverloadPacket | str) -> Callable[[F], Registered[F]]:
+    """Register the decorated formula, ``(result, *args, **kwargs) -> int | None``, for operators.
+
+    ``ops`` are packets (``torch.ops.mylib.rotate``) or names (``"mylib::rotate"``), which need not exist yet; a
+    higher-order operator is named ``"higher_order::flex_attention"``. The formula receives the operator's result and
+    its arguments, and reads shapes, never values; one that always returns 0 declares its operators free.
+
+    Raises InputError for any other kind of ``op``, for an operator that already has a formula, and for a formula with a
+    wrong signature: it must accept each overload's fewest and most arguments for a packet, a result for a name.
+
+    The formula is returned with a ``remove()`` method; in a ``with`` statement it is removed at the end of the block.
+    Formulas of ``torch.utils.flop_counter.register_flop_formula`` are used too: two flops are one multiply-add.
+
+    >>> @register_mult_adds("mylib::rotate")
+    ... def rotate(result, points, angles):
+    ...     return 4 * points.shape[0]
+    >>> register_mult_adds("mylib::rotate")(rotate)
+    Traceback (most recent call last):
+    torchsummary_plus.data.errors.InputError: mylib::rotate already has a formula
+    >>> rotate.remove()
+    """
+
+    def register(formula: F) -> Registered[F]:
+        register_formula(*ops)(formula)
+
+        def forget() -> None:
+            for op in ops:
+                del FORMULAS[_name(op)]
+
+        return Registered(formula, forget)
+
+    return register
 
 
 def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
-    """Teach the counter an operator: decorates its formula, ``(result, *args, **kwargs) -> int | None``.
-
-    ``ops`` are packets, as ``torch.ops.mylib.rotate``, or names, as ``"mylib::rotate"``, which need not exist (yet);
-    a higher-order operator is named as ``"higher_order::flex_attention"``.
-    The formula gets what the operator returned, then the operator's own arguments, and reads shapes, never values;
-    one that always returns 0 declares its operators free.
-    Raises InputError for anything else than these, for an operator that has a formula already, and for a formula that
-    cannot be called so: with every overload's fewest and most arguments for a packet, with a result for a name.
-
-    >>> @register_formula("mylib::rotate")
-    ... def rotate(result, points, angles):
-    ...     return 4 * points.shape[0]
-    """
+    """Register a formula for good, as the package's own are; see :func:`register_mult_adds`."""
 
     def register(formula: F) -> F:
+        """Check the formula and register it for every operator."""
         own = [_name(op) for op in ops]
         for op, name in zip(ops, own):
             if name in FORMULAS or own.count(name) > 1:
-                raise InputError(f"{name} has a formula already")
+                raise InputError(f"{name} already has a formula")
             _check_signature(formula, op, name)
         FORMULAS.update(dict.fromkeys(own, formula))
         return formula
@@ -48,7 +72,7 @@ def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
 
 
 def names(words: str) -> list[str]:
-    """The full names of many operators, each namespace before its own.
+    """Split a list of operators, each after its namespace, into full names.
 
     >>> names("aten:: mm bmm quantized:: matmul")
     ['aten::mm', 'aten::bmm', 'quantized::matmul']
@@ -64,7 +88,7 @@ def names(words: str) -> list[str]:
 
 
 def base_name(name: str) -> str:
-    """An operator's name without what marks its in-place form.
+    """Return an operator's name without the suffix of its in-place form.
 
     >>> base_name("aten::addmm_"), base_name("aten::__and__")
     ('aten::addmm', 'aten::__and__')
@@ -86,11 +110,11 @@ def _check_signature(formula: Formula, op: OpOverloadPacket | str, name: str) ->
         for args, kwargs in _calls(op) if isinstance(op, OpOverloadPacket) else ():
             signature.bind(None, *args, **kwargs)
     except TypeError as error:
-        raise InputError(f"the formula of {name} is called with (result, *args, **kwargs): {error}") from error
+        raise InputError(f"the formula of {name} must accept (result, *args, **kwargs): {error}") from error
 
 
 def _calls(op: OpOverloadPacket) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """The fewest and the most arguments each overload can be called with."""
+    """Yield the fewest and the most arguments that each overload accepts."""
     for overload in op.overloads():
         arguments = getattr(op, overload)._schema.arguments
         positional = [a for a in arguments if not a.kwarg_only]

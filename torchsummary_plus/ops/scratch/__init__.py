@@ -1,1 +1,1 @@
-"""Bytes inside a kernel that the dispatcher does not see: rules by device and operator."""
+"""Scratch memory inside kernels, invisible to the dispatcher: rules by device and operator."""

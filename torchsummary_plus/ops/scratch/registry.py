@@ -1,27 +1,34 @@
-"""The registry of bytes that a kernel takes and the dispatcher does not see: backend and operator -> rules.
+"""Registry of kernel memory that the dispatcher does not see: backend and operator -> rules.
 
-Three kinds. *Scratch* lives while the kernel runs. A *reserve* is a result whose bytes the fake kernel does not know,
-kept as long as the result is. A *lasting* workspace is taken by the first call that asks for it and held from then on.
+There are three kinds. *Scratch* lives while the kernel runs. A *reserve* is a result whose size the fake kernel does
+not know; it lives as long as the result. A *lasting* workspace is allocated by the first call and kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ...data.errors import InputError, choice_error
+from ...data.registered import Registered
+from ...data.units import describe
 
 Formula = Callable[..., Any]
-"""``formula(result, *args, **kwargs)``, the operator's own arguments; what it returns is said by each kind below."""
+"""``formula(result, *args, **kwargs)`` with the operator's arguments; each registry below says what it returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A formula with what it rests on, and the largest relative error that was seen when it was measured.
+    """A formula, its source, and the largest relative error observed when it was measured.
 
-    ``calibrated`` is False for an estimate that no measurement has confirmed: an estimate of memory names the operator.
-    A formula that is ``by_capability`` is given the GPU's compute capability before the operator's result, one that is
-    ``by_cudnn`` cuDNN after that. ``since`` is the release of torch from which on the rule holds: on an older one the
-    operator is named, with an open range.
+    ``calibrated`` is False for an estimate that no measurement has confirmed; memory estimates then name the operator.
+    A ``by_capability`` formula receives the GPU's compute capability before the result, a ``by_cudnn`` formula then
+    also cuDNN. ``since`` is the first torch release that the rule holds for; on older ones the operator is named and
+    its range left open.
     """
 
     formula: Formula
@@ -34,13 +41,12 @@ class Rule:
 
 
 class Phase(NamedTuple):
-    """A stretch of a kernel: how many tensors of its result are there, and the bytes of scratch beside them.
+    """A stretch of a kernel: the number of result tensors that exist, and the scratch bytes besides them.
 
-    A ``band`` above 0 is the relative error of a guess, of a guess of 0 the bytes that it may be off; the operator is
-    then named as unknown. Where there is no memory
-    for the scratch, the kernel does with the first of the ``lesser`` sizes that there is memory for. What is ``held``
-    are further blocks, by name: one of the same name in the next phase is the same, and stays. ``first`` are the places
-    of results that come ahead of those before them. After scratch that ``empties`` the allocator's cache is emptied.
+    A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
+    unknown. If there is no memory for the scratch, the kernel runs with the first of the ``lesser`` sizes that fits.
+    ``held`` are further blocks by name; a block keeps living if the next phase names it again. ``first`` lists results
+    that are allocated ahead of those before them. A phase that ``empties`` ends by emptying the allocator's cache.
     """
 
     results: int
@@ -53,34 +59,34 @@ class Phase(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A kernel allocates a tensor of its result: the one of this place."""
+    """The kernel allocates the result tensor at this position."""
 
     result: int
 
 
 class Taken(NamedTuple):
-    """A kernel allocates a buffer, which lives to its end at the latest; buffers count from 0."""
+    """The kernel allocates a buffer, which lives at most until the kernel ends; buffers count from 0."""
 
     nbytes: int
 
 
 class Given(NamedTuple):
-    """A kernel frees a buffer."""
+    """The kernel frees a buffer."""
 
     buffer: int
 
 
 Course = tuple[Made | Taken | Given, ...]
-"""A kernel's allocations one by one, after the tensors of its result that it does not name."""
+"""A kernel's allocations one by one; results it does not name are allocated first."""
 
 ALL_RESULTS = 1 << 30
 """More tensors than any result has."""
 
 
 class AtMost(NamedTuple):
-    """Scratch of which only an upper bound is known: an estimate names the operator and opens its range that far.
+    """Scratch with only an upper bound: an estimate names the operator and widens its range accordingly.
 
-    The bound is of what may come on top of the kernel's ``phases``, as far as these are known.
+    The bound comes on top of the kernel's known ``phases``.
     """
 
     nbytes: int
@@ -88,28 +94,33 @@ class AtMost(NamedTuple):
 
 
 DOUBT = 8
-"""How many times the bytes of its arguments and results an operator without a rule may take, and ``LEAST_DOUBT`` more.
+"""Bound for an operator without a rule: this multiple of its arguments' and results' bytes, plus ``LEAST_DOUBT``.
 
-Of the CPU's operators in ``UNMODELLED`` the matrix exponential takes most: 6 times them.
+Of the CPU operators in ``UNMODELLED``, the matrix exponential needs the most: 6 times those bytes.
 """
+
+F = TypeVar("F", bound=Formula)
 
 Register = Callable[[Formula], Formula]
 
-SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the bytes of scratch at the kernel's own peak, beside all of its results; or the kernel's phases, or its course.
+OLDEST = "2.4"
+"""The oldest supported release of torch."""
 
-A peak is a maximum, which need not grow in a straight line with the batch; a phase does, and the replay of the phases
-finds the maximum. :class:`AtMost` where only a bound is known, None where it takes some and not even that.
+SCRATCH: dict[tuple[str, str], Rule] = {}
+"""-> the scratch bytes at the kernel's peak, besides all of its results; or the kernel's phases, or its course.
+
+A peak is a maximum and need not grow linearly with the batch; a phase does, and the replay finds the maximum. Return
+:class:`AtMost` if only a bound is known, None if the kernel uses scratch without a known bound.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
-"""-> a tuple of bytes, one for each tensor of the result; None for one whose fake size is right."""
+"""-> bytes per result tensor; None for a tensor whose fake size is right."""
 
 LASTING: dict[tuple[str, str], Rule] = {}
-"""-> pairs of a name and bytes; a name that was taken before takes nothing more."""
+"""-> (name, bytes) pairs; a name that is already allocated adds nothing."""
 
 _SPARSE = ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
-"""Sparse tensors, as gradients of embeddings: how many rows they hold when they are summed up is not modelled."""
+"""Sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(
@@ -130,21 +141,74 @@ UNMODELLED: dict[str, frozenset[str]] = {
     ),
     "cuda": frozenset(f"aten::{name}" for name in _SPARSE),
 }
-"""Operators known to take scratch memory for which there is no rule yet: an estimate names them."""
+"""Operators known to use scratch memory but without a rule; estimates name them."""
+
+
+def register_scratch(
+    device: str, *ops: OpOverload | OpOverloadPacket | str, source: str, band: float = 0.0
+) -> Callable[[F], Registered[F]]:
+    """Register the decorated rule, ``(result, *args, **kwargs) -> bytes | None``, for operators' scratch memory.
+
+    It returns the bytes at the kernel's own peak, freed on return, or None if there are some but their number is
+    unknown. ``device`` is "cpu" or "cuda". ``ops`` are packets (all their overloads), overloads, or names:
+    "mylib::rotate" for the unnamed overload, else "mylib::rotate.out". ``source`` says where the figure comes from;
+    ``band`` is its largest relative error, by which ``peak_range`` is widened. The returned rule has a ``remove()``
+    method and is removed at the end of a ``with`` block.
+
+    Raises InputError for any other device, for a value that is no operator, and for one that already has a rule.
+
+    >>> @register_scratch("cuda", "mylib::rotate", source="rotate.cu: a copy of the points")
+    ... def rotate(result, points, angles):
+    ...     return points.numel() * points.element_size()
+    >>> rotate.remove()
+    """
+    if device not in ("cpu", "cuda"):
+        raise choice_error("device", device, ["cpu", "cuda"])
+    import_module(f"..{device}", __name__)  # Registers the device's own rules, to detect duplicates.
+    names = [name for op in ops for name in _names(op)]
+
+    def register(formula: F) -> Registered[F]:
+        if not callable(formula):
+            raise InputError(f"the rule of {names[0]} is {describe(formula)}; accepted: a function")
+        for name in names:
+            if (device, name) in SCRATCH or names.count(name) > 1:
+                raise InputError(f"{name} already has a scratch rule on {device}")
+        SCRATCH.update({(device, name): Rule(formula, source, band, since=OLDEST) for name in names})
+
+        def forget() -> None:
+            for name in names:
+                del SCRATCH[device, name]
+
+        return Registered(formula, forget)
+
+    return register
+
+
+def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
+    """Return the dispatcher's names of an operator. Raises :class:`InputError`."""
+    if isinstance(op, OpOverloadPacket):
+        return [getattr(op, overload).name() for overload in op.overloads()]
+    name = op.name() if isinstance(op, OpOverload) else op
+    if not isinstance(name, str) or name.count("::") != 1:
+        raise InputError(
+            f"operator is {describe(op)}; accepted: a packet (torch.ops.mylib.rotate), one of its overloads, or a name "
+            "('mylib::rotate')"
+        )
+    return [name]
 
 
 def scratch(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register the scratch of some operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
+    """Register a scratch rule for operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
     return _register(SCRATCH, backend, operators, source, band, traits)
 
 
 def reserve(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register the true sizes of the results of some operators on one backend."""
+    """Register the true result sizes of operators on one backend."""
     return _register(RESERVES, backend, operators, source, band, traits)
 
 
 def lasting(backend: str, *operators: str, source: str, band: float, **traits: Any) -> Register:
-    """Register the lasting workspaces of some operators on one backend."""
+    """Register the lasting workspaces of operators on one backend."""
     return _register(LASTING, backend, operators, source, band, traits)
 
 
@@ -159,7 +223,7 @@ def _register(
     def register(formula: Formula) -> Formula:
         for operator in operators:
             if (backend, operator) in table:
-                raise ValueError(f"{operator} on {backend} has a rule already")
+                raise ValueError(f"{operator} on {backend} already has a rule")
             table[backend, operator] = Rule(formula, source, band, **traits)
         return formula
 

@@ -1,7 +1,7 @@
-"""Closed rules for the operators of common models: what they give, without running a meta kernel.
+"""Closed-form result rules for operators of common models, used instead of running a meta kernel.
 
-Most meta kernels are Python, slow, and import torch's compiler stack when first used. A rule reads shapes, strides and
-dtypes only, agrees with the meta kernel where it answers (``tests/test_rules.py``), and answers nothing irregular.
+Most meta kernels are written in Python, slow, and import torch's compiler stack on first use. A rule reads only shapes,
+strides and dtypes, agrees with the meta kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .registry import RULES, Answer, Unsure
 
 
 def ruled_by_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], on_cpu: bool) -> Answer | None:
-    """What the kernels of an operator give where its meta kernel is known to say something else; None elsewhere."""
+    """Return an operator's result where its kernels are known to differ from its meta kernel, else None."""
     rule = of_kernel(func.name(), on_cpu)
     if rule is None:
         return None
@@ -27,11 +27,10 @@ def ruled_by_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:
-    """What an operator gives, without running it; None where no rule is sure, so that the meta kernel runs and raises.
+    """Return an operator's result without running it; None if no rule applies, so that the meta kernel runs or raises.
 
-    A tuple (shape, stride, dtype) is a fresh tensor. An int is the position, among all tensor arguments in order, of
-    the one that comes back. A list of these stands for several outputs, of which torch makes a tuple;
-    None among them is one that is not defined.
+    A tuple (shape, stride, dtype) is a new tensor. An int is the position, among all tensor arguments in order, of the
+    one that is returned. A list of these stands for a tuple of outputs, in which None is an undefined one.
     """
     rule = RULES.get(func.name())
     if rule is None:

@@ -1,4 +1,4 @@
-"""Rules for the operators that change the size of images, signals and volumes: pooling, resampling, padding."""
+"""Rules for operators that resize images, signals and volumes: pooling, resampling, padding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _is_image(x: Tensor, axes: int) -> bool:
 def _pooled(
     x: Tensor, axes: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool
 ) -> Shape:
-    """How often a window fits along each axis; in ceil mode one that is cut off counts if it starts inside."""
+    """Return the windows along each axis; in ceil mode a partial window counts if it starts inside."""
     sure(_is_image(x, axes))
     settings = [each(values, axes) for values in (kernel, stride or kernel, padding, dilation)]
     counts = []
@@ -35,6 +35,7 @@ def _pooled(
 def max_pool2d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False
 ) -> Outs:
+    """The pooled image in its memory format, with the indices of the maxima."""
     return _with_indices(x, 2, _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode))
 
 
@@ -42,6 +43,7 @@ def max_pool2d(
 def max_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False
 ) -> Outs:
+    """The pooled volume, with the indices of the maxima."""
     return _with_indices(x, 3, _pooled(x, 3, kernel, stride, padding, dilation, ceil_mode))
 
 
@@ -50,7 +52,7 @@ def _with_indices(x: Tensor, axes: int, shape: Shape) -> Outs:
 
 
 def _like_image(x: Tensor, axes: int, shape: Shape, dtype: torch.dtype) -> Out:
-    """A fresh image in the format of another, which counts for a batch only."""
+    """Return a new image in the memory format of another, which is kept only for batches."""
     return in_format_of(x, shape, dtype) if x.dim() == axes + 2 else fresh(shape, dtype)
 
 
@@ -58,6 +60,7 @@ def _like_image(x: Tensor, axes: int, shape: Shape, dtype: torch.dtype) -> Out:
 def avg_pool2d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
 ) -> Out:
+    """The pooled image in its memory format; no rule for a divisor of 0."""
     sure(settings[1:] != (0,))
     return _like_image(x, 2, _pooled(x, 2, kernel, stride, padding, (1,), ceil_mode), x.dtype)
 
@@ -66,27 +69,32 @@ def avg_pool2d(
 def avg_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None
 ) -> Out:
+    """The pooled volume, row-major; no rule for a divisor of 0."""
     sure(settings[1:] != (0,))
     return fresh(_pooled(x, 3, kernel, stride, padding, (1,), ceil_mode), x.dtype)
 
 
 @rule("_adaptive_avg_pool2d")
 def adaptive_avg_pool2d(x: Tensor, size: Sizes) -> Out:
+    """The image at the given size, in its memory format."""
     return in_format_of(x, _resized(x, 2, size), x.dtype)
 
 
 @rule("_adaptive_avg_pool3d")
 def adaptive_avg_pool3d(x: Tensor, size: Sizes) -> Out:
+    """The volume at the given size, row-major."""
     return fresh(_resized(x, 3, size), x.dtype)
 
 
 @rule("adaptive_max_pool2d")
 def adaptive_max_pool2d(x: Tensor, size: Sizes) -> Outs:
+    """The image at the given size, with the indices of the maxima."""
     return _with_indices(x, 2, _resized(x, 2, size))
 
 
 @rule("adaptive_max_pool3d")
 def adaptive_max_pool3d(x: Tensor, size: Sizes) -> Outs:
+    """The volume at the given size, row-major, with the indices of the maxima."""
     shape = _resized(x, 3, size)
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
@@ -101,6 +109,7 @@ def _resized(x: Tensor, axes: int, size: Sizes) -> Shape:
 
 @rule("upsample_nearest1d", "upsample_linear1d", "_upsample_nearest_exact1d")
 def upsample1d(x: Tensor, size: Sizes, *_: object) -> Out:
+    """The signal at the given size."""
     return _upsampled(x, 1, size)
 
 
@@ -113,11 +122,13 @@ def upsample1d(x: Tensor, size: Sizes, *_: object) -> Out:
     "_upsample_bicubic2d_aa",
 )
 def upsample2d(x: Tensor, size: Sizes, *_: object) -> Out:
+    """The image at the given size."""
     return _upsampled(x, 2, size)
 
 
 @rule("upsample_nearest3d", "upsample_trilinear3d", "_upsample_nearest_exact3d")
 def upsample3d(x: Tensor, size: Sizes, *_: object) -> Out:
+    """The volume at the given size."""
     return _upsampled(x, 3, size)
 
 
@@ -128,6 +139,7 @@ def _upsampled(x: Tensor, axes: int, size: Sizes) -> Out:
 
 @rule("pixel_shuffle")
 def pixel_shuffle(x: Tensor, factor: int) -> Out:
+    """The image with blocks of channels spread over height and width; no rule for channels-last."""
     sure(x.dim() >= 3 and factor > 0 and not is_channels_last(x))
     *batch, channels, height, width = x.shape
     sure(channels % factor**2 == 0)
@@ -136,6 +148,7 @@ def pixel_shuffle(x: Tensor, factor: int) -> Out:
 
 @rule("pixel_unshuffle")
 def pixel_unshuffle(x: Tensor, factor: int) -> Out:
+    """The image with pixels gathered into channels; no rule for channels-last."""
     sure(x.dim() >= 3 and factor > 0 and not is_channels_last(x))
     *batch, channels, height, width = x.shape
     sure(height % factor == 0 == width % factor)
@@ -144,12 +157,14 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Out:
 
 @rule("constant_pad_nd")
 def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
+    """The padded tensor in its memory format; no rule for cropping."""
     sure(any(padding) and min(padding) >= 0)
     return in_format_of(x, padded(x, padding), x.dtype)
 
 
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor, row-major; the padding must be smaller than the axis."""
     pairs = zip(padding[::2], padding[1::2])
     sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
     return replication_pad(x, padding)
@@ -157,12 +172,13 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
 
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor of floats, row-major; no rule for channels-last."""
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape) and not is_channels_last(x))
     return fresh(padded(x, padding), x.dtype)
 
 
 def padded(x: Tensor, padding: Sizes) -> Shape:
-    """The shape with two numbers added for each axis, from the last one on."""
+    """Return the padded shape; ``padding`` has two numbers per axis, last axis first."""
     sizes = list(x.shape)
     sure(len(padding) % 2 == 0 and len(padding) <= 2 * len(sizes))
     for place, pad in enumerate(padding):

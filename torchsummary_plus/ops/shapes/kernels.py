@@ -1,8 +1,8 @@
-"""Rules where kernels lay a result out otherwise than torch's meta kernels, and a step must know how they really do.
+"""Rules for results that kernels lay out differently from torch's meta kernels; steps need the real layout.
 
-Meta kernels written in Python go another way than the kernels for tensors that are both row-major and channels-last,
-such as images of one pixel or one channel, for operands of different layouts, and for some operators altogether. Each
-rule follows its source in ``aten/src/ATen/native``.
+Meta kernels written in Python differ for tensors that are both row-major and channels-last, such as images of one pixel
+or one channel, for operands of different layouts, and for some operators altogether. Each rule follows its source in
+``aten/src/ATen/native``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .registry import (
     is_channels_last,
     is_contiguous,
     numel,
-    preserved,
+    preserved_strides,
     sure,
 )
 
 KERNEL_RULES: dict[str, Rule] = {}
-"""Asked before the rules of the meta kernels, by the operator's name as its schema has it."""
+"""Consulted before the meta kernels' rules, by the operator's name in its schema."""
 
 CPU_RULES: dict[str, Rule] = {}
-"""The same of tensors on the CPU alone."""
+"""The same for tensors on the CPU only."""
 
 
 def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
@@ -49,7 +49,7 @@ def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
 
 
 def of_kernel(name: str, on_cpu: bool) -> Rule | None:
-    """The rule of an operator's kernels, if they have one."""
+    """Return the rule for an operator's kernels, or None."""
     return (CPU_RULES.get(name) if on_cpu else None) or KERNEL_RULES.get(name)
 
 
@@ -57,7 +57,7 @@ def of_kernel(name: str, on_cpu: bool) -> Rule | None:
 
 
 def _through_iterator(names: str, *operands: int) -> None:
-    """Rules for operators whose kernels go through the arguments at some positions, in the kernel's order."""
+    """Register operators whose kernels iterate over the arguments at ``positions``, in the kernel's order."""
 
     def backward(*args: Any, **options: Any) -> Out:
         return _alike(*(args[place] for place in operands))
@@ -66,7 +66,7 @@ def _through_iterator(names: str, *operands: int) -> None:
 
 
 def _alike(*tensors: Tensor) -> Out:
-    """The result of an operator on tensors of one shape and dtype."""
+    """Return the result of an operator on tensors of one shape and dtype."""
     first = tensors[0]
     sure(first.dtype in FLOATS and numel(first.shape))
     sure(all(tensor.shape == first.shape and tensor.dtype is first.dtype for tensor in tensors))
@@ -82,6 +82,7 @@ _through_iterator("elu_backward", 0, 5)
 
 @_register(KERNEL_RULES, "_prelu_kernel_backward")
 def prelu_backward(x: Tensor, weight: Tensor, grad: Tensor) -> Outs:
+    """The gradients of input and weight, both in the layout of the iterator over input and gradient."""
     out = _alike(x, grad)
     sure(weight.dtype is x.dtype and weight.dim() == x.dim())
     return [out, out]
@@ -89,45 +90,49 @@ def prelu_backward(x: Tensor, weight: Tensor, grad: Tensor) -> Outs:
 
 @_register(CPU_RULES, "glu_backward")
 def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
+    """The input's gradient, row-major."""
     sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and numel(x.shape))
     return fresh(x.shape, x.dtype)
 
 
 @_register(KERNEL_RULES, "native_dropout_backward")
 def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
+    """The input's gradient, in the layout of the iterator over gradient and mask."""
     sure(grad.dtype in FLOATS and mask.dtype is torch.bool and grad.shape == mask.shape and numel(grad.shape))
     return result([grad, mask], grad.dtype)
 
 
 @_register(CPU_RULES, "native_dropout")
 def dropout(x: Tensor, p: float, train: bool | None) -> Outs:
+    """The output in the iterator's layout, and the mask in the input's."""
     sure(x.dtype in FLOATS and train and 0 < p < 1 and numel(x.shape))
-    return [result([x], x.dtype), (x.shape, preserved(x), torch.bool)]
+    return [result([x], x.dtype), (x.shape, preserved_strides(x), torch.bool)]
 
 
 @_register(KERNEL_RULES, "hardtanh _prelu_kernel")
-def kept(x: Tensor, *others: Operand) -> Out:
-    """The result is made as the first operand is (``empty_like``)."""
+def like_first(x: Tensor, *others: Operand) -> Out:
+    """The result is created like the first operand (``empty_like``)."""
     sure(promoted([x, *(other for other in others if isinstance(other, Tensor))]) is x.dtype and x.dtype in FLOATS)
-    return x.shape, preserved(x), x.dtype
+    return x.shape, preserved_strides(x), x.dtype
 
 
 @_register(KERNEL_RULES, "pow.Scalar")
 def power(base: Operand, exponent: Tensor) -> Out:
-    """In row-major order, as the kernel makes its result before it goes through its operands."""
+    """Row-major, because the kernel allocates its result before it iterates over the operands."""
     sure(promoted((base, exponent)) is exponent.dtype and exponent.dtype in FLOATS)
     return fresh(exponent.shape, exponent.dtype)
 
 
 @_register(CPU_RULES, "log_sigmoid_forward")
 def log_sigmoid(x: Tensor) -> Outs:
+    """The output and the kernel's buffer, both row-major."""
     sure(x.dtype in FLOATS)
     return [fresh(x.shape, x.dtype), fresh(x.shape, x.dtype)]
 
 
 @_register(KERNEL_RULES, "masked_fill.Scalar masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
-    """The kernel clones its first operand, broadcast, in row-major order."""
+    """The kernel clones its broadcast first operand in row-major order."""
     sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
     sure(not (isinstance(value, Tensor) and value.dim()))
     shape, _, dtype = result([x, mask], x.dtype)
@@ -138,37 +143,40 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
 
 
 @_register(KERNEL_RULES, "mse_loss smooth_l1_loss")
-def loss_of_each(x: Tensor, target: Tensor, reduction: int = 1, *_: float, **__: float) -> Out:
+def loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, *_: float, **__: float) -> Out:
+    """The loss per element, in the iterator's layout."""
     sure(reduction == 0)
     return _alike(x, target)
 
 
 @_register(KERNEL_RULES, "huber_loss")
-def huber_loss_of_each(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Out:
+def huber_loss_per_element(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Out:
+    """The loss per element, in the input's layout."""
     sure(reduction == 0)
     shape, _, dtype = _alike(x, target)
-    return shape, preserved(x), dtype
+    return shape, preserved_strides(x), dtype
 
 
 @_register(KERNEL_RULES, "binary_cross_entropy_with_logits")
-def cross_entropy_of_each(
+def cross_entropy_per_element(
     x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
 ) -> Out:
-    """Begun as one minus the target."""
+    """The computation starts from one minus the target, whose layout it keeps."""
     sure(reduction == 0 and weight is pos_weight is None and x.shape == target.shape and x.dtype is target.dtype)
     sure(x.dtype in FLOATS and numel(x.shape))
-    return x.shape, preserved(target), x.dtype
+    return x.shape, preserved_strides(target), x.dtype
 
 
 @_register(KERNEL_RULES, "mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
 def loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: float) -> Out:
-    """Into zeros in row-major order (``Loss.cpp``)."""
+    """The gradient is written into row-major zeros (``Loss.cpp``)."""
     sure(x.shape == target.shape and x.dtype is target.dtype is grad.dtype and x.dtype in FLOATS)
     return fresh(x.shape, x.dtype)
 
 
 @_register(CPU_RULES, "_log_softmax_backward_data _softmax_backward_data")
 def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
+    """The input's gradient, row-major."""
     sure(grad.shape == out.shape and grad.dtype is out.dtype is dtype and dtype in FLOATS and out.dim())
     return fresh(grad.shape, dtype)
 
@@ -177,7 +185,7 @@ def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) ->
 
 
 def _row_major_first(x: Tensor) -> Out:
-    """A tensor that is both row-major and channels-last counts as row-major."""
+    """Return a new tensor like ``x``; a tensor both row-major and channels-last counts as row-major."""
     return fresh(x.shape, x.dtype) if is_contiguous(x) else in_format_of(x, x.shape, x.dtype)
 
 
@@ -200,6 +208,7 @@ def batch_norm(
     training: bool,
     *_: float,
 ) -> Outs:
+    """The output, and mean and inverse deviation per channel."""
     sure(training or (mean is not None and var is not None))
     _check_channels(x, weight, bias, mean, var)
     statistics = fresh(x.shape[1:2], statistics_of(x))
@@ -216,6 +225,7 @@ def _check_channels(x: Tensor, *parameters: Tensor | None) -> None:
 def batch_norm_without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
 ) -> Outs:
+    """Batch norm in training without running statistics."""
     sure(training)
     return batch_norm(x, weight, bias, None, None, True)  # type: ignore[return-value]
 
@@ -225,6 +235,7 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias; the input's keeps a format that it shares with the gradient."""
     _check_channels(x, weight, mean, var)
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     alike = _is_whole(x) and _is_whole(grad) and is_channels_last(x) == is_channels_last(grad)
@@ -238,6 +249,7 @@ def group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
     batch: int, channels: int, rest: int, groups: int, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
+    """The wanted gradients of input, weight and bias; the input's keeps the input's memory format."""
     _check_channels(x, weight)
     sure(grad.shape == x.shape and grad.dtype is x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
@@ -250,7 +262,7 @@ def layer_norm_backward(
     grad: Tensor, x: Tensor, size: Sizes, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
     wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
-    """In row-major order whatever the input's (``layer_norm.cpp``)."""
+    """Row-major, whatever the input's layout (``layer_norm.cpp``)."""
     sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
     parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
     of_x = fresh(x.shape, x.dtype)
@@ -262,6 +274,7 @@ def layer_norm_backward(
 
 @_register(CPU_RULES, "pixel_shuffle")
 def pixel_shuffle(x: Tensor, factor: int) -> Out:
+    """The image with blocks of channels spread over height and width, in its memory format."""
     sure(x.dim() >= 3 and factor > 0 and numel(x.shape))
     *batch, channels, height, width = x.shape
     sure(channels % factor**2 == 0)
@@ -270,12 +283,14 @@ def pixel_shuffle(x: Tensor, factor: int) -> Out:
 
 @_register(CPU_RULES, "replication_pad1d replication_pad2d replication_pad3d")
 def replication_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor of floats, in its memory format."""
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape))
     return in_format_of(x, padded(x, padding), x.dtype)
 
 
 @_register(CPU_RULES, "reflection_pad1d reflection_pad2d reflection_pad3d")
 def reflection_pad(x: Tensor, padding: Sizes) -> Out:
+    """The padded tensor, in its memory format; the padding must be smaller than the axis."""
     pairs = zip(padding[::2], padding[1::2])
     sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
     return replication_pad(x, padding)  # type: ignore[return-value]
@@ -283,12 +298,14 @@ def reflection_pad(x: Tensor, padding: Sizes) -> Out:
 
 @_register(CPU_RULES, "channel_shuffle")
 def channel_shuffle(x: Tensor, groups: int) -> Out:
+    """The tensor with its channels interleaved, in its memory format."""
     sure(x.dim() >= 3 and groups > 0 and numel(x.shape) and x.shape[1] % groups == 0)
     return in_format_of(x, x.shape, x.dtype)
 
 
 @_register(CPU_RULES, "max_unpool2d")
 def max_unpool(x: Tensor, indices: Tensor, size: Sizes) -> Out:
+    """The image at the given size, in its memory format."""
     sure(x.dim() == 4 and x.shape == indices.shape and indices.dtype is torch.int64 and len(size) == 2)
     sure(numel(x.shape) and min(size) > 0)
     return in_format_of(x, (*x.shape[:2], *size), x.dtype)
@@ -299,6 +316,7 @@ def max_unpool(x: Tensor, indices: Tensor, size: Sizes) -> Out:
     "replication_pad2d_backward replication_pad3d_backward reflection_pad2d_backward reflection_pad3d_backward",
 )
 def pad_backward(grad: Tensor, x: Tensor, padding: Sizes) -> Out:
+    """The input's gradient, in the input's memory format."""
     sure(x.dim() == len(padding) // 2 + 2 and x.dtype is grad.dtype and x.dtype in FLOATS and numel(x.shape))
     sure(grad.shape == padded(x, padding))
     return in_format_of(x, x.shape, x.dtype)
@@ -306,7 +324,7 @@ def pad_backward(grad: Tensor, x: Tensor, padding: Sizes) -> Out:
 
 @_register(CPU_RULES, "roll")
 def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
-    """Two parts joined, axis by axis: in channels-last layout where both parts are; an empty part is not."""
+    """Two parts concatenated, axis by axis; channels-last if both parts are, which an empty part is not."""
     sure(x.dim() and numel(x.shape) and len(shifts) == (len(dims) or 1))
     sure(all(-x.dim() <= dim < x.dim() for dim in dims))
     cut = [bool(shift % x.shape[dim]) for shift, dim in zip(shifts, dims)]
@@ -322,12 +340,13 @@ def convolution_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Sizes | None, stride: Sizes, padding: Sizes, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: int, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
-    """Volumes are in channels-last layout where oneDNN takes them alone."""
+    """Channels-last for volumes only where oneDNN prefers it."""
     sure(x.dim() == 5 and x.dtype is weight.dtype is grad.dtype and x.dtype in (torch.float32, torch.float64))
     last = is_channels_last(x) or is_channels_last(weight)
     last = last and takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups)
 
     def like(tensor: Tensor) -> Out:
+        """Return a new tensor of this shape and dtype in the chosen memory format."""
         return (tensor.shape, channels_last(tensor.shape), tensor.dtype) if last else fresh(tensor.shape, tensor.dtype)
 
     of_bias = fresh(grad.shape[1:2], grad.dtype)

@@ -1,4 +1,4 @@
-"""Rules for the operators of layers: products, convolutions, normalisation, gates, attention, recurrence."""
+"""Rules for layers' operators: products, convolutions, normalisation, gates, attention, recurrent layers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...live.versions import since
 from ..conv_backend import keeps_last
+from ..dtypes import HALVES
 from .registry import (
     FLOATS,
     INDICES,
@@ -18,7 +19,7 @@ from .registry import (
     axis_of,
     channels_last,
     contiguous,
-    densely,
+    dense_strides,
     each,
     fresh,
     in_format_of,
@@ -26,14 +27,14 @@ from .registry import (
     is_contiguous,
     is_dense,
     numel,
-    preserved,
+    preserved_strides,
     rule,
     sure,
 )
 
 
 def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
-    """The one floating dtype of all the tensors that are there."""
+    """Return the one floating-point dtype of all tensors that are given."""
     dtype = first.dtype
     sure(dtype in FLOATS and all(other is None or other.dtype is dtype for other in others))
     return dtype
@@ -44,12 +45,14 @@ def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
 
 @rule("mm")
 def mm(x: Tensor, y: Tensor) -> Out:
+    """The product of two matrices."""
     sure(x.dim() == y.dim() == 2 and x.shape[1] == y.shape[0])
     return fresh((x.shape[0], y.shape[1]), _floats(x, y))
 
 
 @rule("bmm")
 def bmm(x: Tensor, y: Tensor) -> Out:
+    """The product of two batches of matrices."""
     sure(x.dim() == y.dim() == 3 and x.shape[0] == y.shape[0] and x.shape[2] == y.shape[1])
     return fresh((x.shape[0], x.shape[1], y.shape[2]), _floats(x, y))
 
@@ -58,10 +61,10 @@ def bmm(x: Tensor, y: Tensor) -> Out:
 def grouped_mm(
     x: Tensor, y: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> Out:
-    """One product for each group of rows, of columns or of what is summed over; or of a batch, without groups.
+    """One product per group of rows, of columns or along the summed axis; without groups, one per batch element.
 
-    The kernels make rows of multiples of 16 bytes (aten/src/ATen/native/GroupedMMUtils.h). Torch's meta kernel knows
-    bfloat16 alone.
+    The kernels pad rows to multiples of 16 bytes (aten/src/ATen/native/GroupedMMUtils.h). torch's meta kernel supports
+    only bfloat16.
     """
     sure(bias is None and x.dtype is y.dtype and x.dim() in (2, 3) and y.dim() in (2, 3))
     sure(x.shape[-1] == y.shape[-2] and out_dtype in (None, x.dtype))
@@ -77,11 +80,13 @@ def grouped_mm(
 
 @rule("addmm")
 def addmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
+    """The product of two matrices plus a broadcast addend."""
     return _plus(bias, mm(x, y))
 
 
 @rule("baddbmm")
 def baddbmm(bias: Tensor, x: Tensor, y: Tensor, **_: object) -> Out:
+    """The product of two batches of matrices plus a broadcast addend."""
     return _plus(bias, bmm(x, y))
 
 
@@ -94,6 +99,7 @@ def _plus(bias: Tensor, product: Out) -> Out:
 
 @rule("linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Out:
+    """The input with its last axis projected to the rows of the weight."""
     sure(x.dim() >= 2 and weight.dim() == 2 and x.shape[-1] == weight.shape[1])
     sure(bias is None or bias.shape == weight.shape[:1])
     return fresh((*x.shape[:-1], weight.shape[0]), _floats(x, weight, bias))
@@ -101,6 +107,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Out:
 
 @rule("embedding")
 def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
+    """One row of the weight per index."""
     sure(weight.dim() == 2 and indices.dtype in INDICES)
     return fresh((*indices.shape, weight.shape[1]), weight.dtype)
 
@@ -121,6 +128,7 @@ def convolution(
     groups: int,
     *_: bool,
 ) -> Out:
+    """A convolution or transposed convolution of 1 to 3 spatial axes, in the kernels' memory format."""
     axes = x.dim() - 2
     sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
     entering, channels = weight.shape[1] * groups, weight.shape[0]
@@ -150,9 +158,9 @@ def convolution(
 
 
 def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bool, groups: int) -> bool:
-    """An image's channels come out innermost if those of the input or of the weight are, from oneDNN as from cuDNN.
+    """Whether the result is channels-last: if the input's or the weight's strides are, with oneDNN as with cuDNN.
 
-    Here alone the rule follows the kernels, not the meta kernel, which in late versions of torch leaves the layout out.
+    This rule follows the kernels, not the meta kernel, which ignores the layout in recent releases.
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         stride, _, dilation, output_padding = settings
@@ -165,12 +173,12 @@ def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bo
 
 
 def statistics_of(x: Tensor) -> torch.dtype:
-    """The dtype in which statistics are accumulated."""
-    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    """Return the dtype in which statistics accumulate."""
+    return torch.float32 if x.dtype in HALVES else x.dtype
 
 
 def _normalised(x: Tensor, *parameters: Tensor | None) -> Out:
-    """The output of a normalisation by channels, which keeps its input's layout."""
+    """Return the output of a per-channel normalisation, which keeps its input's layout."""
     sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS and is_dense(x))
     channels, dtypes = x.shape[1:2], (x.dtype, torch.float32)
     sure(all(p is None or (p.shape == channels and p.dtype in dtypes) for p in parameters))
@@ -189,6 +197,7 @@ def batch_norm(
     training: bool,
     *_: float,
 ) -> Outs:
+    """The output, and mean and inverse deviation per channel."""
     sure(_has_variance(x) if training else mean is not None and var is not None)
     return _batch_normed(x, weight, bias, mean, var)
 
@@ -197,6 +206,7 @@ def batch_norm(
 def batch_norm_without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, *_: float
 ) -> Outs:
+    """Batch norm in training without running statistics."""
     sure(training and _has_variance(x))
     return _batch_normed(x, weight, bias)
 
@@ -205,6 +215,7 @@ def batch_norm_without_statistics(
 def batch_norm_at_inference(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
 ) -> Outs:
+    """Batch norm with running statistics; the saved statistics are empty."""
     return _batch_normed(x, weight, bias, mean, var)
 
 
@@ -212,6 +223,7 @@ def batch_norm_at_inference(
 def batch_norm_with_update(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, *_: float
 ) -> Outs:
+    """Batch norm that updates its running statistics, with an empty reserve."""
     sure(weight is not None and bias is not None and _has_variance(x))
     return [*_batch_normed(x, weight, bias, mean, var), fresh((0,), torch.uint8)]
 
@@ -226,6 +238,7 @@ def cudnn_batch_norm(
     training: bool,
     *_: float,
 ) -> Outs:
+    """cuDNN's batch norm, with statistics only in training and an empty reserve."""
     sure(mean is not None and var is not None and (_has_variance(x) or not training))
     out = _normalised(x, weight, bias, mean, var)
     statistics = fresh(weight.shape, statistics_of(x)) if training else fresh((0,), weight.dtype)
@@ -233,7 +246,7 @@ def cudnn_batch_norm(
 
 
 def _has_variance(x: Tensor) -> bool:
-    """Whether each channel has two elements at least."""
+    """Whether each channel has at least two elements."""
     return numel(x.shape) > x.shape[1]
 
 
@@ -246,6 +259,7 @@ def _batch_normed(x: Tensor, *parameters: Tensor | None) -> Outs:
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, rest: int, groups: int, _: float
 ) -> Outs:
+    """The output, and mean and inverse deviation per sample and group."""
     sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
     sure(groups > 0 and channels % groups == 0)
     statistics = fresh((batch, groups), x.dtype)
@@ -254,18 +268,20 @@ def group_norm(
 
 @rule("native_layer_norm")
 def layer_norm(x: Tensor, size: Sizes, weight: Tensor | None, bias: Tensor | None, _: float) -> Outs:
+    """The output, and mean and inverse deviation per row."""
     out, statistics = _over_last(x, size, weight, bias)
     return [out, statistics, statistics]
 
 
 @rule("_fused_rms_norm")
 def rms_norm(x: Tensor, size: Sizes, weight: Tensor | None, _: float | None) -> Outs:
+    """The output and the inverse root mean square per row."""
     sure(not is_channels_last(x) and (weight is None or weight.dtype is x.dtype))
     return [*_over_last(x, size, weight)]
 
 
 def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out, Out]:
-    """The output of a normalisation over the last axes, and one of its statistics."""
+    """Return the output of a normalisation over the last axes, and one of its statistics."""
     shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
     sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
     sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
@@ -274,6 +290,7 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
 
 @rule("_softmax", "_log_softmax")
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
+    """A row-major tensor like the input."""
     sure(x.dtype in FLOATS and not half_to_float)
     axis_of(dim, x.dim())
     return fresh(x.shape, x.dtype)
@@ -281,6 +298,7 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
 
 @rule("_safe_softmax")
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
+    """A row-major tensor like the input, with rows of -inf as zeros."""
     sure(dtype in (None, x.dtype))
     return softmax(x, dim, False)
 
@@ -290,19 +308,21 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
 
 @rule("glu")
 def glu(x: Tensor, dim: int = -1) -> Out:
+    """The input with an axis halved, row-major or in the input's order of axes."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
     shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
     if is_contiguous(x):
         return fresh(shape, x.dtype)
     sure(numel(shape))
-    return shape, densely(shape, [x.stride()]), x.dtype
+    return shape, dense_strides(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")
 def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
+    """The output and the boolean mask, both in the input's layout."""
     sure(x.dtype in FLOATS and train and 0 < p < 1)
-    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.bool)]
+    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.bool)]
 
 
 # Attention and recurrent layers
@@ -310,25 +330,28 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Outs:
+    """The output in the query's layout, and the log-sum-exp of each query's scores."""
     sure(query.dim() == key.dim() == 4 and _floats(query, key, value) and key.shape == value.shape)
     batch, heads, length, size = query.shape
     sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
     sure(key.shape[0] == batch and key.shape[3] == size)
     sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
-    sure(since("2.6"))  # The output lay token by token before, as the meta kernel says.
-    return [(query.shape, preserved(query), query.dtype), sums]
+    sure(since("2.6"))  # Before, the output was in token order, as in the meta kernel.
+    return [(query.shape, preserved_strides(query), query.dtype), sums]
 
 
 @rule("_transformer_encoder_layer_fwd")
 def encoder_layer(source: Tensor, *_: object) -> Out:
+    """The source's shape, in its layout."""
     sure(source.dim() == 3 and numel(source.shape) and source.dtype in FLOATS)
-    return source.shape, preserved(source), source.dtype
+    return source.shape, preserved_strides(source), source.dtype
 
 
 @rule("mkldnn_rnn_layer")
 def mkldnn_rnn_layer(
     x: Tensor, w0: Tensor, w1: Tensor, w2: Tensor, w3: Tensor, hx: Tensor, cx: Tensor, *settings: Any
 ) -> Outs:
+    """The output, both final states, and an empty workspace, whose size is a reserve rule."""
     size = settings[3]
     sure(x.dim() == 3 and x.dtype in FLOATS)
     out = fresh((*x.shape[:2], size), x.dtype)
@@ -339,9 +362,9 @@ def mkldnn_rnn_layer(
 def mkldnn_rnn_layer_backward(
     x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, *_: Any
 ) -> Outs:
-    """Each bias has a gradient of its own; the meta kernel gives one tensor for both.
+    """Each bias has its own gradient; the meta kernel returns one tensor for both.
 
-    Half precision is left to the meta kernel: torch 2.13 gives gradients in float32, 2.11 in the dtype of each tensor.
+    Half precision is left to the meta kernel: torch 2.13 returns float32 gradients, 2.11 each tensor's own dtype.
     """
     given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
     sure(numel(x.shape) and all(t.dtype is torch.float32 for t in given))
@@ -349,19 +372,19 @@ def mkldnn_rnn_layer_backward(
 
 
 GRU_GATES = 5
-"""What the cell keeps for each unit: ``GRU_WORKSPACE_MULTIPLIER`` in aten/src/ATen/native/cuda/RNN.cu."""
+"""Values kept per unit: ``GRU_WORKSPACE_MULTIPLIER`` in aten/src/ATen/native/cuda/RNN.cu."""
 
 
 @rule("_thnn_fused_gru_cell")
 def fused_gru_cell(given: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
-    """A GRU cell in one kernel, as CUDA has it; torch has no meta kernel for it."""
+    """A GRU cell as one kernel, as on CUDA; torch has no meta kernel for it."""
     sure(hx.dim() == 2 and given.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
     return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
 
 
 @rule("_thnn_fused_gru_cell_backward")
 def fused_gru_cell_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> Outs:
-    """The gradients of both kinds of gates, of the state, and of the biases where there are any."""
+    """The gradients of both kinds of gates, of the state, and of the biases if there are any."""
     sure(grad.dim() == 2)
     gates = 3 * grad.shape[1]
     of_gates = fresh((grad.shape[0], gates), grad.dtype)

@@ -1,4 +1,4 @@
-"""Rules for the operators that join, pick, move, copy and make elements."""
+"""Rules for operators that join, select, move, copy and create elements."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .registry import (
     axis_of,
     channels_last,
     contiguous,
-    densely,
-    formatted,
+    dense_strides,
     fresh,
     is_channels_last,
     is_contiguous,
     numel,
-    preserved,
+    preserved_strides,
     rule,
+    strides_in_format,
     sure,
 )
 
@@ -33,7 +33,7 @@ from .registry import (
 
 @rule("cat")
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Out:
-    """An empty vector among tensors of higher rank is left out, as torch's legacy rule has it: no rule here."""
+    """No rule for torch's legacy case, which skips empty vectors among tensors of higher rank."""
     sure(tensors)
     first = tensors[0]
     axis = axis_of(dim, first.dim())
@@ -48,6 +48,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Out:
 
 @rule("stack")
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
+    """Tensors of one shape along a new axis."""
     sure(tensors and all(t.shape == tensors[0].shape for t in tensors))
     shape = tensors[0].shape
     axis = axis_of(dim, len(shape) + 1)
@@ -57,6 +58,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
 
 @rule("index_select")
 def index_select(x: Tensor, dim: int, index: Tensor) -> Out:
+    """The selected indices along one axis."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and index.dim() == 1 and index.dtype in INDICES)
     return fresh((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
@@ -64,6 +66,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Out:
 
 @rule("gather")
 def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Out:
+    """One element per index."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and index.dim() == x.dim() and index.dtype is torch.int64)
     sure(all(a <= b or place == axis for place, (a, b) in enumerate(zip(index.shape, x.shape))))
@@ -72,7 +75,7 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 @rule("index.Tensor")
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
-    """Integer indices: what they pick takes their place, or comes first where axes lie between them."""
+    """Integer indices: the selected axes replace the indexed ones, or come first if those are not adjacent."""
     given = [index for index in indices if index is not None]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     others = [axis for axis in range(x.dim()) if axis not in axes]
@@ -84,7 +87,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
     shape, strides = [x.shape[axis] for axis in others], [x.stride()[axis] for axis in others]
     shape[first:first], strides[first:first] = picked, [0] * len(picked)
     sure(numel(shape))
-    return tuple(shape), densely(shape, [strides]), x.dtype
+    return tuple(shape), dense_strides(shape, [strides]), x.dtype
 
 
 # Moving
@@ -92,6 +95,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
 
 @rule("roll")
 def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
+    """A row-major tensor like the input."""
     sure(x.dim() and numel(x.shape) and len(shifts) == (len(dims) or 1))
     for dim in dims:
         axis_of(dim, x.dim())
@@ -100,19 +104,22 @@ def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
 
 @rule("flip")
 def flip(x: Tensor, dims: Sizes) -> Out:
+    """A tensor like the input, in its layout."""
     sure(len({axis_of(dim, x.dim()) for dim in dims}) == len(dims))
-    return x.shape, preserved(x), x.dtype
+    return x.shape, preserved_strides(x), x.dtype
 
 
 @rule("repeat")
 def repeat(x: Tensor, repeats: Sizes) -> Out:
+    """The input repeated along each axis, row-major; ``repeats`` may add axes in front."""
     missing = len(repeats) - x.dim()
     sure(missing >= 0 and all(times >= 0 for times in repeats))
     return fresh(tuple(times * size for times, size in zip(repeats, (*(1,) * missing, *x.shape))), x.dtype)
 
 
 @rule("tril", "triu")
-def triangle(x: Tensor, diagonal: int = 0) -> Out:
+def triangular(x: Tensor, diagonal: int = 0) -> Out:
+    """A row-major tensor like the input, which is a matrix or a batch of matrices."""
     sure(x.dim() >= 2)
     return fresh(x.shape, x.dtype)
 
@@ -122,7 +129,8 @@ def triangle(x: Tensor, diagonal: int = 0) -> Out:
 
 @rule("clone")
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Out:
-    return x.shape, formatted(x, memory_format), x.dtype
+    """A tensor like the input, in the memory format."""
+    return x.shape, strides_in_format(x, memory_format), x.dtype
 
 
 @rule("_to_copy", "empty_like", "zeros_like", "ones_like")
@@ -134,12 +142,14 @@ def like(
     memory_format: torch.memory_format | None = None,
     **_: object,
 ) -> Out:
+    """A tensor like the input, in the dtype and memory format."""
     sure(layout in (None, torch.strided))
-    return x.shape, formatted(x, memory_format), dtype or x.dtype
+    return x.shape, strides_in_format(x, memory_format), dtype or x.dtype
 
 
 @rule("rand_like", "randn_like")
 def random_like(x: Tensor, **options: Any) -> Out:
+    """A floating-point tensor like the input."""
     out = like(x, **options)
     sure(out[2] in FLOATS)
     return out
@@ -147,22 +157,26 @@ def random_like(x: Tensor, **options: Any) -> Out:
 
 @rule("full_like")
 def full_like(x: Tensor, value: float, **options: Any) -> Out:
+    """A tensor like the input, filled with a value."""
     return like(x, **options)
 
 
 @rule("new_empty", "new_zeros", "new_ones")
 def new(x: Tensor, size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+    """A row-major tensor of a size, by default with the input's dtype."""
     sure(options.get("layout") in (None, torch.strided) and all(length >= 0 for length in size))
     return fresh(size, dtype or x.dtype)
 
 
 @rule("new_full")
 def new_full(x: Tensor, size: Sizes, value: float, **options: Any) -> Out:
+    """A row-major tensor of a size, filled with a value."""
     return new(x, size, **options)
 
 
 @rule("zeros", "ones", "empty.memory_format", "rand", "randn")
-def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+def new_tensor(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) -> Out:
+    """A row-major tensor of a size, by default with torch's default dtype."""
     sure(options.get("layout") in (None, torch.strided) and options.get("memory_format") is None)
     sure(all(length >= 0 for length in size))
     return fresh(size, dtype or torch.get_default_dtype())
@@ -170,17 +184,20 @@ def made(size: Sizes, *, dtype: torch.dtype | None = None, **options: object) ->
 
 @rule("full")
 def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
-    return made(size, dtype=dtype or dtype_of_number(value), **options)
+    """A row-major tensor of a size, filled with a value that sets the default dtype."""
+    return new_tensor(size, dtype=dtype or dtype_of_number(value), **options)
 
 
 @rule("scalar_tensor")
 def scalar_tensor(value: float, **options: Any) -> Out:
-    return made((), **options)
+    """A 0-d tensor."""
+    return new_tensor((), **options)
 
 
 @rule("arange", "arange.start", "arange.start_step")
 def arange(*numbers: int, dtype: torch.dtype | None = None, **options: Any) -> Out:
+    """A vector of the integers in a range; no rule for floats."""
     sure(all(type(number) is int for number in numbers))
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     sure(step and (end - start) * step >= 0)
-    return made([-((start - end) // step)], dtype=dtype or torch.int64, **options)
+    return new_tensor([-((start - end) // step)], dtype=dtype or torch.int64, **options)

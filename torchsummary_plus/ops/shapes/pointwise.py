@@ -1,4 +1,4 @@
-"""Rules for the operators that go element by element: broadcasting, type promotion and strides, as TensorIterator does.
+"""Rules for element-wise operators: broadcasting, type promotion and strides as in TensorIterator.
 
 Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/TypeProperties.cpp`` (``result_type``).
 """
@@ -19,9 +19,10 @@ from .registry import (
     Shape,
     channels_last,
     contiguous,
-    densely,
+    dense_strides,
     fresh,
     is_contiguous,
+    is_contiguous_channels_last,
     is_dense,
     numel,
     rule,
@@ -32,7 +33,7 @@ Operand: TypeAlias = "Tensor | float | int | bool"
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The common shape."""
+    """Return the broadcast shape."""
     rank = max(map(len, shapes))
     common = [1] * rank
     for shape in shapes:
@@ -44,36 +45,29 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape:
-    """The strides of an element-wise result; not ``alike`` where an operand beside the tensors is a number."""
+    """Return the strides of an element-wise result; ``alike`` is False if a further operand is a number."""
     if alike and all(tensor.shape == shape for tensor in tensors):
         if all(map(is_contiguous, tensors)):
             return contiguous(shape)
-        if all(map(_lies_channels_last, tensors)):
+        if all(map(is_contiguous_channels_last, tensors)):
             return channels_last(shape)
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
     sure(numel(shape))
-    return densely(shape, [_stretched(tensor, shape) for tensor in tensors])
-
-
-def _lies_channels_last(x: Tensor) -> bool:
-    shape = x.shape
-    if len(shape) != 4 or not numel(shape):
-        return False
-    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
+    return dense_strides(shape, [_stretched(tensor, shape) for tensor in tensors])
 
 
 def _stretched(x: Tensor, shape: Shape) -> list[int]:
-    """The strides of a tensor in the common shape: 0 where it is broadcast."""
+    """Return a tensor's strides in the broadcast shape: 0 where it is expanded."""
     missing = len(shape) - x.dim()
     strides = [0 if a == 1 != b else step for a, b, step in zip(x.shape, shape[missing:], x.stride())]
     return [0] * missing + strides
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """The common dtype: tensors come before 0-d tensors, and those before numbers, unless theirs is a higher kind.
+    """Return the promoted dtype: tensors outrank 0-d tensors, which outrank numbers, within a kind of dtype.
 
-    The cast to it makes a tensor that is not dense lie in another way, which no rule follows.
+    No rule if casting a non-dense tensor would change its layout.
     """
     kinds: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
@@ -90,7 +84,7 @@ def promoted(operands: Sequence[Operand]) -> torch.dtype:
 
 
 def dtype_of_number(number: float | int | bool) -> torch.dtype:
-    """The dtype that torch gives a Python number."""
+    """Return the dtype torch gives a Python number."""
     if isinstance(number, float):
         return torch.get_default_dtype()
     sure(isinstance(number, int))
@@ -98,7 +92,7 @@ def dtype_of_number(number: float | int | bool) -> torch.dtype:
 
 
 def _higher(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtype | None:
-    """The dtype of two levels: the first's, unless the second's is of a higher kind (bool, integer, float)."""
+    """Return the dtype of two levels: the first's, unless the second's kind is higher (bool, integer, float)."""
     if first is None or second is None:
         return first or second
     if first in FLOATS or (first in INTEGERS and second not in FLOATS):
@@ -107,14 +101,14 @@ def _higher(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtyp
 
 
 def result(operands: Sequence[Operand], dtype: torch.dtype) -> Out:
-    """The fresh tensor that an element-wise operator gives."""
+    """Return the new tensor of an element-wise operator."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     shape = broadcast([tensor.shape for tensor in tensors])
     return shape, layout(shape, tensors, len(tensors) == len(operands) or not shape), dtype
 
 
 def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
-    """The answer of an operator that writes its result of a dtype into its first argument."""
+    """Return the answer of an operator that writes a result of this dtype into its first argument."""
     shapes = [other.shape for other in others if isinstance(other, Tensor)]
     sure(broadcast([into.shape, *shapes]) == into.shape and torch.can_cast(dtype, into.dtype))
     sure(all(size < 2 or step for size, step in zip(into.shape, into.stride())))
@@ -157,7 +151,7 @@ def _to_bool(operands: Sequence[Operand]) -> torch.dtype:
 def _elementwise(
     names: str, overloads: str, count: int, dtype_of: Callable[[Sequence[Operand]], torch.dtype], in_place: bool = True
 ) -> None:
-    """Rules for operators of ``count`` operands, which only numbers and options follow, and their in-place forms."""
+    """Register operators of ``count`` operands, followed only by numbers and options, and their in-place forms."""
 
     def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
         common = dtype_of(args[:count])
@@ -203,19 +197,22 @@ _elementwise("addcmul addcdiv", "default", 3, _same_float)
 
 
 @rule("rsub.Tensor")
-def subtracted_from(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
+def rsub(x: Tensor, other: Tensor, *, alpha: float = 1) -> Out:
+    """The second operand minus the scaled first."""
     dtype = _kept((other, x))
     sure(dtype in FLOATS or isinstance(alpha, int))
     return result((other, x), dtype)
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode")
-def divided(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
+def div(x: Tensor, other: Operand, *, rounding_mode: str | None) -> Out:
+    """The quotient; floating-point unless a rounding mode is given."""
     return result((x, other), (_to_float if rounding_mode is None else _kept)((x, other)))
 
 
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(base: Operand, exponent: Operand) -> Out:
+    """The power; no rule for negative exponents of integers."""
     dtype = _kept((base, exponent))
     if isinstance(exponent, Tensor):
         return result((base, exponent), dtype)
@@ -225,24 +222,27 @@ def power(base: Operand, exponent: Operand) -> Out:
 
 @rule("where.self")
 def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
+    """The broadcast choice between two operands by a boolean condition."""
     sure(condition.dtype is torch.bool)
     return result((condition, x, other), promoted((x, other)))
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
-def clamped(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
+def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
+    """The input within one or two limits, numbers or tensors."""
     given = _limits(limits, named)
     return result([x, *(limit for limit in given if isinstance(limit, Tensor))], _kept((x, *given)))
 
 
 @rule("clamp_", "clamp_.Tensor", "clamp_min_", "clamp_min_.Tensor", "clamp_max_", "clamp_max_.Tensor")
-def clamped_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
+def clamp_in_place(x: Tensor, *limits: Operand | None, **named: Operand | None) -> int:
+    """The input, clamped in place."""
     given = _limits(limits, named)
     return written(x, given, _kept((x, *given)))
 
 
 def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None]) -> list[Operand]:
-    """The limits that are given; there must be one."""
+    """Return the limits that are given; at least one is required."""
     given = [limit for limit in (*limits, *named.values()) if limit is not None]
     sure(given)
     return given
@@ -250,7 +250,7 @@ def _limits(limits: Sequence[Operand | None], named: Mapping[str, Operand | None
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
-    """Only of a row-major tensor and a mask no larger: elsewhere kernel and meta kernel differ in layout."""
+    """Only for a row-major tensor with a mask no larger; otherwise kernel and meta kernel differ in layout."""
     _fits(x, mask, value)
     out = result((mask, x), x.dtype)
     sure(is_contiguous(x) and out == fresh(x.shape, x.dtype))
@@ -259,6 +259,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
 
 @rule("masked_fill_.Scalar", "masked_fill_.Tensor")
 def masked_fill_in_place(x: Tensor, mask: Tensor, value: Operand) -> int:
+    """The input, filled in place where the mask is set."""
     _fits(x, mask, value)
     return written(x, (mask,), x.dtype)
 
@@ -269,17 +270,20 @@ def _fits(x: Tensor, mask: Tensor, value: Operand) -> None:
 
 
 @rule("copy_")
-def copied_into(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
+def copy_in_place(x: Tensor, source: Tensor, non_blocking: bool = False) -> int:
+    """The target, after copying the broadcast source into it."""
     return written(x, (source,), x.dtype)
 
 
 @rule("fill_.Tensor")
-def filled_from(x: Tensor, value: Tensor) -> int:
+def fill_with_tensor(x: Tensor, value: Tensor) -> int:
+    """The target, filled with a 0-d tensor."""
     sure(value.dim() == 0)
     return written(x, (), x.dtype)
 
 
 @rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
-def filled(x: Tensor, *numbers: Operand, generator: object = None) -> int:
+def fill_in_place(x: Tensor, *numbers: Operand, generator: object = None) -> int:
+    """The target, filled with numbers or random values; no rule for floats into integers."""
     sure(x.dtype in FLOATS or not any(isinstance(number, float) for number in numbers))
     return written(x, (), x.dtype)

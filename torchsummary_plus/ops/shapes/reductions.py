@@ -1,15 +1,15 @@
-"""Rules for reductions, cumulated sums, and sorting."""
+"""Rules for reductions, cumulative operators and sorting."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .registry import FLOATS, NUMBERS, Out, Outs, Shape, Sizes, axis_of, fresh, numel, preserved, rule, sure
+from .registry import FLOATS, NUMBERS, Out, Outs, Shape, Sizes, axis_of, fresh, numel, preserved_strides, rule, sure
 
 
 def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
-    """The shape that is left; no axes at all means all of them."""
+    """Return the reduced shape; no axes means all axes."""
     dims = [dims] if isinstance(dims, int) else dims
     axes = [axis_of(dim, x.dim()) for dim in dims] if dims else list(range(x.dim()))
     sure(len(set(axes)) == len(axes))
@@ -19,15 +19,17 @@ def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
 
 
 @rule("sum", "sum.dim_IntList", "prod", "prod.dim_int")
-def total(
+def sum_of(
     x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Out:
+    """The sum; integers and booleans as int64."""
     sure(x.dtype in NUMBERS)
     return fresh(_reduced(x, dims, keepdim), dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
 
 
 @rule("mean", "mean.dim")
 def mean(x: Tensor, dims: Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Out:
+    """The mean; no rule for integers without a dtype."""
     dtype = dtype or x.dtype
     sure(x.dtype in NUMBERS and dtype in FLOATS)
     return fresh(_reduced(x, dims, keepdim), dtype)
@@ -35,6 +37,7 @@ def mean(x: Tensor, dims: Sizes | None = None, keepdim: bool = False, *, dtype: 
 
 @rule("var.correction", "std.correction")
 def variance(x: Tensor, dims: Sizes | None = None, *, correction: float | None = None, keepdim: bool = False) -> Out:
+    """The variance or standard deviation of floats."""
     sure(x.dtype in FLOATS)
     return fresh(_reduced(x, dims, keepdim), x.dtype)
 
@@ -43,43 +46,50 @@ def variance(x: Tensor, dims: Sizes | None = None, *, correction: float | None =
 def variance_and_mean(
     x: Tensor, dims: Sizes | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Outs:
+    """The variance or standard deviation, and the mean."""
     out = variance(x, dims, keepdim=keepdim)
     return [out, out]
 
 
 @rule("amax", "amin")
 def extreme(x: Tensor, dims: Sizes = (), keepdim: bool = False) -> Out:
+    """The extreme of floats along axes; no rule for empty tensors."""
     sure(x.dtype in FLOATS and numel(x.shape))
     return fresh(_reduced(x, dims, keepdim), x.dtype)
 
 
 @rule("logsumexp")
 def logsumexp(x: Tensor, dims: Sizes, keepdim: bool = False) -> Out:
+    """The log-sum-exp along at least one axis."""
     sure(dims)
     return extreme(x, dims, keepdim)
 
 
 @rule("max", "min")
-def overall(x: Tensor) -> Out:
+def extreme_of_all(x: Tensor) -> Out:
+    """The extreme of all elements; no rule for empty tensors."""
     sure(x.dtype in NUMBERS and numel(x.shape))
     return fresh((), x.dtype)
 
 
 @rule("max.dim", "min.dim")
-def best_and_where(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
+def extreme_and_index(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
+    """The extremes along one axis and their indices; no rule for empty tensors."""
     sure(x.dtype in NUMBERS and numel(x.shape))
     shape = _reduced(x, dim, keepdim)
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
 
 @rule("argmax", "argmin")
-def where_best(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
+def extreme_index(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
+    """The indices of the extremes along one axis."""
     sure(x.dtype in NUMBERS and x.dtype is not torch.bool and numel(x.shape))
     return fresh(_reduced(x, dim, keepdim), torch.int64)
 
 
 @rule("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
-def whether(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False) -> Out:
+def all_or_any(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False) -> Out:
+    """Booleans along the axes; no rule for uint8."""
     sure(x.dtype in NUMBERS and x.dtype is not torch.uint8 and dims != [])
     return fresh(_reduced(x, dims, keepdim), torch.bool)
 
@@ -93,17 +103,20 @@ def vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Out:
+    """The norm of floats along axes; no rule for another dtype."""
     sure(x.dtype in FLOATS and dtype is None and numel(x.shape))
     return fresh(_reduced(x, dims, keepdim), x.dtype)
 
 
 @rule("norm.ScalarOpt_dim")
 def norm(x: Tensor, p: float | None, dims: Sizes, keepdim: bool = False) -> Out:
+    """The norm with the argument order of the older operator."""
     return vector_norm(x, 2, dims, keepdim)
 
 
 @rule("cumsum", "cumprod")
-def cumulated(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
+def cumulative(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
+    """A tensor like the input, row-major; integers and booleans as int64."""
     sure(x.dtype in NUMBERS)
     axis_of(dim, x.dim())
     return fresh(x.shape, dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
@@ -111,6 +124,7 @@ def cumulated(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
 
 @rule("topk")
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Outs:
+    """The k extremes along one axis and their indices."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and x.dtype in NUMBERS and 0 <= k <= x.shape[axis])
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
@@ -118,7 +132,8 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool =
 
 
 @rule("sort", "sort.stable")
-def ordered(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+def sorted_and_index(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+    """The sorted input and the indices, in the input's layout."""
     sure(x.dtype in NUMBERS)
     axis_of(dim, x.dim())
-    return [(x.shape, preserved(x), x.dtype), (x.shape, preserved(x), torch.int64)]
+    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.int64)]

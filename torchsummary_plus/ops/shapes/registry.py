@@ -1,7 +1,7 @@
-"""What the rules for operators on fakes are written with: their registry, their one way to give up, and memory layouts.
+"""Shared by all result rules: their registry, how they decline, and memory layouts.
 
-A rule computes from shapes, strides and dtypes what a meta kernel finds out by running. It gives up by raising
-:class:`Unsure` (``sure(condition)``) wherever torch would raise, or would do something that the rule does not know.
+A rule computes from shapes, strides and dtypes what a meta kernel finds out by running. It declines by raising
+:class:`Unsure` (``sure(condition)``) wherever torch would raise or do something the rule does not cover.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from torch import Tensor
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
 Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
-"""Shape, stride and dtype of a fresh tensor."""
+"""Shape, stride and dtype of a new tensor."""
 Outs: TypeAlias = "list[Out | int | None]"
-"""Several outputs, None for one that is not defined."""
+"""Several outputs; None is an undefined one."""
 Answer: TypeAlias = "Out | int | Outs"
-"""A fresh tensor; the position of an argument that comes back; or a list of these, for a tuple of outputs."""
+"""A new tensor; the position of a returned argument; or a list of these, for a tuple of outputs."""
 Rule: TypeAlias = Callable[..., Answer]
 R = TypeVar("R", bound=Rule)
 
 RULES: dict[str, Rule] = {}
-"""By the operator's name as its schema has it: "aten::add.Tensor"."""
+"""By the operator's name in its schema: "aten::add.Tensor"."""
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 NUMBERS = FLOATS | INTEGERS | {torch.bool}
-"""The dtypes whose promotion is plain."""
+"""Dtypes with plain type promotion."""
 INDICES = frozenset({torch.int32, torch.int64})
 
 
 class Unsure(Exception):
-    """No rule answers: the meta kernel must, and raises what it has to."""
+    """No rule applies, so the meta kernel must run; it raises where torch does."""
 
 
 def sure(condition: object) -> None:
@@ -44,13 +44,14 @@ def sure(condition: object) -> None:
 
 
 def rule(*names: str) -> Callable[[R], R]:
-    """Register a function of an operator's arguments as the rule of these aten operators; refuses a second rule."""
+    """Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
 
     def register(function: R) -> R:
+        """Register the function under each name."""
         for name in names:
             key = f"aten::{name}"
             if key in RULES:
-                raise ValueError(f"{key} has a rule already")
+                raise ValueError(f"{key} already has a rule")
             RULES[key] = function
         return function
 
@@ -58,20 +59,20 @@ def rule(*names: str) -> Callable[[R], R]:
 
 
 def axis_of(dim: int, rank: int) -> int:
-    """A possibly negative axis as one from 0; an axis of a scalar is 0."""
+    """Return an axis as a number from 0; a scalar's axis is 0."""
     rank = max(rank, 1)
     sure(-rank <= dim < rank)
     return dim % rank
 
 
 def each(values: Sizes, count: int) -> Sizes:
-    """One setting for each of ``count`` axes; a single one holds for all."""
+    """Return one setting per axis; a single one applies to all ``count`` axes."""
     sure(len(values) in (1, count))
     return list(values) * count if len(values) == 1 else values
 
 
 def numel(shape: Sequence[int]) -> int:
-    """The number of elements."""
+    """Return the number of elements."""
     count = 1
     for size in shape:
         count *= size
@@ -79,7 +80,7 @@ def numel(shape: Sequence[int]) -> int:
 
 
 def contiguous(shape: Sequence[int]) -> Shape:
-    """The strides of a fresh tensor in row-major order."""
+    """Return the strides of a new row-major tensor."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * max(shape[axis], 1)
@@ -87,7 +88,7 @@ def contiguous(shape: Sequence[int]) -> Shape:
 
 
 def channels_last(shape: Shape) -> Shape:
-    """The strides of a fresh image or volume whose channels lie innermost."""
+    """Return the strides of a new channels-last image or volume."""
     sure(len(shape) in (4, 5) and numel(shape))
     strides = [1] * len(shape)
     step = shape[1]
@@ -98,7 +99,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def is_contiguous(x: Tensor) -> bool:
-    """Whether a tensor lies in row-major order, axes of size 1 aside."""
+    """Whether a tensor is row-major, ignoring axes of size 1."""
     step = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride())):
         if size != 1:
@@ -109,7 +110,7 @@ def is_contiguous(x: Tensor) -> bool:
 
 
 def is_dense(x: Tensor) -> bool:
-    """Whether a tensor's elements fill a block of memory, each once, in whatever order of axes."""
+    """Whether a tensor's elements fill a block of memory once each, in any order of axes."""
     step = 1
     for stride, size in sorted((stride, size) for size, stride in zip(x.shape, x.stride()) if size > 1):
         if stride != step:
@@ -119,7 +120,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether torch takes a tensor's strides as a sign that its operators should keep channels innermost."""
+    """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
     shape, strides = x.shape, x.stride()
     if len(shape) not in (4, 5) or strides[1] == 0:
         return False
@@ -131,25 +132,34 @@ def is_channels_last(x: Tensor) -> bool:
     return True
 
 
+def is_contiguous_channels_last(x: Tensor) -> bool:
+    """Whether a tensor's elements lie row-major in channels-last order: torch's ``is_contiguous(channels_last)``."""
+    shape = x.shape
+    if len(shape) != 4 or not numel(shape):
+        return False
+    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
+
+
 def fresh(shape: Sequence[int], dtype: torch.dtype) -> Out:
-    """A fresh tensor in row-major order."""
+    """Return a new row-major tensor."""
     return tuple(shape), contiguous(shape), dtype
 
 
 def in_format_of(x: Tensor, shape: Shape, dtype: torch.dtype) -> Out:
-    """A fresh tensor with the channels innermost if those of ``x`` are, else in row-major order."""
+    """Return a new tensor, channels-last if ``x`` is, else row-major."""
     return (shape, channels_last(shape), dtype) if is_channels_last(x) else fresh(shape, dtype)
 
 
-def densely(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
-    """Strides of a fresh tensor that lies in memory in the order in which its operands do.
+def dense_strides(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
+    """Return the strides of a new dense tensor in the operands' order of axes.
 
-    ``operands`` are their strides in the common shape, 0 where one is broadcast. The same insertion sort, with its
-    ambiguous comparisons, as ``TensorIteratorBase::reorder_dimensions``.
+    ``operands`` are their strides in the broadcast shape, 0 where expanded. This is the insertion sort of
+    ``TensorIteratorBase::reorder_dimensions``, with its ambiguous comparisons.
     """
     order = list(range(len(shape) - 1, -1, -1))
 
     def compare(first: int, second: int) -> int:
+        """Return 1 if the first axis is the outer one, -1 if it is the inner one, 0 if undecided."""
         for strides in operands:
             a, b = strides[first], strides[second]
             if a and b and (a != b or shape[first] > shape[second]):
@@ -173,15 +183,15 @@ def densely(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Shape:
     return tuple(strides)
 
 
-def preserved(x: Tensor) -> Shape:
-    """The strides of a fresh tensor like ``x``: the same where ``x`` is dense, else in the same order."""
-    return x.stride() if is_dense(x) else densely(x.shape, [x.stride()])
+def preserved_strides(x: Tensor) -> Shape:
+    """Return the strides of a new tensor like ``x``: the same if ``x`` is dense, else in the same order of axes."""
+    return x.stride() if is_dense(x) else dense_strides(x.shape, [x.stride()])
 
 
-def formatted(x: Tensor, memory_format: Any) -> Shape:
-    """The strides of a fresh tensor like ``x`` in a memory format, None meaning that it is preserved."""
+def strides_in_format(x: Tensor, memory_format: Any) -> Shape:
+    """Return the strides of a new tensor like ``x`` in a memory format; None preserves the format."""
     if memory_format is None or memory_format is torch.preserve_format:
-        return preserved(x)
+        return preserved_strides(x)
     if memory_format is torch.contiguous_format:
         return contiguous(x.shape)
     sure(x.dim() == (4 if memory_format is torch.channels_last else 5))

@@ -1,4 +1,4 @@
-"""Rules for the operators that only look at a tensor's storage in another way: where they look."""
+"""Rules for views: where in the storage they look."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .registry import Shape, Sizes, Unsure, axis_of, contiguous, numel, sure
 
 
 class View(NamedTuple):
-    """A view of an operator's first argument: its shape, its strides, and how far behind that argument it begins."""
+    """A view of an operator's first argument: its shape, strides, and offset from that argument, in elements."""
 
     shape: Shape
     stride: Shape
@@ -23,11 +23,11 @@ Views: TypeAlias = "View | list[View]"
 R = TypeVar("R", bound=Callable[..., Any])
 
 VIEWS: dict[str, Callable[..., Views]] = {}
-"""By the operator's name as its schema has it: "aten::slice.Tensor"."""
+"""By the operator's name in its schema: "aten::slice.Tensor"."""
 
 
 def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Views | None:
-    """The view, or the list of views, that an operator gives of its first argument; None where no rule is sure."""
+    """Return the view or views that an operator returns of its first argument; None if no rule applies."""
     rule = VIEWS.get(func.name())
     if rule is None:
         return None
@@ -51,6 +51,7 @@ def _replaced(sizes: Sizes, axis: int, *new: int) -> Shape:
 
 @_view("view", "_unsafe_view")
 def reshaped(x: Tensor, size: Sizes) -> View:
+    """The same elements in another shape, in which one length may be -1."""
     shape = list(size)
     if -1 in shape:
         known = numel([length for length in shape if length != -1])
@@ -61,9 +62,9 @@ def reshaped(x: Tensor, size: Sizes) -> View:
 
 
 def _strides_of_view(x: Tensor, shape: Sizes) -> Shape:
-    """Strides that read the same elements in another shape (``computeStride`` in ``aten/src/ATen/TensorUtils.cpp``).
+    """Return strides that read the same elements in another shape (``computeStride`` in ``ATen/TensorUtils.cpp``).
 
-    Axes that lie in memory as one are taken together; each such chunk must hold whole axes of the new shape.
+    Axes adjacent in memory are merged; each merged chunk must hold whole axes of the new shape.
     """
     sizes, steps = x.shape, x.stride()
     if not numel(sizes) or not sizes:
@@ -86,11 +87,13 @@ def _strides_of_view(x: Tensor, shape: Sizes) -> Shape:
 
 @_view("alias", "detach")
 def same(x: Tensor) -> View:
+    """The tensor itself."""
     return View(x.shape, x.stride())
 
 
 @_view("permute")
 def permuted(x: Tensor, dims: Sizes) -> View:
+    """The axes in another order."""
     axes = [axis_of(dim, x.dim()) for dim in dims]
     sure(sorted(axes) == list(range(x.dim())))
     return View(tuple(x.shape[axis] for axis in axes), tuple(x.stride()[axis] for axis in axes))
@@ -98,6 +101,7 @@ def permuted(x: Tensor, dims: Sizes) -> View:
 
 @_view("transpose.int")
 def transposed(x: Tensor, first: int, second: int) -> View:
+    """Two axes exchanged."""
     axes = list(range(x.dim()))
     a, b = axis_of(first, x.dim()), axis_of(second, x.dim())
     if axes:
@@ -107,12 +111,14 @@ def transposed(x: Tensor, first: int, second: int) -> View:
 
 @_view("t")
 def matrix_transposed(x: Tensor) -> View:
+    """A matrix transposed; a vector or scalar unchanged."""
     sure(x.dim() <= 2)
     return permuted(x, range(x.dim() - 1, -1, -1))
 
 
 @_view("expand")
 def expanded(x: Tensor, size: Sizes, *, implicit: bool = False) -> View:
+    """Axes of length 1 expanded with stride 0, and new axes in front."""
     missing = len(size) - x.dim()
     sure(missing >= 0)
     shape, strides = list(size), [0] * len(size)
@@ -128,6 +134,7 @@ def expanded(x: Tensor, size: Sizes, *, implicit: bool = False) -> View:
 
 @_view("slice.Tensor")
 def sliced(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> View:
+    """A range of one axis, with a positive step."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and step > 0)
     begin, stop, _ = slice(start, end).indices(x.shape[axis])
@@ -137,6 +144,7 @@ def sliced(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = 
 
 @_view("select.int")
 def selected(x: Tensor, dim: int, index: int) -> View:
+    """One index of an axis, which is removed."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and -x.shape[axis] <= index < x.shape[axis])
     place = index % x.shape[axis]
@@ -145,6 +153,7 @@ def selected(x: Tensor, dim: int, index: int) -> View:
 
 @_view("unsqueeze")
 def unsqueezed(x: Tensor, dim: int) -> View:
+    """A new axis of length 1."""
     axis = axis_of(dim, x.dim() + 1)
     step = x.shape[axis] * x.stride()[axis] if axis < x.dim() else 1
     return View((*x.shape[:axis], 1, *x.shape[axis:]), (*x.stride()[:axis], step, *x.stride()[axis:]))
@@ -152,6 +161,7 @@ def unsqueezed(x: Tensor, dim: int) -> View:
 
 @_view("squeeze", "squeeze.dim", "squeeze.dims")
 def squeezed(x: Tensor, dims: int | Sizes | None = None) -> View:
+    """Axes of length 1 removed: all, or the given ones."""
     chosen = range(x.dim()) if dims is None else [dims] if isinstance(dims, int) else dims
     axes = {axis_of(dim, x.dim()) for dim in chosen}
     kept = [axis for axis, size in enumerate(x.shape) if axis not in axes or size != 1]
@@ -160,6 +170,7 @@ def squeezed(x: Tensor, dims: int | Sizes | None = None) -> View:
 
 @_view("split.Tensor", "unsafe_split.Tensor")
 def split(x: Tensor, size: int, dim: int = 0) -> list[View]:
+    """Parts of equal size along an axis; the last may be shorter."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and size > 0 and x.shape[axis])
     return [sliced(x, axis, begin, begin + size) for begin in range(0, x.shape[axis], size)]
@@ -167,6 +178,7 @@ def split(x: Tensor, size: int, dim: int = 0) -> list[View]:
 
 @_view("split_with_sizes", "unsafe_split_with_sizes")
 def split_in(x: Tensor, sizes: Sizes, dim: int = 0) -> list[View]:
+    """Parts of given sizes along an axis."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and min(sizes, default=0) >= 0 and sum(sizes) == x.shape[axis])
     ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
@@ -175,6 +187,7 @@ def split_in(x: Tensor, sizes: Sizes, dim: int = 0) -> list[View]:
 
 @_view("unbind.int")
 def unbound(x: Tensor, dim: int = 0) -> list[View]:
+    """Every index of an axis, which is removed."""
     axis = axis_of(dim, x.dim())
     sure(x.dim())
     return [selected(x, axis, index) for index in range(x.shape[axis])]

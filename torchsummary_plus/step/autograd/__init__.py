@@ -1,1 +1,1 @@
-"""The autograd engine's own behaviour, which a dispatch mode would change."""
+"""The autograd engine's behaviour without a dispatch mode, which would alter it."""

@@ -1,4 +1,4 @@
-"""The kernels that a GPU takes where a build without CUDA would take others: attention and recurrent layers."""
+"""The kernels a GPU runs where a build without CUDA would run others: attention and recurrent layers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.capability import Capability
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.blas import KEPT, rnn_workspace
-from ..workspace import Capability
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten
 
 ATTENTION: Any = torch.nn.functional.scaled_dot_product_attention
-"""torch's own, whatever may stand for it while a step runs."""
+"""torch's own function, whatever replaces it during a step."""
 
 
 def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -> Callable[..., Any] | None:
-    """How a GPU runs a function that another build would run otherwise; None where there is no difference.
+    """Return how a GPU runs a function that another build runs differently; None if there is no difference.
 
-    ``math`` runs attention by operators where no kernel does all of it.
+    ``math`` runs attention as single operators where no fused kernel applies.
     """
     if func is ATTENTION:
         return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
@@ -32,7 +32,7 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:
         return None
-    return lambda *args: recurrent(mode, *args)
+    return lambda *args: recurrent(capability, func, mode, *args)
 
 
 def attention(
@@ -47,7 +47,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """``scaled_dot_product_attention`` by the first kernel of torch's order that can run it."""
+    """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call.
+
+    Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp).
+    """
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
@@ -61,7 +64,9 @@ def attention(
         )[0]
         return fused
     if kernel == "math":
-        result: Tensor = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        with torch.autocast("cuda", enabled=False):
+            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        result: Tensor = parts[0]
         return result
     scale = width**-0.5 if scale is None else scale
     if kernel == "flash":
@@ -82,7 +87,7 @@ def attention(
 
 
 def _aligned(mask: Tensor) -> Tensor:
-    """A mask whose rows begin at multiples of 8 numbers, as the memory-efficient kernel needs them."""
+    """Return the mask with rows aligned to 8 elements, as the memory-efficient kernel requires."""
     columns = mask.shape[-1]
     if columns % 8 == 0 or mask.stride(-2) % 8 == 0:
         return mask
@@ -90,9 +95,9 @@ def _aligned(mask: Tensor) -> Tensor:
 
 
 def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> Any:
-    """Tensors in the dtype of autocast on CUDA, or in another one to which it casts.
+    """Cast tensors to autocast's CUDA dtype, or to ``dtype``.
 
-    The last is cast first: so compilers evaluate the arguments of a call (aten/src/ATen/autocast_mode.h).
+    The last is cast first, the order in which compilers evaluate call arguments (aten/src/ATen/autocast_mode.h).
     """
     if not torch.is_autocast_enabled("cuda"):
         return tensors
@@ -102,11 +107,17 @@ def _autocast(tensors: tuple[Tensor | None, ...], dtype: torch.dtype | None = No
 
 
 _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
-"""torch's functions for recurrent layers, with cuDNN's number for each."""
+"""torch's functions for recurrent layers, with cuDNN's mode number of each."""
 
 
-def recurrent(mode: int, *args: Any) -> Any:
-    """A recurrent layer by cuDNN, which runs time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``."""
+def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args: Any) -> Any:
+    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``.
+
+    cuDNN runs no bfloat16 ones before Ampere (aten/src/ATen/native/TensorProperties.cpp, ``cudnn_is_acceptable``).
+    """
+    if args[0].dtype is torch.bfloat16 and capability < (8, 0):
+        with torch.backends.cudnn.flags(enabled=False):
+            return func(*args)
     packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
     if packed:
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args
@@ -125,10 +136,11 @@ def recurrent(mode: int, *args: Any) -> Any:
 
 
 class CudnnRNN(torch.autograd.Function):
-    """``aten::_cudnn_rnn``, whose backward has no meta kernel. The weights' gradients lie in one buffer, as they do."""
+    """``aten::_cudnn_rnn``, whose backward has no meta kernel. The weights' gradients share one buffer, as in cuDNN."""
 
     @staticmethod
     def forward(ctx: Any, settings: Any, x: Tensor, hx: Tensor, cx: Tensor | None, *weights: Tensor) -> Any:
+        """Run the layer and save what cuDNN's backward reads."""
         stride = len(weights) // (settings[3] * (2 if settings[7] else 1))
         output, hy, cy, reserve, _ = aten._cudnn_rnn(x, weights, stride, x.new_empty(0), hx, cx, *settings, None)
         ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
@@ -138,6 +150,7 @@ class CudnnRNN(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dhy: Tensor | None, dcy: Tensor | None) -> Any:
+        """Return the gradients, with the backward's workspace and copies allocated as cuDNN does."""
         x, hx, cx, output, _, *weights = ctx.saved_tensors
         nbytes = rnn_workspace(x, weights, *ctx.sizes)
         ends = [torch.zeros_like(t) if given is None else given for given, t in ((dhy, hx), (dcy, cx)) if t is not None]
@@ -153,7 +166,7 @@ class CudnnRNN(torch.autograd.Function):
 
 
 def _flat(weights: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Weights as autocast casts them: to float16, into one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
+    """Return the weights as autocast casts them: to float16, in one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
     if not torch.is_autocast_enabled("cuda") or weights[0].dtype is not torch.float32:
         return weights
     apply: Any = CastWeights.apply
@@ -162,19 +175,21 @@ def _flat(weights: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 class CastWeights(torch.autograd.Function):
-    """Weights in another dtype, one after another in one buffer."""
+    """Weights cast to another dtype, concatenated in one buffer."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
+        """Return views of one new buffer."""
         ctx.dtype = weights[0].dtype
         return tuple(_views(weights[0].new_zeros(sum(weight.numel() for weight in weights), dtype=dtype), weights))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Cast each gradient back."""
         return None, *(grad.to(ctx.dtype) for grad in grads)
 
 
 def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """A flat buffer as tensors of the weights' shapes, one after another."""
+    """Split a flat buffer into consecutive views of the weights' shapes."""
     parts = flat.split([weight.numel() for weight in weights])
     return [part.view(weight.shape) for part, weight in zip(parts, weights)]

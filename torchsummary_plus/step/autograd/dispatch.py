@@ -1,4 +1,4 @@
-"""What a dispatch mode distorts, undone: operators run as they would without one."""
+"""Run operators as they would run without a dispatch mode, which alters some of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ...trace.kernels import tensors_of
 from ...trace.on_zeros import on_zeros
 from ...trace.passes import Pass
 from ...trace.questions import OUTSIDE, ZEROS, Answers, module_of
+from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
 from .inline import is_on
@@ -26,51 +27,51 @@ aten = torch.ops.aten
 
 
 class StepKernels(ValuedKernels):
-    """Fake kernels that know of the autograd engine.
+    """Fake kernels that follow the autograd engine.
 
-    Under a mode the engine adds gradients up out of place; without one it writes into a buffer that nobody else holds
-    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). Likewise some formulas of gradients, and attention the mask.
+    Under a mode the engine sums gradients out of place; without one it writes into a buffer that nobody else holds
+    (torch/csrc/autograd/input_buffer.cpp, ``accumulate``). The same holds for some gradient formulas, and for the mask
+    of attention.
     """
 
     watch: Pass
-    """The pass that these are the kernels of, which is made of them."""
+    """The pass that runs these kernels."""
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
         self.made: dict[int, tuple[int, Any]] = {}
-        """By storage: the autograd node in which it was last written to, and the operator that did."""
+        """By storage: the autograd node in which it was last written to, and the operator."""
 
     def module(self) -> int:
+        """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        watch = self.watch
-        if watch.in_attention and func is aten.add.Tensor:
+        state = self.watch.state
+        if func is aten.add.Tensor and (
+            state.composite is Composite.ATTENTION or (state.composite is Composite.RECURRENCE and _adds_bias(*args))
+        ):
             func, args = aten.alias.default, args[:1]
-        if watch.in_recurrence and func is aten.add.Tensor and _adds_bias(*args):
-            func, args = aten.alias.default, args[:1]
-        if not watch.in_engine:
+        if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         node = compat.current_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
         fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
-        if kwargs.get("device") == META and fakes:  # The engine has been told that fakes are there.
+        if kwargs.get("device") == META and fakes:  # The engine asked for the fakes' device and got meta.
             kwargs = {**kwargs, "device": fakes[0].fake_device}
-        watch.in_engine = False
         try:
-            out = self._known_or_on_zeros(func, args, kwargs)
+            with state.being(in_engine=False):
+                out = self._known_or_on_zeros(func, args, kwargs)
         except Exception as error:
             note_node(error)
             raise
-        finally:
-            watch.in_engine = True
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.made[self.twins.of(out.untyped_storage())._cdata] = number, func
         return out
 
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operator gives; one without a fake kernel on zeros, outside forwards: there no real pass tells."""
+        """Run an operator; outside forwards, one without a fake kernel runs on zeros."""
         try:
             out = super().__call__(func, args, kwargs)
             note_at_one(func, args, out)
@@ -87,7 +88,7 @@ class StepKernels(ValuedKernels):
     def _without_mode(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """The operator that the engine, or the formula of a node, runs without a mode for this one with it."""
+        """Return the operator that the engine, or a node's formula, runs without a mode in place of this one."""
         if func is aten.add.Tensor and not kwargs and self._accumulates_in_place(args, number, node):
             return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
@@ -100,7 +101,7 @@ class StepKernels(ValuedKernels):
         return func, kwargs
 
     def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
-        """Whether this addition is the engine's own, and nobody but the engine holds the first summand."""
+        """Whether this addition is the engine's own and only the engine holds the first summand."""
         held, added = args[0], args[1]
         if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
             return False
@@ -116,27 +117,27 @@ class StepKernels(ValuedKernels):
 
 
 def _adds_bias(product: torch.Tensor, added: Any) -> bool:
-    """Whether an addition inside a recurrence is that of a bias, which ``linear`` adds in place where no mode is on.
+    """Whether an addition inside a recurrence is of a bias, which ``linear`` adds in place without a mode.
 
-    Source: aten/src/ATen/native/Linear.cpp, ``linear``, of an input that is not flat.
+    Source: aten/src/ATen/native/Linear.cpp, ``linear``, for inputs that are not 2-d.
     """
     return product.dim() >= 3 and isinstance(added, torch.Tensor) and added.dim() == 1
 
 
 def _gives_twice(node: Any) -> bool:
-    """Whether a node has several gradients for one input of another: the engine adds them up once they are made."""
+    """Whether a node returns several gradients for one input of another node, which the engine then sums."""
     return node is not None and len(set(node.next_functions)) < len(node.next_functions)
 
 
 class InPlace(NamedTuple):
-    """An operator in place of another one, on a tensor that one of ``makers`` has made; only in ``nodes`` if told."""
+    """An in-place form of an operator, on a tensor that one of ``makers`` created; only in ``nodes``, if given."""
 
     func: Any
     makers: Collection[Any]
     nodes: Collection[str] = ()
 
     def applies(self, node: str, maker: Any) -> bool:
-        """Whether it does in a node, to what ``maker`` has made in it."""
+        """Return whether the replacement applies in a node to a tensor that ``maker`` created."""
         return maker in self.makers and (not self.nodes or node in self.nodes)
 
 
@@ -161,12 +162,12 @@ _IN_PLACE = {
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
 }
-"""What formulas of gradients do in place to a tensor that they have just made, but for tensor subclasses and modes.
+"""In-place operations of gradient formulas on tensors they have just created, except under subclasses and modes.
 
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
 
-if since("2.14"):  # Equals share the gradient, and what is left of it is masked; before, clamp combined its masks so.
+if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
     _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
         aten.masked_fill_.Scalar, {aten.where.self}, {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
     )
@@ -176,7 +177,7 @@ else:
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:
-    """Whether the engine's own ``to`` is for nothing: it sees meta as a fake's device, and so a move in every one."""
+    """Whether the engine's own ``to`` is a no-op: it sees a fake's device as meta, hence every ``to`` as a move."""
     return (
         dtype in (None, tensor.dtype)
         and (device is None or torch.device(device) in (tensor.fake_device, META))
@@ -186,22 +187,17 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 
 @contextmanager
 def engine_watched(functions: StepFunctions) -> Iterator[None]:
-    """While it holds, a backward runs in this thread, under the function mode, with ``watch.in_engine`` set."""
+    """Run backwards in this thread, under the function mode, with the state of the pass set."""
     run = getattr(*compat.RUN_BACKWARD)
-    watch = functions.watch
 
     def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        outer, watch.in_engine = (watch.in_engine, watch.transformed), True
-        watch.transformed = any(map(is_transformed, roots))
-        try:
-            with (
-                torch.autograd.set_multithreading_enabled(False),
-                functions.engine.started(roots) as begun,
-                nullcontext() if is_on(StepFunctions) else functions.again(),
-            ):
-                return run(begun, *args, **kwargs)
-        finally:
-            watch.in_engine, watch.transformed = outer
+        with (
+            functions.watch.state.being(in_engine=True, transformed=any(map(is_transformed, roots))),
+            torch.autograd.set_multithreading_enabled(False),
+            functions.engine.started(roots) as begun,
+            nullcontext() if is_on(StepFunctions) else functions.again(),
+        ):
+            return run(begun, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

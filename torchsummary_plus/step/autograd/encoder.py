@@ -1,7 +1,7 @@
-"""The fast path of encoder layers on a GPU, operator by operator, as its composite kernels run it.
+"""The fast path of encoder layers on a GPU, operator by operator as in its composite kernels.
 
 Source: aten/src/ATen/native/transformers/transformer.cpp, ``transformer_encoder_layer_forward``; attention.cpp and
-cuda/attention.cu beside it, ``native_multi_head_attention_cuda``.
+cuda/attention.cu, ``native_multi_head_attention_cuda``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
-from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
+from ...data.capability import Capability
+from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Attention of query, key and value by the kernel that the card takes."""
+"""Attention of query, key and value by the kernel that the GPU runs."""
 
 
 def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:
-    """How a GPU runs a function of the fast path; None for any other."""
+    """Return how a GPU runs a function of the fast path; None for any other."""
     if func is torch._transformer_encoder_layer_fwd:
         return lambda *args, **kwargs: encoder_layer(capability, mix, *args, **kwargs)
     if func is torch._native_multi_head_attention:
@@ -35,7 +36,7 @@ def encoder_layer(
     ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """``torch._transformer_encoder_layer_fwd``."""
+    """Run ``torch._transformer_encoder_layer_fwd``."""
     norms = (norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)
 
     def norm(x: Tensor, which: int) -> Tensor:
@@ -65,7 +66,7 @@ def self_attention(
     qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """``torch._native_multi_head_attention``."""
+    """Run ``torch._native_multi_head_attention``."""
     batch, length, width = len(query), query.shape[1], embed_dim // num_head
     heads = (batch, -1, num_head, width)
     if query is key is value and width % 8 == 0 and not need_weights and mask is None:
@@ -82,7 +83,7 @@ def self_attention(
     q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
     del packed
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, length, length)
-    weights = scores.softmax(-1) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
+    weights = _softmax_in_place(scores) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
     del scores
     torch.bmm(weights.view(-1, length, length), v, out=q)
     kept = weights if need_weights else None
@@ -95,8 +96,14 @@ def self_attention(
     return projected, kept
 
 
+def _softmax_in_place(scores: Tensor) -> Tensor:
+    """Source: ``masked_softmax`` in transformers/attention.cpp."""
+    in_place: Tensor = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
+    return in_place
+
+
 def _packed(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:
-    """The three projections side by side."""
+    """Return the three projections side by side."""
     if query is key is value:
         return torch.matmul(query, weight.t())
     parts = [torch.matmul(x, part.t()) for x, part in zip((query, key, value), weight.chunk(3))]

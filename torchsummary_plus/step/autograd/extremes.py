@@ -1,6 +1,6 @@
-"""The gradient of the largest, smallest or middle of all elements on the CPU, which are many if they are alike.
+"""The CPU gradient of the maximum, minimum or median of all elements, shared among equal elements.
 
-On a card, and under a mode, torch takes the formula that does not ask whether the result is no number.
+On a GPU, and under a mode, torch uses the formula that does not check the result for NaN.
 
 Source: torch/csrc/autograd/FunctionsManual.cpp, ``evenly_distribute_backward``.
 """
@@ -17,7 +17,7 @@ _FUNCTIONS = {getattr(place, name) for place in (torch, Tensor) for name in ("ma
 
 
 def extreme_function(func: Any) -> Callable[..., Any] | None:
-    """How an extreme of all elements runs without a mode; None for other functions."""
+    """Return how an extreme of all elements runs without a mode; None for other functions."""
     if func not in _FUNCTIONS:
         return None
 
@@ -29,16 +29,18 @@ def extreme_function(func: Any) -> Callable[..., Any] | None:
 
 
 class OfAll(torch.autograd.Function):
-    """One of all elements, and its gradient shared by those that are equal to it."""
+    """An extreme of all elements, whose gradient is shared among the elements equal to it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, func: Callable[[Tensor], Tensor]) -> Tensor:
+        """Run ``func`` on the input."""
         out = func(x)
         ctx.save_for_backward(x, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Split the gradient among the elements equal to the result."""
         x, out = ctx.saved_tensors
         is_no_number = out.isnan()
         mask = x == out

@@ -1,4 +1,4 @@
-"""What a function mode distorts, undone: composite functions run as they would without one, on the device asked for."""
+"""Run composite functions as they would run without a function mode, on the requested device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.fakes import Fake
 from ...live.inputs import MASK
 from ...trace.cuda_engine import CudaEngine
 from ...trace.passes import Pass
 from ...trace.questions import module_of
-from ..workspace import AMPERE, Capability
+from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .extremes import extreme_function
 from .inline import run_inline
@@ -30,19 +31,19 @@ _NODE = "_torchsummary_plus_node"
 
 
 def note_node(error: BaseException) -> None:
-    """Remember with an exception from which autograd node it came."""
+    """Record on an exception the autograd node that raised it."""
     node = compat.current_node()
     if node is not None:
         error.__dict__.setdefault(_NODE, node._sequence_nr())
 
 
 def failed_node(error: BaseException) -> int | None:
-    """The sequence number of the autograd node that an exception came from."""
+    """Return the sequence number of the autograd node that raised an exception."""
     return error.__dict__.get(_NODE)
 
 
 class StepFunctions(TorchFunctionMode):
-    """Composite functions as they run without a mode. Python that runs inside the engine sees the true device."""
+    """Composite functions as they run without a mode. Python code inside the engine sees the true device."""
 
     def __init__(self, watch: Pass, engine: CudaEngine, device: torch.device, capability: Capability = AMPERE) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class StepFunctions(TorchFunctionMode):
         self.renewed = RenewedViews(watch)
 
     def again(self) -> StepFunctions:
-        """The same once more: a mode holds within itself only as another one."""
+        """Return a copy, since a mode can be nested in itself only as another object."""
         same = StepFunctions(self.watch, self.engine, self.device, self.capability)
         same.renewed = self.renewed
         return same
@@ -63,20 +64,18 @@ class StepFunctions(TorchFunctionMode):
         if func == _HOOKS_SETTER and isinstance(args[0], Fake):
             self.renewed.renewing(args[0])
             return func(*args)
-        outer, self.watch.in_engine = self.watch.in_engine, False
         try:
-            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
-            if func in _LEAF_MAKERS:
-                self.engine.add_leaf(args[0])
-            return out
+            with self.watch.state.being(in_engine=False):
+                out = self.renewed.call(self.stand_in(func), args, kwargs or {})
+                if func in _LEAF_MAKERS:
+                    self.engine.add_leaf(args[0])
+                return out
         except Exception as error:
             note_node(error)
             raise
-        finally:
-            self.watch.in_engine = outer
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
-        """How a function runs without a mode, on the device."""
+        """Return how a function runs without a mode, on the device."""
         if func in _STAND_INS:
             return _STAND_INS[func]
         if func is _linear_kernel:
@@ -99,37 +98,31 @@ class StepFunctions(TorchFunctionMode):
         kernels.answers.assume(module_of(self.watch.frame), operator, how)
 
     def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
-        """As :meth:`_attention`, where that is known to be so."""
+        """Run :meth:`_attention` with its condition known to hold."""
         return self._attention(*args, kernel=torch.ops.aten._scaled_dot_product_attention_math, **kwargs)
 
     def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
-        """Where no kernel does all of it, attention adds the mask in place; under a mode, out of place.
+        """Without a fused kernel, attention adds the mask in place; under a mode, out of place.
 
         Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        self.watch.in_attention = True
-        try:
+        with self.watch.state.being(composite=Composite.ATTENTION):
             return kernel(*args, **kwargs)
-        finally:
-            self.watch.in_attention = False
 
     def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """``linear`` adds the bias in place where its input is not flat; under a mode it takes the other branch."""
+        """Add the bias in place for inputs that are not 2-d, as ``linear`` does without a mode."""
         flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
         if bias is None or flat:
             return _linear_kernel(input, weight, bias)
         return cast("torch.Tensor", self._recurrence(_linear_kernel, input, weight, bias))
 
     def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """A recurrent layer is one function, in which no mode sees the products that are made for all steps at once."""
-        self.watch.in_recurrence = True
-        try:
+        """Run a recurrent layer as one function, inside which no mode sees the products of all steps."""
+        with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
-        finally:
-            self.watch.in_recurrence = False
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        """Where no gradient is needed the CPU kernel makes no indices; under a mode, torch takes the one that does.
+        """Without gradients the CPU kernel makes no indices; under a mode, torch runs the one that does.
 
         Source: aten/src/ATen/native/MaxPooling.cpp, ``max_pool1d``.
         """
@@ -143,7 +136,7 @@ class StepFunctions(TorchFunctionMode):
 _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
 _HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
-"""What torch sets to None while it gives a tensor another node, under the lock of its views.
+"""What torch sets to None while it replaces a view's node, holding the view's lock.
 
 Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
 """
@@ -158,7 +151,7 @@ _POOLS = {functional.max_pool1d, torch.max_pool1d}
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> Any:
-    """Ones scattered into zeros; under a mode the classes are compared with their numbers."""
+    """Scatter ones into zeros; under a mode, torch compares the classes with their numbers instead."""
     if num_classes <= 0:
         return _one_hot_kernel(tensor, num_classes)
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.long, device=tensor.device)
@@ -170,7 +163,7 @@ _setitem: Any = torch.Tensor.__setitem__
 
 
 def _get_item(tensor: torch.Tensor, index: Any) -> Any:
-    """Indexing by sequences of fake numbers: torch makes a tensor of them where no mode sees it ask for each."""
+    """Index by sequences of fake numbers, whose values torch reads out of a mode's sight."""
     return _getitem(tensor, _as_numbers(index, inside=isinstance(index, list)))
 
 
@@ -179,7 +172,7 @@ def _set_item(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def _as_numbers(index: Any, inside: bool) -> Any:
-    """An index with the fake numbers inside its sequences as Python's; a tuple of axes is no such sequence itself."""
+    """Replace the fake numbers in an index's sequences by Python's; the tuple of axes is not such a sequence."""
     if isinstance(index, (list, tuple)):
         items = [_as_numbers(item, inside or isinstance(item, (list, tuple))) for item in index]
         return items if isinstance(index, list) else tuple(items)
@@ -187,7 +180,7 @@ def _as_numbers(index: Any, inside: bool) -> Any:
 
 
 def _singular_values(matrix: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Without the vectors, which only a gradient needs; under a mode they are made in any case."""
+    """Skip the singular vectors, which only a gradient needs; under a mode they are always computed."""
     if torch.is_grad_enabled() and matrix.requires_grad:
         return _svdvals_kernel(matrix, **options)
     values: torch.Tensor = torch.ops.aten._linalg_svd(matrix, False, False, **options)[1]
@@ -195,7 +188,7 @@ def _singular_values(matrix: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
-    """As :func:`_singular_values`."""
+    """Skip the eigenvectors, as :func:`_singular_values` does."""
     if torch.is_grad_enabled() and matrix.requires_grad:
         return _eigvalsh_kernel(matrix, UPLO)
     values: torch.Tensor = torch.ops.aten._linalg_eigh(matrix, UPLO, False)[0]
@@ -218,7 +211,7 @@ _FINITE = {
 
 
 def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
-    """Values that nobody knows are finite: a step that goes wrong is not what its memory is asked about."""
+    """Assume that unknown values are finite: the memory of a failing step is not the question."""
     out: torch.Tensor = func(input)
     if out.numel() > MASK:
         return out
@@ -229,11 +222,11 @@ def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.Tensor, str], None]) -> Iterator[None]:
-    """While it holds, torch's own functions do as they do under no mode.
+    """Have torch's own functions run as they would without a mode.
 
-    Those in Python run inline. On the CPU attention and encoder layers keep their fast path, but for the one that makes
-    nested tensors, which have no fakes. What functions of a user's class of tensors call the mode does not see, nor the
-    state of the random generator, which checkpointing keeps and no operator makes: ``notice`` is told.
+    Functions written in Python run inline. On the CPU, attention and encoder layers keep their fast path, except the
+    one that makes nested tensors, which have no fakes. The mode does not see calls inside functions of a user's tensor
+    class, nor the random generator's state, which checkpointing keeps and no operator creates: ``notice`` reports that.
     """
     overrides: Any = torch.overrides
     random: Any = torch.random
@@ -249,7 +242,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
         inline = overrides.has_torch_function
 
         def has_torch_function(tensors: Any) -> bool:
-            """Leave the fast path only for the one that makes nested tensors, which have no fakes."""
+            """Leave the fast path only where it makes nested tensors, which have no fakes."""
             is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
             return bool(asked(tensors)) if is_encoder else inline(tensors)
 

@@ -1,8 +1,8 @@
-"""Functions that torch writes in Python run inline: a function mode that sees one holds its arguments until it returns.
+"""Run torch's Python functions inline, since a function mode that sees one holds its arguments until it returns.
 
-So what such a function lets go of, as ``gaussian_nll_loss`` does of its clamped variance's first value, would live on.
-The functions ask ``has_torch_function`` of their arguments (torch/overrides.py); while a step runs, they are told what
-they are told without our mode. Built-in functions ask in C++, and meet it.
+Otherwise tensors that such a function frees would live on, such as ``gaussian_nll_loss``'s unclamped variance. These
+functions ask ``has_torch_function`` about their arguments (torch/overrides.py); during a step the answer is the one
+without our mode. Built-in functions ask in C++, and meet the mode.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ...live import compat
 from ...live.fakes import CLASSES
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
-"""The modules of torch that hold the question by name; others ask the last."""
+"""torch modules that import the check by name; others look it up in the last."""
 
 _SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
     "has_torch_function": lambda args: args,
     "has_torch_function_unary": lambda arg: (arg,),
     "has_torch_function_variadic": lambda *args: args,
 }
-"""The forms of the question, and the arguments that each is about."""
+"""The forms of the check, and the arguments each is about."""
 
 
 @contextmanager
 def run_inline(kind: type[TorchFunctionMode]) -> Iterator[None]:
-    """While it holds, torch's functions in Python do not leave themselves to modes of a kind, only to any other."""
+    """Hide modes of one kind from torch's Python functions; other modes still see them."""
     torch_modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
     asked = [(module, name, vars(module)[name]) for module in torch_modules for name in _SPREAD if name in vars(module)]
     try:
@@ -43,7 +43,7 @@ def run_inline(kind: type[TorchFunctionMode]) -> Iterator[None]:
 
 
 def is_on(kind: type[TorchFunctionMode]) -> bool:
-    """Whether a mode of a kind sees the functions that this thread calls."""
+    """Whether a mode of this kind is active in the current thread."""
     return any(isinstance(mode, kind) for mode in _modes())
 
 
@@ -52,7 +52,7 @@ def _modes() -> list[Any]:
 
 
 def _without(kind: type[TorchFunctionMode], question: Any, spread: Callable[..., Iterable[Any]]) -> Callable[..., bool]:
-    """The question as it is answered where no mode of a kind is on, in any thread."""
+    """Return the check as answered without modes of this kind, in any thread."""
 
     def answered(*args: Any) -> bool:
         if not question(*args):

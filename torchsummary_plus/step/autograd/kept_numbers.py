@@ -1,4 +1,4 @@
-"""The Python numbers that autograd nodes keep as tensors: the other factor of a product, for the gradient of its first.
+"""Python numbers that autograd nodes keep as tensors: a product's other factor, for the first one's gradient.
 
 Source: tools/autograd/derivatives.yaml, ``mul.Tensor`` and ``div.Tensor``.
 """
@@ -14,23 +14,23 @@ import torch
 from ...live import compat
 
 NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}
-"""The bytes of the tensor that torch makes of a number."""
+"""Bytes of the tensor that torch makes of a number."""
 
 aten = torch.ops.aten
 _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
 """Products that write to their first factor and keep the other one."""
 
 _NODES = ("MulBackward0", "DivBackward0", "DivBackward1")
-"""The nodes of products. That of a write to a view runs inside another one, ``CopySlices``."""
+"""Nodes of products. The node of a write to a view runs inside another one, ``CopySlices``."""
 
 
 class KeptNumbers:
-    """Hands the storages of kept numbers to ``book``, for the module that ran the product.
+    """Passes the storages of kept numbers to ``book``, for the module that ran the product.
 
-    A node is there only once its operator is over, so that :meth:`settle` looks for it at the next event.
-    It may then run while torch makes the node of a view anew, which holds the view's lock: asking that view for its
-    ``grad_fn`` would wait for ever. The node of a view is therefore read from its base, which has no lock
-    (torch/csrc/autograd/variable.cpp, ``VariableHooks::grad_fn``).
+    A node exists only after its operator has returned, so :meth:`settle` looks for it at the next event. That may be
+    while torch replaces a view's node and holds the view's lock, when asking the view for its ``grad_fn`` would
+    deadlock. A view's node is therefore read from its base, which has no lock (torch/csrc/autograd/variable.cpp,
+    ``VariableHooks::grad_fn``).
     """
 
     def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
@@ -39,13 +39,13 @@ class KeptNumbers:
         self._nodes_of_views: set[int] = set()
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
-        """Remember an operator that was given a number as its second argument."""
+        """Remember an operator whose second argument was a number."""
         if len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
             self._given = weakref.ref(out), args[1] if func in _KEEPING else None, number
 
     def settle(self) -> None:
-        """Book the number that the last operator's node keeps, if it does."""
+        """Book the number kept by the last operator's node, if any."""
         if self._given is None:
             return
         (made, written_with, number), self._given = self._given, None
@@ -61,7 +61,7 @@ class KeptNumbers:
             self._book(kept.untyped_storage())
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
-        """Return the bytes of the number in a gradient's operator that is no new tensor, as the node has kept it."""
+        """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
         size = NUMBERS.get(type(args[1]), 0) if len(args) > 1 else 0
         node = compat.current_node() if size else None
         if node is None:
@@ -69,7 +69,7 @@ class KeptNumbers:
         return size if node.name() in _NODES or node._sequence_nr() in self._nodes_of_views else 0
 
     def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
-        """Book what the node of a write to a view keeps; Python cannot reach into it, so a hook tells when it ran."""
+        """Book the number kept by a write to a view until a hook says its node ran; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
             kept = torch.UntypedStorage(NUMBERS[type(written_with)])
@@ -79,7 +79,7 @@ class KeptNumbers:
 
 
 class _Until:
-    """A node's hook that holds a storage until the node has run, or is gone."""
+    """A node's hook that holds a storage until the node has run or is freed."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self.storage: torch.UntypedStorage | None = storage

@@ -1,6 +1,7 @@
-"""The gradients of products of elements, whose formulas ask whether one of these is 0.
+"""Gradients of products of elements, whose formulas check for zeros.
 
-Under a mode torch takes the formulas that never ask, which hold several times as much. A step is taken to have no 0.
+Under a mode torch uses the formulas without the check, which hold several times as much. A step is assumed to have no
+zeros.
 
 Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward`` and ``cumprod_backward``.
 """
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NO_ZERO = "taken to have no element that is 0"
+NO_ZERO = "assumed to contain no zeros"
 
 _FUNCTIONS = {torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"}
 
 
 def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..., Any] | None:
-    """How a product of elements runs without a mode, None for other functions; ``note`` is told what is assumed."""
+    """Return how a product of elements runs without a mode, None for other functions; ``note`` records assumptions."""
     name = _FUNCTIONS.get(func)
     if name is None:
         return None
@@ -40,7 +41,7 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
 
 
 def _axes(dim: Any = None, keepdim: bool = False, **others: Any) -> tuple[Any, ...] | None:
-    """The axis of a product and whether it is kept; () for all axes, None where a dtype is asked for as well."""
+    """Return a product's axis and whether it is kept; () for all axes, None if a dtype is given too."""
     if others or not isinstance(dim, (int, type(None))):
         return None
     return () if dim is None else (dim, keepdim)
@@ -51,12 +52,14 @@ class OfAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return the product."""
         out = x.prod()
         ctx.save_for_backward(x, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient, with torch's mask of zeros."""
         x, out = ctx.saved_tensors
         zeros = x == 0
         del zeros
@@ -68,6 +71,7 @@ class Along(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        """Return the products."""
         out = x.prod(dim, keepdim)
         ctx.save_for_backward(x, out)
         ctx.dim, ctx.keepdim = dim, keepdim
@@ -75,6 +79,7 @@ class Along(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient, with torch's mask and count of zeros."""
         x, out = ctx.saved_tensors
         if not ctx.keepdim:
             grad, out = grad.unsqueeze(ctx.dim), out.unsqueeze(ctx.dim)
@@ -92,6 +97,7 @@ class Cumulated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+        """Return the cumulative products."""
         out = x.cumprod(dim)
         ctx.save_for_backward(x, out)
         ctx.dim = dim
@@ -99,6 +105,7 @@ class Cumulated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """Return the gradient by a reversed cumulative sum, with torch's mask of zeros."""
         x, out = ctx.saved_tensors
         weighted = out * grad
         zeros = x == 0

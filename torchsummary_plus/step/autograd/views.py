@@ -1,7 +1,7 @@
-"""Views whose autograd nodes a write in place has made anew.
+"""Views whose autograd nodes are replaced after a write in place.
 
-Without a mode torch describes such a view by its strides, and scatters its gradient into zeros for the whole base. Of a
-fake, which is a tensor subclass, it repeats the operators that made the view instead.
+Without a mode torch describes such a view by its strides and scatters its gradient into zeros as long as the base. For
+a fake, which is a tensor subclass, it replays the operators that made the view instead.
 
 Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::grad_fn``, and ``as_strided_backward`` of FunctionsManual.
 """
@@ -22,24 +22,24 @@ _LEAF = "torch::autograd::AccumulateGrad"
 
 
 class RenewedViews:
-    """Finds the nodes that were made anew, and has them give the gradients that they give without a mode."""
+    """Finds replaced nodes and has them return the gradients they return without a mode."""
 
     def __init__(self, watch: Pass) -> None:
         self._watch = watch
         self._versions: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
-        """Of views: the version of their data at which their node is up to date."""
+        """By view: the version of its data for which its node is up to date."""
         self._pending: list[tuple[Tensor, int]] = []
-        """Views whose nodes torch has made anew outside of functions, with the least number that these may have."""
+        """Views whose nodes torch replaced outside functions, with the nodes' least sequence number."""
         self._seen = 0
-        """The number of the next node when the last call was over."""
+        """Sequence number of the next node after the last call."""
 
     def renewing(self, view: Tensor) -> None:
-        """Hear that torch makes the node of a view anew, and holds the lock without which it tells no node."""
+        """Record that torch is replacing a view's node while holding its lock, so that the node cannot be read yet."""
         if _views((view,)):
             self._pending.append((view, self._seen))
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a function, and see to the nodes that are made anew for views among its arguments, before or by it."""
+        """Call a function and handle the nodes replaced, before or by it, for views among its arguments."""
         while self._pending:
             view, first = self._pending.pop()
             self._see_to([view], first)
@@ -55,7 +55,7 @@ class RenewedViews:
         return out
 
     def _see_to(self, views: Iterable[Tensor], first: int) -> None:
-        """See to the nodes, from number ``first`` on, of views that were written to since theirs were up to date."""
+        """Handle the nodes numbered from ``first`` of views written to since their nodes were up to date."""
         for view in views:
             version = _version(view)
             if self._versions.get(view, version) != version:
@@ -68,11 +68,11 @@ class RenewedViews:
 
 
 def _nodes(view: Tensor, first: int) -> Iterator[Any]:
-    """The nodes between a view and its base, from number ``first`` on."""
+    """Yield the nodes between a view and its base, numbered from ``first``."""
     base: Any = view._base
     try:
         node, end = view.grad_fn, base.grad_fn
-    except RuntimeError:  # It was made without a gradient: torch refuses its node, and what needs that meets the error.
+    except RuntimeError:  # The view was made without gradients: torch refuses its node, and its user meets the error.
         return
     while node is not None and node is not end and node.name() != _LEAF and node._sequence_nr() >= first:
         yield node
@@ -80,7 +80,7 @@ def _nodes(view: Tensor, first: int) -> Iterator[Any]:
 
 
 class _Scattered:
-    """The gradient of a view, scattered by the first of its nodes into zeros as long as the base."""
+    """A view's gradient, scattered by the first of its nodes into zeros as long as the base."""
 
     def __init__(self, watch: Pass, base: Any) -> None:
         self._watch = watch
@@ -89,12 +89,12 @@ class _Scattered:
         self._storage: int | None = None
 
     def begin(self, _: Any) -> None:
-        """A node begins: what it does is not what is done without a mode."""
-        self._watch.deaf = True
+        """Called before a node: ignore its operators, which would not run without a mode."""
+        self._watch.state.heard = False
 
     def end(self, given_back: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...] | None:
-        """A node is over: a part of the zeros stands in for what it gives back."""
-        self._watch.deaf = False
+        """Called after a node: return a part of the zeros in place of its result."""
+        self._watch.state.heard = True
         made, gradient = given_back[0], gradients[0]
         if made is None or made.numel() > self._elements:
             return None
@@ -106,7 +106,7 @@ class _Scattered:
 
 
 def _views(values: Iterable[Any]) -> list[Fake]:
-    """The fakes among some values that are views; a user's class of tensors is not told that they are asked."""
+    """Return the fakes that are views, without notifying a user's tensor class."""
     with compat.no_subclass_function():
         return [fake for fake in _fakes(values) if fake._is_view()]
 
@@ -117,7 +117,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _fakes(values: Iterable[Any]) -> Iterator[Fake]:
-    """The fakes among some values, and in lists and tuples of them."""
+    """Yield the fakes among some values, including those in lists and tuples."""
     for value in values:
         if isinstance(value, Fake):
             yield value

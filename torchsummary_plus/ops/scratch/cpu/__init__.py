@@ -1,6 +1,6 @@
-"""Scratch memory of the CPU's kernels: ATen's own, MKL's and oneDNN's. Importing it registers its rules."""
+"""Scratch memory of CPU kernels: ATen's, MKL's and oneDNN's. Importing the package registers the rules."""
 
-from . import (  # noqa: F401 - their rules register themselves
+from . import (  # noqa: F401 - the modules register their rules
     attention,
     bags,
     convolution,

@@ -1,8 +1,8 @@
-"""Scratch memory of ATen's own convolutions on the CPU, which lay the patches out in the columns of a matrix.
+"""Scratch memory of ATen's own CPU convolutions, which unfold the input into columns (im2col).
 
-ATen/native: Convolution.cpp, which takes groups one after another, ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
+ATen/native: Convolution.cpp, which runs groups one after another, ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
 NaiveDilatedConvolution.cpp, NaiveConvolutionTranspose2d.cpp and NaiveConvolutionTranspose3d.cpp. The columns for the
-gradient of a 2-d convolution's input come from ``new``, not from torch's allocator: no profiler sees them.
+input gradient of a 2-d convolution come from ``new``, not from torch's allocator, so no profiler sees them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Phases = tuple[Phase, ...]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A convolution and the tensors that it is given."""
+    """A convolution and its tensors."""
 
     conv: Conv
     transposed: bool
@@ -28,68 +28,69 @@ class Call:
 
     @property
     def is_deep(self) -> bool:
-        """Whether the kernel is ``slow_conv3d``, which takes all groups at once and knows one layout."""
+        """Whether the kernel is ``slow_conv3d``, which runs all groups at once and supports one memory format."""
         return len(self.conv.inp) == 3 and not self.transposed and not self.conv.is_dilated
 
     @property
     def goes_last(self) -> bool:
-        """Whether the 2-d kernels work in channels-last layout (``thnn_conv_use_channels_last``)."""
+        """Whether the 2-d kernels run in channels-last (``thnn_conv_use_channels_last``)."""
         return len(self.conv.inp) == 2 and (self.x.suggests_last or self.weight.suggests_last)
 
     @property
     def contiguous(self) -> Call:
-        """The call with copies of the tensors that are not in its layout."""
+        """Return the call with contiguous copies of the tensors in another memory format."""
         last = self.goes_last
         return replace(self, x=self.x.contiguous(last), weight=self.weight.contiguous(last))
 
     def copies_for(self, other: Call) -> int:
-        """The bytes of the tensors that the other call has as copies."""
+        """Return the bytes of the tensors that ``other`` holds as copies."""
         return copied(self.x, other.x) + copied(self.weight, other.weight)
 
     @property
     def one_group(self) -> Call:
-        """The call for the first group (``subtensor``)."""
+        """Return the call for the first group (``subtensor``)."""
         groups = self.conv.groups
         x = self.x.part(1, groups).contiguous(self.x.suggests_last)
         return replace(self, conv=replace(self.conv, groups=1), x=x, weight=self.weight.part(0, groups))
 
     @property
     def storage(self) -> int:
-        """Bytes of the result's storage; a transposed 3-d convolution first makes it as large as its input."""
+        """Return the bytes of the result's storage; a transposed 3-d convolution first allocates its input's size."""
         conv = self.conv
         is_resized = self.transposed and len(conv.inp) == 3 and conv.groups == 1
         return max(conv.read, conv.written) if is_resized else conv.written
 
     @property
     def is_plain(self) -> bool:
-        """A 1x1 kernel without stride or padding, for which a tensor is a matrix of columns already."""
+        """Whether the kernel is 1x1 without stride or padding, so that the input already is its matrix of columns."""
         conv = self.conv
         is_moved = conv.is_strided or conv.is_dilated or any(conv.padding)
         return prod(conv.kernel) == conv.groups == 1 and not is_moved
 
     @property
     def columns(self) -> int:
-        """The patches of one image; a transposed convolution adds them up."""
+        """Return the bytes of one image's columns; a transposed convolution adds them up."""
         conv = self.conv
         channels, size = (conv.oc, conv.inp) if self.transposed else (conv.groups * conv.ic, conv.out)
         return conv.itemsize * channels * prod(conv.kernel) * prod(size)
 
 
-def forward(call: Call) -> Phases:
+def forward_phases(call: Call) -> Phases:
+    """Return the phases of the forward."""
     ready = call.contiguous
     copies = call.copies_for(ready)
     if call.is_deep:
         return (Phase(1, copies + (0 if call.is_plain else call.conv.batch * call.columns)),)
     if call.conv.groups == 1:
         return with_bytes(copies, _forward_alone(ready))
-    one, groups = ready.one_group, call.conv.groups
-    before = copies + copied(ready.x.part(1, groups), one.x) + (groups - 1) * one.storage
-    parts = (Phase(0, before + phase.results * one.storage + phase.nbytes) for phase in _forward_alone(one))
-    return (*parts, Phase(1, copies + groups * one.storage))
+    group, groups = ready.one_group, call.conv.groups
+    before = copies + copied(ready.x.part(1, groups), group.x) + (groups - 1) * group.storage
+    parts = (Phase(0, before + phase.results * group.storage + phase.nbytes) for phase in _forward_alone(group))
+    return (*parts, Phase(1, copies + groups * group.storage))
 
 
 def _forward_alone(call: Call) -> Phases:
-    """One group; each kernel makes its tensors contiguous once more, in the layout that they suggest by then."""
+    """Return the phases for one group; each kernel again makes its tensors contiguous in their suggested format."""
     conv, copies = call.conv, call.copies_for(call.contiguous)
     if not call.transposed:
         images = 1 if conv.is_dilated else 0 if call.is_plain else conv.batch
@@ -102,20 +103,20 @@ def _forward_alone(call: Call) -> Phases:
 
 
 def backward(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) -> Phases:
-    """The gradient of the input first, then those of bias and weights; ``wanted`` says which."""
+    """Return the phases of the backward: the input's gradient, then those of bias and weight, as far as ``wanted``."""
     if call.is_deep:
         return _backward_deep(call, grad, wanted)
     ready = call.contiguous
     copies = call.copies_for(ready)
     if call.conv.groups == 1:
         return with_bytes(copies, _backward_alone(ready, grad, wanted))
-    one, groups = ready.one_group, call.conv.groups
+    group, groups = ready.one_group, call.conv.groups
     part = grad.part(1, groups)
     one_grad = part.contiguous(grad.suggests_last)
-    sizes = (one.conv.read, one.conv.weights, one.conv.oc * one.conv.itemsize)
+    sizes = (group.conv.read, group.conv.weights, group.conv.oc * group.conv.itemsize)
     results = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
-    before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), one.x) + (groups - 1) * sum(results)
-    inner = _backward_alone(one, one_grad, wanted)
+    before = copies + copied(part, one_grad) + copied(ready.x.part(1, groups), group.x) + (groups - 1) * sum(results)
+    inner = _backward_alone(group, one_grad, wanted)
     parts = (Phase(0, before + sum(results[: phase.results]) + phase.nbytes) for phase in inner)
     return (*parts, Phase(len(results), copies + groups * sum(results)))
 
@@ -151,5 +152,5 @@ def _backward_alone(call: Call, grad: Strided, wanted: tuple[bool, bool, bool]) 
 
 
 def with_bytes(nbytes: int, phases: Phases) -> Phases:
-    """The phases with so many bytes more in each."""
+    """Return the phases with ``nbytes`` more in each."""
     return tuple(Phase(phase.results, phase.nbytes + nbytes) for phase in phases)

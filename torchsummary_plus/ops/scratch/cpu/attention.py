@@ -1,4 +1,4 @@
-"""What attention takes on the CPU: the flash kernel's buffers for each thread, and the inside of the fused layers."""
+"""Scratch memory of attention on the CPU: the flash kernel's buffers per thread, and the fused layers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .copies import NATIVE, elements, itemsize, nbytes, scalar
 
 FLASH = f"{NATIVE}cpu/FlashAttentionKernel.cpp, cpu_flash_attention and cpu_flash_attention_backward"
 KEYS = 512
-"""Keys that the kernel takes at a time."""
+"""Keys per tile of the kernel."""
 
 
 def _tile(queries: int, keys: int) -> tuple[int, int]:
-    """The queries and the keys of one tile."""
+    """Return the queries and keys of one tile."""
     rows = 256 if queries >= 768 else 64 if queries >= 192 else 32
     return min(rows, queries), min(KEYS, keys)
 
@@ -28,7 +28,7 @@ def _is_half(tensor: Any) -> bool:
 
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu", source=FLASH, band=0.0)
 def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
-    """A tile of scores, with the maximum, the sum and the output of each of its rows, for each thread, in float32."""
+    """Per thread, in float32: a tile of scores, and the maximum, sum and output of each of its rows."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
     per_thread = (rows * columns + 2 * rows + rows * int(query.shape[3])) * size
@@ -39,7 +39,7 @@ def _flash(out: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
 
 @scratch("cpu", "aten::_scaled_dot_product_flash_attention_for_cpu_backward", source=FLASH, band=0.0)
 def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs: Any) -> int:
-    """The tile and its gradient for each thread, the sums of its rows, and the gradient token by token."""
+    """Per thread: a tile and its gradient; the row sums; the gradient in token order."""
     rows, columns = _tile(query.shape[2], key.shape[2])
     size = max(4, itemsize(query))
     tiles = 2 * rows * columns * (size + (itemsize(query) if _is_half(query) else 0))
@@ -49,7 +49,7 @@ def _flash_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **kwargs
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements lie one behind the other in the order of the axes."""
+    """Whether the elements are contiguous in the order of the axes."""
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size != 1 and stride != step:
@@ -62,13 +62,13 @@ FUSED = f"{NATIVE}transformers/attention.cpp, native_multi_head_attention_cpu"
 
 
 def _attention_peak(x: Any, heads: int, mask: Any, weights: bool, averaged: bool) -> int:
-    """The most that is live inside: queries, keys and values twice; then they, the scores, and what those become."""
+    """Return the peak inside the layer: queries, keys and values twice, then with the scores and their results."""
     own, tokens = nbytes(x), int(x.shape[1])
     scores = len(x) * heads * tokens * tokens * itemsize(x)
     peaks = [6 * own, 3 * own + scores, 5 * own + (scores if weights else 0)]
     if mask is not None:
-        told = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
-        peaks.append(3 * own + 2 * scores + told)
+        mask_bytes = 0 if mask.dtype is torch.bool and mask.is_contiguous() else elements(mask)
+        peaks.append(3 * own + 2 * scores + mask_bytes)
     if weights and averaged:
         mean = scores // heads
         peaks += [4 * own + scores + mean, 4 * own + mean + scalar(x)]
@@ -86,7 +86,7 @@ def _attention(
 
 
 def _products(x: Any, width: int, widest: int) -> int:
-    """The most that one of the products inside takes as its scratchpad."""
+    """Return the largest scratchpad of the matrix products inside the layer."""
     return half.at_most(elements(x) // width, max(widest, int(x.shape[1])), widest).nbytes
 
 
@@ -96,7 +96,7 @@ def _encoder_layer(
     norm_first: bool, eps: float, nw1: Any, nb1: Any, nw2: Any, nb2: Any, w1: Any, b1: Any, w2: Any, b2: Any,
     mask: Any = None, mask_type: Any = None,
 ) -> int | AtMost:  # fmt: skip
-    """Attention, with the normalised input where that comes first; then the hidden features, their input and output."""
+    """Attention, with the normalised input if the norm comes first; then the MLP's input, hidden layer and output."""
     own = nbytes(x)
     inside = _attention_peak(x, heads, mask, False, False)
     hidden = own // embed_dim * len(w1)

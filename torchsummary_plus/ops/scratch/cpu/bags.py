@@ -1,4 +1,4 @@
-"""What bags of embeddings take on the CPU: to which bag each index belongs, and indices in their order."""
+"""Scratch memory of embedding bags on the CPU: each index's bag, and sorted indices."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from typing import Any
 
 import torch
 
+from ...dtypes import HALVES
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes
 
 BAG = f"{NATIVE}EmbeddingBag.cpp"
 SUM, MEAN, MAX = range(3)
-"""Modes of a bag."""
-
-
-HALVES = (torch.float16, torch.bfloat16)
+"""Modes of an embedding bag."""
 
 
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:
-    """Whether FBGEMM sums the rows, which need not be told to which bag each index belongs.
+    """Whether FBGEMM sums the rows, which does not need each index's bag.
 
-    It reads rows, and weights of indices, that lie in steps of 1; a table always does.
+    It requires contiguous rows and per-sample weights; a table's rows always are.
     """
     return weight.dtype in (torch.float32, *HALVES) and (weights is None or weights.stride(0) == 1) and padding < 0
 
 
 def _places(indices: Any) -> int:
-    """The bag of each index, and one more."""
+    """Return the bytes of each index's bag, plus one."""
     return (elements(indices) + 1) * itemsize(indices)
 
 
@@ -39,7 +37,7 @@ def _results(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = SUM,
     sparse: bool = False, weights: Any = None, has_last: bool = False, padding: int = -1, trains: bool = True,
 ) -> tuple[int | None, ...]:  # fmt: skip
-    """The rows, the bag of each index, how many each bag has, and in which index each of its numbers is greatest."""
+    """Return the bytes of the rows, each index's bag, the bag sizes, and the indices of the maxima."""
     bags = _bags(offsets, has_last and (trains or mode != SUM))
     places = 0 if mode == SUM and _is_fast(weight, weights, padding) else _places(indices)
     width = int(weight.shape[1]) if mode == MAX else 1
@@ -51,9 +49,9 @@ def _bag(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = SUM,
     sparse: bool = False, weights: Any = None, has_last: bool = False, padding: int = -1, trains: bool = True,
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """Ones for each bag, and their sum up to each index; differences of the offsets; the sizes as divisors.
+    """Ones per index and their running sum; differences of the offsets; the sizes as divisors.
 
-    In half precision the rows, and one that is read, also in single where FBGEMM does not sum them.
+    In half precision also the rows, and the one being read, in float32 where FBGEMM does not sum them.
     """
     bags, size = _bags(offsets, has_last), itemsize(offsets)
     phases = []
@@ -86,9 +84,9 @@ def _bag_backward(
     out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any, rows: int,
     by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """The bag of each index where the forward has not kept it; then indices in their order, with their bags.
+    """Each index's bag if the forward did not keep it; then the sorted indices with their bags.
 
-    With the greatest numbers: those of the bags that are not empty, here all.
+    In max mode, the indices of the non-empty bags' maxima; all bags are assumed non-empty.
     """
     found = _places(indices) if mode == SUM and _is_fast(grad, weights, padding) else 0
     before = Phase(0, 2 * found)

@@ -1,4 +1,4 @@
-"""Scratch memory of convolutions on the CPU: oneDNN's copies in layouts of its own, or ATen's patches in columns."""
+"""Scratch memory of convolutions on the CPU: oneDNN's reordered copies, or ATen's columns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SOURCE = (
 Phases = tuple[Phase, ...]
 
 PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
-    (False, False): (onednn_conv.forward, onednn_conv.backward_data, onednn_conv.backward_weights),
+    (False, False): (onednn_conv.forward_plan, onednn_conv.backward_data, onednn_conv.backward_weights),
     (False, True): (onednn_conv.transposed_forward, onednn_conv.transposed_data, onednn_conv.transposed_weights),
-    (True, False): (onednn_last.forward, onednn_last.backward_data, onednn_last.backward_weights),
+    (True, False): (onednn_last.forward_plan, onednn_last.backward_data, onednn_last.backward_weights),
     (True, True): (onednn_last.transposed_forward, onednn_last.transposed_data, onednn_last.transposed_weights),
 }
-"""In channels-last layout or not, transposed or not -> the forward, the gradient of the input, that of the weights."""
+"""(channels-last, transposed) -> the plans of the forward, the input's gradient and the weight's gradient."""
 
 
 @scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
@@ -42,7 +42,7 @@ def _convolution(
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
     call, copy = called(conv, transposed, x, weight)
     if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
-        return with_bytes(copy, aten_conv.forward(call))
+        return with_bytes(copy, aten_conv.forward_phases(call))
     last = _goes_last(call)
     copies = copy + _copied(call.x, last) + _copied(call.weight, last)
     plan = _planned(call, last, 0)
@@ -84,31 +84,31 @@ def _convolution_backward(
         phases += _guessed(with_bytes(copies, _written(plan, conv.read)), plan.guess)
     if wanted[1] or wanted[2]:
         plan = _planned(call, last, 2)
-        phases += _guessed(with_bytes(copies, _summed(plan, conv, int(wanted[0]), wanted)), plan.guess)
+        phases += _guessed(with_bytes(copies, _weights_gradient(plan, conv, int(wanted[0]), wanted)), plan.guess)
     return uncertain(conv, phases) if is_half(x.dtype) else phases
 
 
 def _planned(call: Call, last: bool, part: int) -> Plan:
     plan = PLANS[last, call.transposed][part](call.conv)
-    if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 took less.
+    if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     return onednn_last.any_kernel(call.conv, plan) if last else plan
 
 
 def _guessed(phases: Phases, guess: int) -> Phases:
-    """The phases as a guess that may be off by so many bytes."""
+    """Mark the phases as a guess that may be off by ``guess`` bytes."""
     return tuple(phase._replace(band=guess / max(1, phase.nbytes)) for phase in phases) if guess else phases
 
 
 def called(conv: Conv, transposed: bool, x: Any, weight: Any) -> tuple[Call, int]:
-    """The tensors as the kernels get them, and the bytes of the copy that one axis is made contiguous by before."""
+    """Return the tensors as the kernels see them, and the bytes of the copy that makes a 1-d input contiguous."""
     before = strided(x)
     after = before.contiguous() if x.dim() == 3 else before
     return Call(conv, transposed, after, strided(weight)), copied(before, after)
 
 
 def _goes_last(call: Call) -> bool:
-    """Whether oneDNN is given channels-last tensors (``mkldnn_conv_use_channels_last``)."""
+    """Whether oneDNN gets channels-last tensors (``mkldnn_conv_use_channels_last``)."""
     return call.x.suggests_last or call.weight.suggests_last
 
 
@@ -117,15 +117,15 @@ def _copied(tensor: Strided, last: bool) -> int:
 
 
 def _written(plan: Plan, plain: int) -> Phases:
-    """The kernel runs; then what it wrote is put into the tensor's own layout."""
+    """Run the kernel, then reorder its output to the tensor's own layout."""
     if not plan.written:
         return (Phase(1, plan.weights + plan.scratch),)
     left = plan.written + plain if plan.channels_last else plan.written
     return Phase(0, plan.read + plan.weights + plan.written + plan.scratch), Phase(1, left)
 
 
-def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
-    """The gradients of weights and bias; the first is put into the tensor's own layout, by way of the default one."""
+def _weights_gradient(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
+    """Compute the gradients of weight and bias; the weight's is reordered to its own layout via the default one."""
     sums = plan.weights + (conv.groups * conv.oc * conv.itemsize if wanted[2] else 0)
     both = plan.read + plan.written + sums + plan.scratch
     plain = conv.weights * (plan.channels_last + (not wanted[1]))
@@ -135,12 +135,13 @@ def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phas
 def described(
     x: Any, weight: Any, y: Any, bias: bool, stride: Any, padding: Any, dilation: Any, transposed: bool, groups: int
 ) -> Conv:
-    """The convolution as oneDNN is asked for it: one axis becomes two, of which the first is 1."""
+    """Describe the convolution as oneDNN sees it: a 1-d convolution becomes 2-d with a first axis of 1."""
     outer = 1 if transposed else 0
     oc, ic = weight.shape[outer], weight.shape[1 - outer]
     oc, ic = (oc, ic // groups) if transposed else (oc // groups, ic)
 
     def axes(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
+        """Return the sizes, with ``missing`` in front for a 1-d convolution."""
         return (missing, *sizes) if len(sizes) == 1 else tuple(sizes)
 
     return Conv(

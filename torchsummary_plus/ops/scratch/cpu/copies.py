@@ -1,4 +1,4 @@
-"""Copies that the CPU's kernels make of what they cannot read, or write, where it lies."""
+"""Copies that CPU kernels make of tensors they cannot read or write in place."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from ..registry import Formula, Phase, scratch
 
 NATIVE = "aten/src/ATen/native/"
 INT64 = 8
-"""Bytes of an index, and of the double or the integer that a Python number becomes."""
+"""Bytes of an index, and of the float64 or int64 that a Python number becomes."""
 
 
 def elements(tensor: Any) -> int:
-    """The number of a tensor's elements."""
+    """Return the number of elements."""
     return int(prod(tensor.shape))
 
 
 def itemsize(tensor: Any) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element."""
     return int(tensor.element_size())
 
 
 def nbytes(tensor: Any) -> int:
-    """Bytes of a tensor's elements, each counted once."""
+    """Return the bytes of the elements, each counted once."""
     return elements(tensor) * itemsize(tensor)
 
 
 def scalar(tensor: Any) -> int:
-    """Bytes of an integer beside a tensor: as a tensor of its own, and as one of the tensor's dtype."""
+    """Return the bytes of an integer operand: as an int64 tensor, and cast to the tensor's dtype."""
     return INT64 + (0 if tensor.dtype is torch.int64 else itemsize(tensor))
 
 
 def suggested(tensor: Any) -> Any:
-    """The memory format that torch's kernels read from a tensor's strides."""
+    """Return the memory format that torch's kernels derive from the strides."""
     return compat.suggest_memory_format(tensor)
 
 
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
-    """Bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 where it is so already, or None."""
+    """Return the bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 if none is needed."""
     return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
 
 
@@ -52,7 +52,7 @@ def _argument(args: tuple[Any, ...], index: int) -> Any:
 
 
 def _copies(*positions: int) -> Formula:
-    """Contiguous copies of the arguments at some positions."""
+    """Return a formula: contiguous copies of the arguments at these positions."""
 
     def formula(out: Any, *args: Any, **kwargs: Any) -> int:
         return sum(copied(_argument(args, index)) for index in positions)
@@ -61,7 +61,7 @@ def _copies(*positions: int) -> Formula:
 
 
 def _selected(out: Any, x: Any, dim: int, index: Any) -> int:
-    """Contiguous copies of the index and, along the second axis, of what is selected from."""
+    """Contiguous copies of the index and, along the second axis, of the source."""
     return copied(index) + (copied(x) if x.dim() > 1 and dim % x.dim() == 1 else 0)
 
 
@@ -71,7 +71,7 @@ def _image_copy(out: Any, image: Any, *args: Any, **kwargs: Any) -> int:
 
 
 def _in_gradients_format(*positions: int) -> Formula:
-    """The backward of images: all in the format of the incoming gradient, the outgoing one written back at the end."""
+    """Return a formula for image backwards: all in the incoming gradient's format, written back at the end."""
 
     def formula(out: Any, grad: Any, *args: Any, **kwargs: Any) -> int:
         layout = suggested(grad)
@@ -127,7 +127,7 @@ _RULES: tuple[tuple[Callable[..., int], str, tuple[str, ...]], ...] = (
     ),
     (_copies(0), "UpSampleBicubic2d.cpp", ("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa_backward")),
 )
-"""Formula, file in aten/src/ATen/native, operators."""
+"""Formula, source file in aten/src/ATen/native, operators."""
 
 for _formula, _file, _operators in _RULES:
     scratch("cpu", *(f"aten::{name}" for name in _operators), source=f"{NATIVE}{_file}", band=0.0)(_formula)
@@ -140,22 +140,22 @@ for _formula, _file, _operators in _RULES:
     band=0.0,
 )
 def _gradients_one_by_one(out: Any, parameters: Any, gradients: Any, *rest: Any, **options: Any) -> tuple[Phase, ...]:
-    """A contiguous copy of each gradient that is not, one after the other."""
+    """A contiguous copy of each gradient that needs one, one after the other."""
     turned = ((gradient, turned_block(gradient) if is_turned(gradient) else 0) for gradient in gradients)
     return tuple(Phase(0, copied(gradient) + block) for gradient, block in turned if copied(gradient))
 
 
 BLOCK, LARGE_BLOCK = 60, 120
-"""Rows and columns that a turned matrix is copied by; the larger ones are of bytes."""
+"""Block sizes, in rows and columns, of a transposing copy; the larger one is for 1-byte elements."""
 
 
 def is_turned(x: Any) -> bool:
-    """Whether it is one matrix whose columns are contiguous."""
+    """Whether the tensor is one matrix with contiguous columns."""
     return bool(x.dim() == 2 and x.stride() == (1, x.shape[0]))
 
 
 def turned_block(x: Any) -> int:
-    """What it takes to copy one matrix with rows and columns exchanged."""
+    """Return the buffer that a transposing copy of one matrix uses, in bytes."""
     side = LARGE_BLOCK if x.dtype is torch.uint8 else BLOCK
     return side * side * itemsize(x) if x.dim() == 2 and x.numel() >= BLOCK * BLOCK else 0
 

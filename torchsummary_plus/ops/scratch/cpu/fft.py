@@ -1,4 +1,4 @@
-"""What Fourier transforms take on the CPU: copies for MKL, and the axes that are transformed before the last one."""
+"""Scratch memory of Fourier transforms on the CPU: copies for MKL, and intermediate results per axis."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MKL = f"{NATIVE}mkl/SpectralOps.cpp"
 
 
 def _batched(x: Any, dims: Sequence[int]) -> int:
-    """The copy of an input whose other axes are not one run of equal steps, or, since torch 2.10, repeats elements.
+    """A copy of an input whose other axes have no common stride or, since torch 2.10, which repeats elements.
 
-    Some earlier releases refuse such an input (MKL's "inconsistent configuration parameters").
+    Some earlier releases reject such an input (MKL's "inconsistent configuration parameters").
     """
     axes = {dim % x.dim() for dim in dims}
     steps = [(size, stride) for size, stride in zip(x.shape, x.stride()) if size > 1]
@@ -34,5 +34,5 @@ def _transform(out: Any, x: Any, dims: Sequence[int], *_: Any) -> int:
 
 @scratch("cpu", "aten::_fft_c2r", source=f"{MKL}, _fft_c2r_mkl", band=0.0)
 def _to_real(out: Any, x: Any, dims: Sequence[int], *_: Any) -> int:
-    """All axes but the last as complex numbers first; what that gives is copied for the last."""
+    """All axes but the last as complex numbers first; that result is copied for the last axis."""
     return 2 * nbytes(x) if len(dims) > 1 else _batched(x, dims)

@@ -1,4 +1,4 @@
-"""What the CPU's kernels take beside their results, but for products, convolutions, recurrences and plain copies."""
+"""Scratch memory of CPU kernels other than products, convolutions, recurrent layers and plain copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, s
 def _layer_norm_backward(
     out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Any
 ) -> int:
-    """Two sums for each thread where the gradient of weight or bias is wanted."""
+    """Two sums per thread if the gradient of weight or bias is wanted."""
     kind = x if weight is None else weight
     sums = 2 * torch.get_num_threads() * prod(shape) * itemsize(kind) if wanted[1] or wanted[2] else 0
     return copied(grad) + copied(x) + sums
@@ -26,7 +26,7 @@ def _layer_norm_backward(
 
 @reserve("cpu", "aten::native_layer_norm", source=f"{NATIVE}layer_norm.cpp", band=0.0)
 def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *rest: Any) -> tuple[int | None, ...]:
-    """Mean and rstd have the dtype of the weight on the CPU, else that of the input."""
+    """Mean and rstd have the weight's dtype on the CPU, else the input's."""
     kind = x if weight is None else weight
     return None, *(itemsize(kind) * elements(t) for t in out[1:])
 
@@ -35,7 +35,7 @@ def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *rest: Any
 def _group_norm(
     out: Any, x: Any, weight: Any, bias: Any, n: int, channels: int, size: int, groups: int, *_: Any
 ) -> int:
-    """In channels-last layout two sums for each channel of each sample; of large images for each thread and group."""
+    """In channels-last, two sums per channel and sample; for large images, per thread and group."""
     if suggested(x) is torch.contiguous_format:
         return 0
     large = size >= LARGE_IMAGE
@@ -44,19 +44,19 @@ def _group_norm(
 
 
 LARGE_IMAGE = 1024
-"""Pixels of an image from which threads share it."""
+"""Pixels above which threads share an image."""
 
 
 @scratch("cpu", "aten::native_group_norm_backward", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)
 def _group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, *_: Any
 ) -> int:
-    """Two sums for each channel of each sample."""
+    """Two sums per channel and sample."""
     return 2 * n * c * max(4, itemsize(mean))
 
 
 def _same_layout(a: Any, b: Any) -> Any:
-    """The memory format that both tensors have, or None."""
+    """Return the memory format that both tensors share, or None."""
     for layout in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
         if layout is not torch.contiguous_format and a.dim() != (4 if layout is torch.channels_last else 5):
             continue
@@ -66,7 +66,7 @@ def _same_layout(a: Any, b: Any) -> Any:
 
 
 def _row(x: Any) -> int:
-    """Bytes of a number for each channel, in float32 at least."""
+    """Return the bytes of one number per channel, at least float32."""
     return int(x.shape[1]) * max(4, itemsize(x))
 
 
@@ -75,7 +75,7 @@ BATCH_NORM = f"{NATIVE}Normalization.cpp and cpu/batch_norm_kernel.cpp"
 
 @scratch("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
 def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> int:
-    """Mean and variance while they are summed up, then a factor and an offset for each channel."""
+    """Mean and variance while being accumulated, then a scale and an offset per channel."""
     layout = _same_layout(x, x)
     row = _row(x)
     if layout is None:
@@ -96,7 +96,7 @@ def _batch_norm_statistics(
 def _batch_norm_backward(
     out: Any, grad: Any, x: Any, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> int:
-    """The fast kernels allocate the input's gradient a second time and drop it; each thread's sums come after that."""
+    """The fast kernels allocate the input's gradient a second time and drop it; the per-thread sums follow."""
     layout = _same_layout(grad, x)
     if layout is None or suggested(grad) is not suggested(x):
         return _row(x)
@@ -107,14 +107,14 @@ def _batch_norm_backward(
 
 @scratch("cpu", "aten::gelu_backward", source=f"{NATIVE}Activation.cpp, use_mkldnn_gelu", band=0.0)
 def _gelu_backward(out: Any, grad: Any, x: Any, approximate: str = "none") -> int:
-    """oneDNN's kernel reads and writes contiguous tensors only."""
+    """oneDNN's kernel needs contiguous tensors."""
     fast = approximate == "none" and x.is_contiguous() and x.dtype is torch.float32 and elements(x) > 1
     return copied(grad) + copied(out) if fast else 0
 
 
 @scratch("cpu", "aten::_safe_softmax", source=f"{NATIVE}transformers/attention.cpp, _safe_softmax", band=0.0)
 def _safe_softmax(out: Any, x: Any, dim: int, dtype: Any = None) -> int:
-    """Which values are minus infinity, which rows hold nothing else, and a zero for those."""
+    """Masks of -inf elements and of rows that hold nothing else, and a zero for those."""
     total = elements(x)
     return copied(x) + total + total // int(x.shape[dim]) + itemsize(out)
 
@@ -137,43 +137,43 @@ def _sum(out: Any, x: Any, dims: Any = None, *_: Any, **kwargs: Any) -> int:
 
 
 def in_float(x: Any, out: Any) -> int:
-    """Bytes of an operand and of a result in float32, which half precision is summed in."""
+    """Return the bytes of input and result in float32, in which half precision is summed."""
     return 4 * (elements(x) + elements(out))
 
 
 def sums_apart(x: Any, dims: Any = None) -> bool:
-    """Whether the axes that are summed cannot be run through as one."""
+    """Whether the summed axes cannot be traversed as one."""
     reduced = range(x.dim()) if not dims else [dim % x.dim() for dim in dims]
     axes = sorted((x.stride(dim), int(x.shape[dim])) for dim in reduced if x.shape[dim] > 1)
     return any(stride * size != after for (stride, size), (after, _) in pairwise(axes))
 
 
 def _converted(out: Any, x: Any) -> int:
-    """Bytes of the input in the dtype of the result."""
+    """Return the bytes of the input in the result's dtype."""
     return 0 if x.dtype is out.dtype else elements(x) * itemsize(out)
 
 
 @scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
 def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """The sum, and the number that it is divided by; in half precision all is done in float32."""
+    """The sum and its divisor; half precision is computed in float32."""
     return in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
 
 
 LOSS = f"{NATIVE}Loss.cpp"
 MEAN = 1
-"""``Reduction::Mean``; 0 is none, 2 a sum."""
+"""``Reduction::Mean``; 0 is none, 2 sum."""
 
 
 @scratch("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
 def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
-    """The loss of every element twice, once in the storage of the result."""
+    """The loss per element, twice; once in the result's storage."""
     if not reduction:
         return 0
     return _paired(out, x, target) + _mean_of(out, reduction)
 
 
 def _paired(out: Any, x: Any, target: Any) -> int:
-    """Bytes of the loss of every pair of elements."""
+    """Return the bytes of one loss per pair of elements."""
     return int(prod(torch.broadcast_shapes(x.shape, target.shape))) * itemsize(out)
 
 
@@ -183,7 +183,7 @@ def _mean_of(out: Any, reduction: int) -> int:
 
 @reserve("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
 def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
-    """The result shrinks to one number, its storage does not."""
+    """The result is resized to one element; its storage stays large."""
     return (_paired(out, x, target),)
 
 
@@ -204,7 +204,7 @@ def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
 
 @scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
 def _soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> tuple[Phase, ...]:
-    """``-target * x`` step by step, its exponential, and what comes of it."""
+    """``-target * x`` step by step, its exponential, and the terms that follow."""
     return Phase(0, 3 * nbytes(x)), Phase(ALL_RESULTS, nbytes(x) + scalar(x))
 
 
@@ -220,7 +220,7 @@ def _scaled_by_powers(out: Any, x: Any, other: Any) -> int:
 
 @reserve("cpu", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS, band=0.0)
 def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
-    """As :func:`_squared_loss_storage`."""
+    """The same as :func:`_squared_loss_storage`."""
     return (nbytes(x),)
 
 
@@ -228,7 +228,7 @@ def _cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
 def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
-    """``log_sigmoid`` with its buffer, then ``1 - target``; between them ``pos_weight - 1``, and a weight for each."""
+    """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element."""
     loss = 2 * nbytes(x) + (_mean_of(out, reduction) if reduction else -nbytes(out))
     if pos_weight is None:
         return loss
@@ -239,7 +239,7 @@ def _cross_entropy_with_logits(
 def _ctc_backward(
     out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, *_: Any
 ) -> int:
-    """The forward's table once more, filled from the end."""
+    """The forward's table again, filled from the end."""
     return nbytes(table)
 
 
@@ -265,19 +265,19 @@ def _median(out: Any, x: Any) -> int:
 
 @scratch("cpu", "aten::median.dim", "aten::nanmedian.dim", source=SELECTION, band=0.0)
 def _median_of(out: Any, x: Any, dim: int, *_: Any) -> int:
-    """A copy where the axis does not run in steps of 1."""
+    """A copy if the axis is not contiguous."""
     return 0 if not x.dim() or x.stride(dim) == 1 else nbytes(x)
 
 
 @scratch("cpu", "aten::roll", source=f"{NATIVE}TensorTransformations.cpp", band=0.0)
 def _roll(out: Any, x: Any, shifts: Any, dims: Any = ()) -> int:
-    """One axis after the other, each into a fresh tensor, and the calls lie inside each other."""
+    """One axis after another, each into a new tensor; the calls are nested."""
     return max(0, len(dims) - 1) * nbytes(x)
 
 
 @scratch("cpu", "aten::repeat", source=f"{NATIVE}TensorShape.cpp, repeat", band=0.0)
 def _repeat(out: Any, x: Any, repeats: Any) -> int:
-    """Shapes and strides as tensors of integers, since torch 2.10."""
+    """Shapes and strides as integer tensors, since torch 2.10."""
     return 4 * INT64 * len(repeats) if since("2.10") else 0
 
 
@@ -294,7 +294,7 @@ def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
 
 @scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.01)
 def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int:
-    """A cumulative row; without replacement an exponential for each weight, and the greatest of them."""
+    """Cumulative weights of a row; without replacement an exponential per weight, and their maxima."""
     if replacement:
         return int(p.shape[-1]) * itemsize(p)
     return nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0)
@@ -302,7 +302,7 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
 
 @scratch("cpu", "aten::scatter_reduce.two", source=f"{NATIVE}TensorAdvancedIndexing.cpp", band=0.0)
 def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
-    """A mean also counts: ones for what is scattered, their sums, and where those are below 1."""
+    """A mean also counts: ones for the source, their sums, and a mask of sums below 1."""
     if reduce != "mean":
         return 0
     return nbytes(out) + nbytes(src) + elements(out) + scalar(out)

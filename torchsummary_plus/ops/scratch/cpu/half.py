@@ -1,4 +1,4 @@
-"""What matrix products in half precision take on the CPU where oneDNN multiplies: its scratchpad, and whole copies.
+"""Scratch memory of half-precision matrix products on the CPU where oneDNN multiplies: scratchpad and copies.
 
 aten/src/ATen/native/CPUBlas.cpp (``gemm``), mkldnn/Matmul.cpp (``mkldnn_gemm``, ``mkldnn_matmul``).
 """
@@ -21,7 +21,7 @@ SMALL = 16 * 16 * 16
 
 
 def beside(nbytes: int, scratchpad: int | AtMost) -> int | AtMost:
-    """A scratchpad and so many bytes more."""
+    """Return a scratchpad plus ``nbytes``."""
     if isinstance(scratchpad, int):
         return nbytes + scratchpad
     phases = tuple(phase._replace(nbytes=phase.nbytes + nbytes) for phase in scratchpad.phases)
@@ -29,17 +29,17 @@ def beside(nbytes: int, scratchpad: int | AtMost) -> int | AtMost:
 
 
 def within(dtype: torch.dtype, nbytes: int, more: int, band: float) -> int | AtMost:
-    """An estimate of a kernel with products inside; exact where oneDNN does not multiply, else within a bound."""
+    """Return the memory of a kernel with inner products: exact unless oneDNN multiplies, else within a bound."""
     if not is_half(dtype) or not torch.backends.mkldnn.enabled or not multiplies(dtype):
         return nbytes
     return AtMost(more, (Phase(ALL_RESULTS, max(0, nbytes), band),))
 
 
 def of_matrices(a: Any, b: Any) -> int | AtMost:
-    """The scratchpad of a product of matrices, which BLAS's interface hands over as columns; 0 where torch multiplies.
+    """Return the scratchpad of a matrix product, passed column-major through BLAS's interface; 0 if torch multiplies.
 
-    Where the result is one column, oneDNN gets the transposed product. Products with a vector are torch's own where it
-    runs along the vector: always of float16, of bfloat16 where the processor has no instructions for it.
+    For a single-column result, oneDNN gets the transposed product. torch computes matrix-vector products itself if the
+    matrix is contiguous along the vector: always in float16, and in bfloat16 if the CPU has no instructions for it.
     """
     (m, k), n = a.shape, b.shape[1]
     if not _is_taken(a, b) or m * n * k <= SMALL:
@@ -56,12 +56,12 @@ def of_matrices(a: Any, b: Any) -> int | AtMost:
 
 
 def takes_batch(a: Any, b: Any) -> bool:
-    """Whether oneDNN takes a batch of products."""
+    """Whether oneDNN runs a batched product."""
     return _is_taken(a, b) and elements(a) * int(b.shape[-1]) > SMALL
 
 
 def of_batch(a: Any, b: Any) -> int | AtMost:
-    """The scratchpad of a batch of products, and copies of what lies neither by rows nor by columns."""
+    """Return the scratchpad of a batched product, plus copies of batches that are neither row- nor column-major."""
     copies = sum(0 if _is_by_columns(x) else copied(x) for x in (a, b))
     turned = tuple(_is_by_columns(x) and not x.is_contiguous() for x in (a, b))
     sizes = len(a), int(a.shape[1]), int(b.shape[2]), int(a.shape[2])
@@ -69,26 +69,26 @@ def of_batch(a: Any, b: Any) -> int | AtMost:
 
 
 def _is_taken(a: Any, b: Any) -> bool:
-    """Whether oneDNN multiplies in a dtype (``mkldnn_bf16_device_check``, ``mkldnn_fp16_device_check``)."""
+    """Whether oneDNN multiplies in this dtype (``mkldnn_bf16_device_check``, ``mkldnn_fp16_device_check``)."""
     enabled = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     return bool(is_half(a.dtype) and enabled and multiplies(a.dtype) and a.dtype is b.dtype)
 
 
 def _is_turned(matrix: Any) -> bool:
-    """Whether BLAS reads a matrix, or the copy of one that it cannot read, by columns."""
+    """Whether BLAS reads a matrix, or its copy, as column-major."""
     rows, columns = matrix.shape
     down, across = matrix.stride()
     return bool(down == 1 and across >= max(1, rows) and not (across == 1 and down >= max(1, columns)))
 
 
 def _is_by_columns(batch: Any) -> bool:
-    """Whether the columns of each matrix of a batch lie one after another."""
+    """Whether each matrix of a batch is column-major."""
     _, rows, columns = batch.shape
     return bool(batch.stride() == (rows * columns, 1, rows))
 
 
 def _scratchpad(dtype: torch.dtype, batch: int, m: int, n: int, k: int, turned: tuple[bool, bool]) -> int | AtMost:
-    """What the first kernel of oneDNN's list takes that this processor can run."""
+    """Return the scratchpad of the first kernel in oneDNN's list that this CPU can run."""
     turned = (turned[0] and m > 1, turned[1])
     if dtype is torch.bfloat16 and has_tiles():
         estimate = about_by_tiles(Product(batch, m, n, k, turned, 2), threads())
@@ -102,14 +102,14 @@ def _scratchpad(dtype: torch.dtype, batch: int, m: int, n: int, k: int, turned: 
 
 
 def at_most(m: int, n: int, k: int) -> AtMost:
-    """For each thread whole copies of the matrices, with the result in float32, in blocks of 64."""
+    """Bound the scratchpad: per thread, full copies of the matrices and a float32 result, in blocks of 64."""
     m, n, k = m + 64, n + 64, k + 64
     return AtMost(threads() * (FLOAT * (m * k + k * n + m * n) + BATCH_ELEMENT * k + 16 * 1024))
 
 
 @scratch("cpu", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, addmv_out", band=0.0)
 def _vector(out: Any, *args: Any, **scale: Any) -> int | AtMost:
-    """A matrix and a vector, which is taken for a matrix of one column."""
+    """A matrix-vector product, run as one with a single-column matrix."""
     matrix, vector = args[-2:]
     rows, columns = matrix.shape
     if not _is_taken(matrix, vector) or elements(matrix) <= SMALL:

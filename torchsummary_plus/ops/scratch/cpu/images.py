@@ -1,4 +1,4 @@
-"""What the CPU's kernels for images take: buffers of interpolation, and columns of patches."""
+"""Scratch memory of CPU image kernels: interpolation tables and columns of patches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _col2im(out: Any, columns: Any, *_: Any) -> int:
 
 @reserve("cpu", "aten::col2im", source=f"{NATIVE}Col2Im.cpp", band=0.0)
 def _col2im_storage(out: Any, columns: Any, *_: Any) -> tuple[int, ...]:
-    """The result is made as large as the columns, and its storage stays so."""
+    """The result is allocated as large as the columns; its storage stays so."""
     return (max(nbytes(columns), nbytes(out)),)
 
 
@@ -37,13 +37,13 @@ def _affine_grid(out: Any, theta: Any, size: Any, align_corners: bool) -> int:
 
 UPSAMPLING = f"{NATIVE}cpu/UpSampleKernel.cpp"
 SMALL_IMAGE = 128
-"""Height and width together up to which the kernels for channels-last take any image."""
+"""Height plus width up to which the channels-last kernels accept any image."""
 
 
 def _upsampled(points: int) -> Callable[..., int]:
-    """Interpolation between ``points`` points of each axis: an index and a weight for each of them.
+    """Return a formula for interpolation between ``points`` points per axis: an index and a weight for each.
 
-    The kernels for channels-last need none, but copies of what is not so.
+    The channels-last kernels need no tables, but copies of tensors in other formats.
     """
 
     def formula(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
@@ -62,9 +62,9 @@ def _upsampled(points: int) -> Callable[..., int]:
 
 
 def _antialiased(points: int) -> Callable[..., int]:
-    """Width first, into an image between the two; four indices and the weights for each place of the axis under way.
+    """Width first, into an intermediate image; four indices and the weights per position of the current axis.
 
-    An axis that keeps its size is left out.
+    Axes that keep their size are skipped.
     """
 
     def formula(out: Any, x: Any, size: Any, align_corners: bool, *_: Any) -> int:

@@ -1,6 +1,6 @@
-"""What linear algebra and distances take on the CPU: factors, pivots and LAPACK's work arrays.
+"""Scratch memory of linear algebra and distances on the CPU: factors, pivots and LAPACK's workspaces.
 
-LAPACK is asked how large its work array should be; the sizes here are what Intel's MKL answers, and one number more.
+LAPACK is queried for its workspace; the sizes here are Intel MKL's answers, plus one element.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ INT32 = 4
 
 
 def _matrices(x: Any) -> int:
-    """How many matrices a batch has."""
+    """Return the number of matrices in a batch."""
     return int(prod(x.shape[:-2]))
 
 
 def _pivots(x: Any) -> int:
-    """How many pivots the factors of a batch of matrices have."""
+    """Return the number of pivots of a batch of factored matrices."""
     return _matrices(x) * int(min(x.shape[-2:]))
 
 
 def _pivots_checked(x: Any) -> int:
-    """Each pivot compared with a number: a boolean for each, and the number as a tensor of two dtypes."""
+    """Pivots compared with a number: one boolean each, and the number as a tensor of two dtypes."""
     return _pivots(x) + INT64 + INT32
 
 
 @scratch("cpu", "aten::linalg_inv_ex", source=LAPACK, band=0.0)
 def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    """The factors of the matrices and their pivots; these are checked when the system is solved."""
+    """The factors and pivots; the pivots are checked when the system is solved."""
     return nbytes(x) + INT32 * _pivots(x) + _pivots_checked(x)
 
 
@@ -46,31 +46,31 @@ def _solve(out: Any, x: Any, *_: Any, **__: Any) -> int:
 
 @scratch("cpu", "aten::_linalg_det", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
 def _determinant(out: Any, x: Any) -> int:
-    """LAPACK's answers and the product of the diagonal, beside the sign."""
+    """LAPACK's info and the product of the diagonal, besides the sign."""
     return _matrices(x) * (INT32 + itemsize(x)) + _sign(x)
 
 
 @scratch("cpu", "aten::_linalg_slogdet", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
 def _log_determinant(out: Any, x: Any) -> int:
-    """The sign; then it is multiplied with those of the diagonal."""
+    """The sign, then multiplied with the diagonal's signs."""
     diagonal = _matrices(x) * (INT64 + 2 * itemsize(x)) + _pivots(x) * itemsize(x)
     return INT32 * _matrices(x) + max(_sign(x), diagonal)
 
 
 def _sign(x: Any) -> int:
-    """How often rows were exchanged: places beside pivots, where they differ, and the sum of those as integers."""
+    """Count the row exchanges: positions compared with the pivots, and the differences summed as integers."""
     return INT32 * int(x.shape[-1]) + _pivots(x) * (1 + INT64) + INT64 * _matrices(x)
 
 
 @scratch("cpu", "aten::_linalg_svd", source=LAPACK, band=0.0)
 def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    """LAPACK's answers, and a copy of the matrices, which it destroys."""
+    """LAPACK's info, and a copy of the matrices, which it overwrites."""
     return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
 
 
 @scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
 def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    """Both factors in one, and their pivots."""
+    """Both factors in one matrix, and their pivots."""
     return nbytes(x) + INT32 * _pivots(x) + INT32 * _matrices(x) + (0 if is_turned(x) else turned_block(x))
 
 
@@ -83,9 +83,9 @@ def _singular_vectors(
 
 @scratch("cpu", "aten::_linalg_eigh", source=LAPACK, band=0.0)
 def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
-    """LAPACK's answers and its work; without vectors also a copy of the matrices, which it destroys.
+    """LAPACK's info and workspace; without eigenvectors also a copy of the matrices, which it overwrites.
 
-    Since torch 2.8 the work has one element more (measured on 2.4, 2.6 and 2.8).
+    Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
     """
     n, answers = int(x.shape[-1]), INT32 * _matrices(x)
     if x.dtype.is_complex:
@@ -104,7 +104,7 @@ def _eigenvectors(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> t
 
 
 def _block_of_eigenvalues(x: Any) -> int:
-    """Rows that MKL turns into tridiagonal form at once: one where there are few."""
+    """Return the rows MKL tridiagonalises per block; 1 for small matrices."""
     if x.shape[-1] <= 10:
         return 1
     return 24 if x.dtype is torch.float64 and x.shape[-1] > 11 else 20
@@ -115,9 +115,9 @@ QR = f"{LAPACK}; MKL's block sizes, measured at 1 to 1,000 rows and columns"
 
 @scratch("cpu", "aten::linalg_qr", source=QR, band=0.5)
 def _orthogonal(out: Any, x: Any, mode: str = "reduced") -> int | AtMost | None:
-    """Return the factors of the reflections, and LAPACK's work to find them and then to multiply them out.
+    """The reflectors' factors, and LAPACK's workspaces to compute and to apply them.
 
-    With several threads MKL asks for more work: blocks of 16 to 192 rows and columns were seen with 2 threads.
+    With several threads MKL asks for more: blocks of 16 to 192 rows and columns were observed with 2 threads.
     """
     if x.dtype.is_complex:
         return None
@@ -147,13 +147,13 @@ def _block_of_products(rows: int, columns: int, x: Any) -> int:
 
 
 def _largest(rank: int, *blocks: tuple[int, int]) -> int:
-    """Of pairs of a least rank and a size the last size that applies."""
+    """Return the size of the last (least rank, size) pair that applies."""
     return [size for least, size in blocks if rank >= least][-1]
 
 
 @scratch("cpu", "aten::_euclidean_dist", source=f"{NATIVE}Distance.cpp, _euclidean_dist", band=0.0)
 def _euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
-    """|a|**2 - 2 a b + |b|**2 as one product of matrices that are wider by two columns: norms and ones."""
+    """|a|**2 - 2 a b + |b|**2 as one product of matrices with two extra columns: norms and ones."""
     all_a, all_b = nbytes(a), nbytes(b)
     of_a, of_b = all_a // int(a.shape[-1]), all_b // int(b.shape[-1])
     wider_a, wider_b = all_a + 2 * of_a, all_b + 2 * of_b
@@ -171,7 +171,7 @@ def _euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
 def _trilinear(
     out: Any, a: Any, b: Any, c: Any, in_a: Any, in_b: Any, in_c: Any, summed: Any, unrolled: int = 1
 ) -> int | None:
-    """For each slice a product of the first two, summed up, and that with the third, one after the other."""
+    """For each slice, the summed product of the first two and its product with the third, one after the other."""
     expanded = [_with_axes(t, axes) for t, axes in ((a, in_a), (b, in_b), (c, in_c))]
     rank = len(expanded[0])
     full = [max(shape[axis] for shape in expanded) for axis in range(rank)]
@@ -187,7 +187,7 @@ def _both(axis: int, *sets: Any) -> bool:
 
 
 def _with_axes(tensor: Any, axes: Any) -> list[int]:
-    """The shape of a tensor with axes of size 1 put in."""
+    """Return the shape with axes of size 1 inserted."""
     shape = list(tensor.shape)
     for axis in sorted(axes):
         shape.insert(axis, 1)

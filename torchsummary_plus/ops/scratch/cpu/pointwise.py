@@ -1,4 +1,4 @@
-"""What pointwise operators take on the CPU: operands in the dtype they are computed in, Python numbers as tensors."""
+"""Scratch memory of pointwise operators on the CPU: operands cast to the common dtype, numbers as tensors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ITERATOR = (
 )
 
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""The dtype of the tensor that a Python number becomes."""
+"""The tensor dtype of each Python number type."""
 
 
 def _cast(operand: Any, common: Any) -> int:
-    """Bytes of an operand in the common dtype where its own is another one; of a number also as it is."""
+    """Return the bytes of an operand's cast to the common dtype; of a number, plus its original tensor."""
     if isinstance(operand, torch.Tensor):
         return 0 if operand.dtype is common else elements(operand) * int(common.itemsize)
     kind = _NUMBERS.get(type(operand))
@@ -32,9 +32,9 @@ def _category(dtype: Any) -> int:
 
 
 def _common(a: Any, b: Any) -> Any:
-    """The dtype that two operands are computed in, as ``torch.result_type`` tells.
+    """Return the dtype in which two operands are computed, as ``torch.result_type`` does.
 
-    A number, and a tensor of no axes beside one with some, count only where their category is a higher one.
+    A number, or a 0-d tensor next to one with axes, counts only if its category is higher.
     """
     if not isinstance(a, torch.Tensor):
         a, b = b, a
@@ -62,7 +62,7 @@ _ARITHMETIC = (
 
 @scratch("cpu", *(f"aten::{name}" for name in _ARITHMETIC), source=ITERATOR, band=0.0)
 def _arithmetic(out: Any, a: Any, b: Any, *_: Any, **scale: Any) -> int:
-    """Computed in the dtype of the result."""
+    """Operands are cast to the result's dtype."""
     return _cast(a, out.dtype) + _cast(b, out.dtype)
 
 
@@ -82,7 +82,7 @@ _IN_PLACE = tuple(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div
 
 @scratch("cpu", *_IN_PLACE, source=ITERATOR, band=0.0)
 def _in_place(out: Any, a: Any, b: Any, **scale: Any) -> int:
-    """What is written to is computed in a temporary tensor where it has another dtype, and is cast like any operand."""
+    """The result goes to a temporary tensor if the target has another dtype; the target is cast like any operand."""
     common = _common(a, b)
     return 2 * _cast(a, common) + _cast(b, common)
 
@@ -98,19 +98,19 @@ _FLOATING = ("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigm
 
 @scratch("cpu", *(f"aten::{name}" for name in _FLOATING), "aten::cumsum", "aten::cumprod", source=ITERATOR, band=0.0)
 def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
-    """Integers as floating numbers; sums of whatever is not of the result's dtype."""
+    """Integers are cast to floating-point; sums, from any dtype other than the result's."""
     return _cast(x, out.dtype)
 
 
 @scratch("cpu", "aten::abs", source=f"{NATIVE}UnaryOps.cpp, unary_op_impl_with_complex_to_float_out", band=0.0)
 def _absolute(out: Any, x: Any) -> int:
-    """Of complex numbers: as complex numbers first."""
+    """For complex inputs, a complex result first."""
     return elements(x) * itemsize(x) if x.dtype.is_complex else 0
 
 
 @scratch("cpu", "aten::isinf", source=f"{NATIVE}TensorCompare.cpp, isinf", band=0.0)
 def _infinite(out: Any, x: Any) -> int:
-    """The absolute values, compared with a number; of complex ones those of each part, beside the other's answer."""
+    """Absolute values compared with a number; for complex inputs, one part next to the other's result."""
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         return 0
     part = x.dtype.to_real()
@@ -126,7 +126,7 @@ _FOREACH = tuple(
 
 @scratch("cpu", *_FOREACH, source=f"{NATIVE}ForeachOpsKernels.cpp: on the CPU one tensor after another", band=0.0)
 def _foreach(out: Any, tensors: Any, numbers: Any) -> int:
-    """The number beside the last tensor, when the other results are there."""
+    """The scalar of the last tensor, when all other results exist."""
     return _cast(numbers[-1] if isinstance(numbers, (list, tuple)) else numbers, tensors[-1].dtype)
 
 

@@ -1,4 +1,4 @@
-"""What matrix products on the CPU take: copies of operands that BLAS cannot read, and oneDNN's scratch memory."""
+"""Scratch memory of matrix products on the CPU: copies of operands BLAS cannot read, and oneDNN's scratchpads."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .copies import elements, nbytes
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 
 SMALL = 400
-"""Multiply-adds of one product below which ``bmm`` has a loop of its own, which reads any strides."""
+"""Multiply-adds per product below which ``bmm`` uses its own loop, which reads any strides."""
 
 
 def _is_readable(matrix: Any) -> bool:
-    """Whether BLAS reads a matrix: one axis in steps of 1, the other in steps of at least that axis."""
+    """Whether BLAS can read a matrix: one axis contiguous, the other with a stride of at least that axis's length."""
     rows, columns = _pair(matrix.shape)
     down, across = _pair(matrix.stride())
     return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
 
 
 def _pair(values: Sequence[int]) -> tuple[int, int]:
-    """The values of the last two axes."""
+    """Return the values of the last two axes."""
     return values[-2], values[-1]
 
 
@@ -42,14 +42,14 @@ def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
 
 
 def _is_batch_readable(batch: Any) -> bool:
-    """As :func:`_is_readable`, where an axis of one row is read whatever its step."""
+    """Whether BLAS can read a batch as :func:`_is_readable` requires; axes of length 1 may have any stride."""
     rows, columns = _pair(batch.shape)
     down, across = _pair(batch.stride())
     return (across == 1 and (rows == 1 or down >= columns)) or (down == 1 and (columns == 1 or across >= rows))
 
 
 def _one_by_one(a: Any, b: Any) -> int | AtMost:
-    """Nothing where BLAS takes the whole batch; else the copies for one product, as they are done one after another."""
+    """Nothing if BLAS takes the whole batch; else the copies for one product, since they run one after another."""
     if half.takes_batch(a, b):
         return half.of_batch(a, b)
     if elements(a) // len(a) * int(b.shape[2]) < SMALL or (_is_batch_readable(a) and _is_batch_readable(b)):

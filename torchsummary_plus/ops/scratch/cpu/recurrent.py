@@ -1,4 +1,4 @@
-"""What oneDNN's LSTM takes on the CPU: the workspace that a forward keeps for its backward, and the scratchpads."""
+"""Memory of oneDNN's LSTM on the CPU: the workspace kept for the backward, and the scratchpads."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .half import within
 
 RNN = "oneDNN 3.12: src/cpu/rnn/rnn_utils.hpp and .cpp, rnn.cpp; aten/src/ATen/native/mkldnn/RNN.cpp"
 RNN_FROM = "2.11"
-"""The oldest release of torch on which these rules were measured: earlier ones have an earlier oneDNN."""
+"""Oldest torch release on which these rules were measured; earlier ones ship an earlier oneDNN."""
 
 PAGE = 4096
 FLOAT = 4
 GATES = 4
 HEADER = 4664
-"""The scratchpad's alignment to a page, and tables of addresses of weights and biases; measured."""
+"""Alignment of the scratchpad to a page, and pointer tables of weights and biases; measured."""
 BATCHES = (128, 80)
-"""Addresses for blocked products: for all, and for each thread and each kind of product; measured."""
+"""Descriptors of blocked products: in total, and per thread and kind of product; measured."""
 TILES = 1176
-"""The same for half precision, with AMX tiles; measured with one thread."""
+"""The same for half precision with AMX tiles; measured with one thread."""
 
 
 def _up(size: int, unit: int) -> int:
@@ -32,7 +32,7 @@ def _up(size: int, unit: int) -> int:
 
 
 def _paged(sizes: Iterable[int]) -> int:
-    """Bytes of spaces that begin at whole pages, with the end rounded up to where another one would begin."""
+    """Return the bytes of page-aligned regions, with the end rounded up to the next page."""
     end = 0
     for size in sizes:
         end = _up(end, PAGE) + size
@@ -40,13 +40,13 @@ def _paged(sizes: Iterable[int]) -> int:
 
 
 def _leading(width: int, size: int) -> int:
-    """``get_good_ld``: rows begin at multiples of 64 bytes, but not of 256 elements."""
+    """Return the leading dimension (``get_good_ld``): a multiple of 64 bytes, but not of 256 elements."""
     padded = _up(width, 64 // size)
     return padded + 64 // size if padded % 256 == 0 else padded
 
 
 class _Layer:
-    """The sizes of one layer in one direction: ``steps`` of a batch from ``inputs`` to ``width`` features."""
+    """One layer in one direction: ``steps`` of a batch from ``inputs`` to ``width`` features."""
 
     def __init__(self, x: Any, w_hh: Any) -> None:
         self.steps, self.batch, self.inputs = (int(size) for size in x.shape)
@@ -56,7 +56,7 @@ class _Layer:
         self.widest = max(self.inputs, self.width)
 
     def workspace(self) -> int:
-        """Gates, hidden states, states of layer and cell, and room for their gradients."""
+        """Gates, hidden states, layer and cell states, and room for their gradients."""
         cells = self.steps * self.batch
         hidden = self.states * _leading(self.widest, self.size) * self.size
         grads = self.states * _leading(self.widest, FLOAT) * FLOAT
@@ -71,7 +71,7 @@ class _Layer:
         )
 
     def gates(self, merged: bool) -> tuple[int, int]:
-        """Scratch for the gates of one step, or of all steps at once, and for a hidden state."""
+        """Return the scratch for the gates of one step, or of all steps at once, and for a hidden state."""
         rows = self.batch * (self.steps if merged else 1)
         return (
             rows * _leading(GATES * self.width, FLOAT) * FLOAT,
@@ -79,18 +79,18 @@ class _Layer:
         )
 
     def trained(self, merged: bool) -> int:
-        """The scratchpad of a forward for training, or of a backward."""
+        """Return the scratchpad of a training forward or a backward."""
         grads = self.batch * _leading(self.width, FLOAT) * FLOAT
         return _paged((*self.gates(merged), grads)) + HEADER
 
     def inferred(self) -> int:
-        """The scratchpad of a forward without gradients: the states lie in it too."""
+        """The scratchpad of a forward without gradients, which includes the states."""
         hidden = self.states * _leading(self.widest, self.size) * self.size
         merged = self.batch == 1
         return _paged((hidden, self.states * self.width * self.size, *self.gates(merged), 0)) + HEADER + self.batches()
 
     def batches(self) -> int:
-        """Tables for blocked products, of two kinds where input and hidden state are equally wide, step by step."""
+        """Descriptors of blocked products; of two kinds if input and hidden state have equal widths, step by step."""
         common, each = BATCHES
         alone = self.batch == 1 and self.steps > 1
         kinds = 2 if self.inputs == self.width and not alone else 1
@@ -105,11 +105,11 @@ class _Layer:
         return (self.inputs + self.width) * GATES * _up(self.width, lanes) * self.size
 
     def rows(self) -> int:
-        """Both weights, or their gradients, in float32 with gates as columns."""
+        """Both weights, or their gradients, in float32 with the gates as columns."""
         return (self.inputs + self.width) * _leading(GATES * self.width, FLOAT) * FLOAT
 
     def transposed(self) -> int:
-        """The weights that do not lie with good leading dimensions already, so."""
+        """The weights that need a transposed copy with a good leading dimension."""
         widths = [width for width in (self.inputs, self.width) if _leading(width, FLOAT) != width]
         return sum(GATES * self.width * _leading(width, FLOAT) * FLOAT for width in widths)
 
@@ -124,7 +124,7 @@ def _rnn_workspace(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> tuple[int
 
 @scratch("cpu", "aten::mkldnn_rnn_layer", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> int | AtMost:
-    """The sum of the biases, the weights as the kernel reads them, and its scratchpad."""
+    """The summed biases, the weights in the kernel's layout, and its scratchpad."""
     layer = _Layer(x, w_hh)
     bias = layer.bias(layer.size)
     if not torch.is_grad_enabled():
@@ -135,7 +135,7 @@ def _rnn(out: Any, x: Any, w_ih: Any, w_hh: Any, *_: Any) -> int | AtMost:
 
 
 MERGED = 128
-"""Batches below this have the products of all steps with the input done at once."""
+"""Batch size below which the input's products of all steps run at once."""
 
 
 @scratch("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.05, since=RNN_FROM)
@@ -143,9 +143,9 @@ def _rnn_backward(
     out: Any, x: Any, w1: Any, w2: Any, w3: Any, w4: Any, hx: Any, cx: Any, y: Any, hy: Any, cy: Any,
     grad: Any = None, grad_hy: Any = None, grad_cy: Any = None, *_: Any,
 ) -> int | AtMost:  # fmt: skip
-    """The biases' sum, gradients of states that there are none of, weights and their gradients as the kernel has them.
+    """The summed biases, missing gradients of states, and weights and their gradients in the kernel's layout.
 
-    The bias's gradient is returned twice, and copied for that when all the rest is gone.
+    The bias gradient is returned twice; its copy is made after everything else is freed.
     """
     layer = _Layer(x, w2)
     incoming = [copied(grad) if grad is not None else itemsize(y) * y.numel()]
@@ -158,20 +158,20 @@ def _rnn_backward(
 
 
 def _in_half(x: Any, nbytes: int) -> int | AtMost:
-    """In half precision an estimate: measured with tiles, and up to 2.5 times as much on other instruction sets."""
+    """Turn bytes in half precision into an estimate: measured with tiles, up to 2.5 times as much without them."""
     return within(x.dtype, nbytes, 4 * nbytes, 0.5)
 
 
 @reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn_gradients(out: Any, x: Any, w1: Any, w2: Any, *_: Any) -> tuple[int | None, ...]:
-    """Gradients of biases even where a layer has none: its weights are in their places then, and not as large."""
+    """Return the gradients' bytes; a layer without biases returns smaller ones, of its weights, in their places."""
     layer = _Layer(x, w2)
     return None, None, None, layer.bias(layer.size), layer.bias(layer.size), None, None
 
 
 @scratch("cpu", "aten::_pack_padded_sequence", source="aten/src/ATen/native/PackedSequence.cpp", band=0.0)
 def _packed(out: Any, x: Any, lengths: Any, batch_first: bool) -> int:
-    """The steps that equally many sequences have, together, copied where they do not lie one after the other."""
+    """The steps that equally many sequences share, copied unless contiguous."""
     alike = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     steps = alike.transpose(0, 1) if batch_first else alike
     runs: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What selecting by masks takes, and on CUDA the gradient of a selection: places of what is selected, as integers."""
+"""Scratch memory of selecting by masks, and on CUDA of a selection's gradient: positions as integers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .copies import copied, elements, nbytes
 
 INDEX_BYTES = 8
 GRAIN = 32768
-"""Elements from which a loop is shared out among threads: at::internal::GRAIN_SIZE."""
+"""Elements above which a loop is split among threads: at::internal::GRAIN_SIZE."""
 
 EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
 
@@ -39,7 +39,7 @@ def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
 
 @scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
 def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
-    """As many rows as there are values; where one value goes everywhere nothing tells how many: all."""
+    """As many positions as there are values; all of them if a single value is broadcast."""
     masks = _masks(indices)
     if not masks or (not accumulate and _fills(indices, masks, values)):
         return 0
@@ -58,14 +58,14 @@ def _masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> int:
 
 @scratch("cpu", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25)
 def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> tuple[Phase, ...]:
-    """The gradients that are selected, taken to be as many as the source has; fewer are filled up with zeros."""
+    """The selected gradients, assumed to be as many as the source's elements; fewer are padded with zeros."""
     count: int = prod(torch.broadcast_shapes(grad.shape, mask.shape))
     alone = _runs_alone(grad, mask, count)
     return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
 
 
 def _fills(indices: Sequence[Any], masks: Sequence[Any], values: Any) -> bool:
-    """Whether one value from the CPU goes where one mask says: then the mask is filled as it is.
+    """Whether one CPU value is written where one mask is set, which fills by the mask without positions.
 
     Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, ``canDispatchToMaskedFill``.
     """
@@ -74,14 +74,14 @@ def _fills(indices: Sequence[Any], masks: Sequence[Any], values: Any) -> bool:
 
 
 def _runs_alone(x: Any, mask: Any, count: int) -> bool:
-    """Whether a selection is made by one thread, in one go."""
+    """Whether a selection runs on one thread in one pass."""
     in_line = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
     return in_line and (torch.get_num_threads() == 1 or count < GRAIN)
 
 
 @scratch("cpu", "aten::masked_select", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.0)
 def _masked_select(out: Any, x: Any, mask: Any) -> int:
-    """An integer for each element to count them, freed when the result is made; to share the work out, two for each."""
+    """One integer per element to count them, freed once the result exists; two each to split the work."""
     count: int = prod(torch.broadcast_shapes(x.shape, mask.shape))
     if _runs_alone(x, mask, count):
         return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
@@ -99,7 +99,7 @@ def _masked_select_on_cuda(out: Any, x: Any, mask: Any) -> int:
     band=0.3,
 )
 def _index_put_on_cuda(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
-    """The places of a mask; to add up, every index as one number with its order, before, after and while they sort."""
+    """A mask's positions; when accumulating, all linear indices with their order, before, after and during the sort."""
     places: int = _index_put(out, x, indices, values)
     if not accumulate:
         return places

@@ -1,6 +1,6 @@
-"""Tensors by shape and strides alone, and the copies that their layouts cost.
+"""Tensors reduced to shape and strides, and the cost of making them contiguous.
 
-c10/core/MemoryFormat.h and TensorImpl.cpp: what is contiguous in a memory format, and which one the strides suggest.
+c10/core/MemoryFormat.h and TensorImpl.cpp: contiguity in a memory format, and the format that strides suggest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Images of two or three axes after those of batch and channels."""
+    """A batch of 2-d or 3-d images with channels."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -20,12 +20,12 @@ class Strided:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a copy."""
+        """Bytes of a contiguous copy."""
         return prod(self.shape) * self.itemsize
 
     @property
     def suggests_last(self) -> bool:
-        """Whether the strides say channels-last (``is_channels_last_strides``): not where both layouts would do."""
+        """Whether the strides suggest channels-last (``is_channels_last_strides``); not if both formats fit."""
         if self.strides[1] == 0:
             return False
         least = 0
@@ -37,6 +37,7 @@ class Strided:
         return True
 
     def is_contiguous(self, last: bool = False) -> bool:
+        """Whether the tensor is contiguous in channels-last (``last``) or row-major order."""
         expected = 1
         for axis in _order(len(self.shape), last):
             if self.shape[axis] == 1:
@@ -47,18 +48,18 @@ class Strided:
         return True
 
     def contiguous(self, last: bool = False) -> Strided:
-        """The tensor itself, or a copy in the layout."""
+        """Return the tensor itself if contiguous in the format, else its copy."""
         return self if self.is_contiguous(last) else laid_out(self, last)
 
     def part(self, axis: int, parts: int) -> Strided:
-        """One of so many equal parts of an axis, a view."""
+        """Return one of ``parts`` equal parts of an axis, as a view."""
         shape = list(self.shape)
         shape[axis] //= parts
         return Strided(tuple(shape), self.strides, self.itemsize)
 
 
 def strided(tensor: Any) -> Strided:
-    """A tensor's shape and strides; one axis becomes two, of which the first is 1 (``view4d``)."""
+    """Return a tensor's shape and strides; a single spatial axis becomes two, the first of length 1 (``view4d``)."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if len(shape) == 3:
         shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
@@ -66,12 +67,12 @@ def strided(tensor: Any) -> Strided:
 
 
 def laid_out(tensor: Strided, last: bool) -> Strided:
-    """A tensor of the same shape that is new in the layout."""
+    """Return a new contiguous tensor of the same shape."""
     return Strided(tensor.shape, dense_strides(tensor.shape, last), tensor.itemsize)
 
 
 def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
-    """The strides of a new tensor in a layout.
+    """Return the strides of a new tensor in channels-last (``last``) or row-major order.
 
     >>> dense_strides((2, 3, 4, 5), False), dense_strides((2, 3, 4, 5), True)
     ((60, 20, 5, 1), (60, 1, 15, 3))
@@ -84,10 +85,10 @@ def dense_strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
 
 
 def copied(before: Strided, after: Strided) -> int:
-    """The bytes that making one of the other took."""
+    """Return the bytes of turning one tensor into the other: 0 if it is the same."""
     return 0 if after == before else after.nbytes
 
 
 def _order(axes: int, last: bool) -> tuple[int, ...]:
-    """The axes from the innermost outwards."""
+    """Return the axes from the innermost outwards."""
     return (1, *range(axes - 1, 1, -1), 0) if last else tuple(range(axes - 1, -1, -1))

@@ -1,4 +1,4 @@
-"""CUDA: what the fused attention kernels take beside their results, read off the sources that torch ships."""
+"""Scratch memory of CUDA's fused attention kernels, from torch's sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
+from ...dtypes import HALVES
 from ..registry import Course, Given, Made, Taken, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
@@ -16,8 +18,6 @@ EFFICIENT = (
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; taken to be that of flash attention"
-
-Capability = tuple[int, int]
 
 
 def _up(size: int, step: int) -> int:
@@ -40,16 +40,16 @@ def _is_turned(tensor: Any) -> bool:
 
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=FLASH, band=0.0)
 def flash(out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> int:
-    """The state of the random numbers, a second time."""
+    """A second copy of the random state."""
     return 16 if dropout else 0
 
 
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.01)
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
-    """A number a row, the gradient of the queries in fp32, and with grouped heads every head's share of key and value.
+    """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
 
-    Rows are rounded up to 128, heads of up to 192 to 32, larger ones to 256. Before the results come copies of what is
-    not contiguous.
+    Rows are rounded up to 128, head sizes up to 192 to 32 and larger ones to 256. Copies of non-contiguous tensors come
+    before the results.
     """
     batch, heads, rows, width = query.shape
     wide = _up(width, 32) if width <= 192 else 256
@@ -63,19 +63,19 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
 
 
 STATE = 256
-"""Bytes of a graph's workspace that do not depend on the shapes."""
+"""Workspace bytes of a graph that do not depend on the shapes."""
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
 def cudnn(out: Any, *_: Any, **__: Any) -> Course:
-    """Seed and offset come first."""
+    """Seed and offset are allocated first."""
     tensors = range(len(_given(out)))
     return (*(Made(place) for place in tensors[2:]), *(Made(place) for place in tensors[:2]), Taken(STATE))
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
 def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> int:
-    """The gradient of the queries in fp32 and a number a row; with grouped heads as for flash attention."""
+    """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
     held: int = batch * heads * rows * (4 * width + 4)
     shared: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
@@ -84,17 +84,17 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
 def efficient_results(out: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
-    """Seed and offset of the random numbers are on the CPU."""
+    """Seed and offset of the random state are on the CPU."""
     return None, None, 0, 0
 
 
 WIDEST_IN_REGISTERS = 128
-"""Of a value's rows: wider ones are summed up in memory."""
+"""Widest value row accumulated in registers; wider ones accumulate in memory."""
 
 
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD, band=0.0)
 def efficient(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """The output in fp32, where it has another dtype and rows that are too wide to stay in registers."""
+    """The output in fp32, if its dtype is another and its rows are too wide for registers."""
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
     return 0 if is_kept else 4 * out[0].numel()
 
@@ -106,9 +106,9 @@ def efficient_backward(
     capability: Capability, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
 ) -> Course:  # fmt: skip
-    """A number a row, and tiles in which the gradients are summed up in fp32.
+    """One number per row, and fp32 tiles in which the gradients accumulate.
 
-    Kernels of numbers in fp32 do not compute the row sums themselves: before them their products are there in full.
+    fp32 kernels do not compute the row sums themselves, so the full products precede them.
     """
     batch, heads, rows, width = query.shape
     widest = max(width, value.shape[-1])
@@ -139,7 +139,7 @@ def _given(out: Any) -> list[Any]:
 
 
 def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Taken | Given]:
-    """The products of gradient and output in fp32, and of half precision both in it before; sums, which are turned."""
+    """The fp32 products of gradient and output, in half precision preceded by half-precision ones; transposed sums."""
     whole = 4 * prod(grad.shape)
     singles = [Taken(whole)] * (2 if grad.element_size() == 2 else 0)
     product = first + len(singles)
@@ -148,12 +148,12 @@ def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Taken | G
 
 
 SHARED_BYTES = {(7, 5): 64 << 10, (8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
-"""Shared memory of a block, where it is too little for the largest tiles."""
+"""Shared memory per block, where it is too small for the largest tiles."""
 
 
 def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
-    """Queries and keys of the first kernel's tile that can run it, and the widest head that the kernel is made for."""
-    half = dtype in (torch.float16, torch.bfloat16)
+    """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports."""
+    half = dtype in HALVES
     limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
     if half and capability in ((8, 6), (8, 9)) and 64 < widest <= 96 and not dropout:
         return 128, 64, 96

@@ -1,7 +1,7 @@
-"""Which kernel ``scaled_dot_product_attention`` takes on a GPU, as torch chooses.
+"""Which kernel torch chooses for ``scaled_dot_product_attention`` on a GPU.
 
-Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend`` and the three ``can_use_*`` that
-it asks in turn, and sdp_utils_cpp.h beside it; releases differ where ``since`` is asked.
+Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend`` and its three ``can_use_*`` checks,
+and sdp_utils_cpp.h; differences between releases are marked by ``since``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ....live.versions import since
+from ...dtypes import HALVES
 
-Capability = tuple[int, int]
-
-HALVES = (torch.float16, torch.bfloat16)
 GROUPED_IN_EFFICIENT = since("2.15")
-"""Whether the memory-efficient kernel shares keys among heads."""
+"""Whether the memory-efficient kernel supports grouped-query attention."""
 
 _CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
 """Capabilities on which flash attention cannot train some wide heads."""
@@ -26,7 +25,7 @@ _CONSUMER = ((8, 6), (8, 9), (12, 0), (12, 1))
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """A call of attention, as far as the choice of its kernel looks at it."""
+    """The properties of an attention call that decide its kernel."""
 
     query: Any
     key: Any
@@ -38,27 +37,31 @@ class Attention:
 
     @property
     def tensors(self) -> tuple[Any, Any, Any]:
+        """Query, key and value."""
         return self.query, self.key, self.value
 
     @property
     def trains(self) -> bool:
-        """Whether a gradient is asked for; that of the mask does not count."""
+        """Whether a gradient is needed, other than the mask's."""
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
     @property
     def trains_mask(self) -> bool:
+        """Whether the mask needs a gradient."""
         return self.mask is not None and torch.is_grad_enabled() and bool(self.mask.requires_grad)
 
     @property
     def is_batched(self) -> bool:
+        """Whether query, key and value have four axes each."""
         return all(tensor.dim() == 4 for tensor in self.tensors)
 
     @property
     def is_empty(self) -> bool:
+        """Whether any axis of query, key or value has length 0."""
         return any(0 in tensor.shape for tensor in self.tensors)
 
     def has_heads(self, grouped: bool) -> bool:
-        """Whether batches are the same, and heads: or keys are shared by whole groups of heads where that is known."""
+        """Whether batches and heads match, or with ``grouped`` each key head serves a whole group of query heads."""
         heads, keys, values = (tensor.shape[1] for tensor in self.tensors)
         if len({tensor.shape[0] for tensor in self.tensors}) > 1:
             return False
@@ -67,13 +70,13 @@ class Attention:
         return bool(grouped and keys == values and heads % keys == 0)
 
     def has_rows(self, but_single: bool) -> bool:
-        """Whether the numbers of each row are neighbours, or a row is one number where that is let pass."""
+        """Whether each row is contiguous; with ``but_single``, a row of one element may have any stride."""
         tensors = [*self.tensors, *(() if self.mask is None else (self.mask,))]
         return all(t.stride(-1) == 1 or (but_single and t.shape[-1] == 1) for t in tensors)
 
 
 def attention_kernel(capability: Capability, call: Attention) -> str:
-    """ "cudnn", "flash", "efficient" or "math": cuDNN's is first on Hopper and Blackwell of the data centre alone."""
+    """Return "cudnn", "flash", "efficient" or "math"; cuDNN comes first only on data-centre Hopper and Blackwell."""
     first_on = ((9, 0), (10, 0)) if since("2.9") else ()
     prefers_cudnn = capability in first_on and not os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED")
     checks = {"flash": _is_for_flash, "efficient": _is_for_efficient, "math": _is_for_math, "cudnn": _is_for_cudnn}
@@ -86,7 +89,7 @@ def _is_for_math(capability: Capability, call: Attention) -> bool:
 
 
 def _is_half(capability: Capability, call: Attention) -> bool:
-    """Whether all are of one half precision that the card has."""
+    """Whether all tensors share one half-precision dtype that the GPU supports."""
     dtype = call.query.dtype
     same = call.key.dtype == call.value.dtype == dtype
     return bool(same) and (dtype is torch.float16 or (dtype is torch.bfloat16 and capability >= (8, 0)))

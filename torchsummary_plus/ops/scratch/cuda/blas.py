@@ -1,4 +1,4 @@
-"""CUDA: the workspaces of cuBLAS and of cuDNN's recurrent layers, and what the gradient of an embedding sorts."""
+"""CUDA: workspaces of cuBLAS and of cuDNN's recurrent layers, and the sort in an embedding's gradient."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ....data.units import MIB
 from ..registry import Course, Given, Made, Taken, lasting, reserve, scratch
-
-Capability = tuple[int, int]
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
     *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
     *("_addmm_activation", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
 )
-"""Operators that ask for a cuBLAS handle, which comes with a workspace."""
+"""Operators that request a cuBLAS handle, which comes with a workspace."""
 
 
 def workspace_bytes(capability: Capability) -> int:
-    """cuBLAS's workspace: what ``CUBLAS_WORKSPACE_CONFIG`` (":KiB:count...") says, else 32 MiB from Hopper on.
+    """Return cuBLAS's workspace: ``CUBLAS_WORKSPACE_CONFIG`` (":KiB:count...") if set, else 32 MiB from Hopper on.
 
-    Before Hopper it is ``:4096:2:16:8``. Source: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp.
+    Before Hopper the default is ``:4096:2:16:8``. Source: ``parseChosenWorkspaceSize`` in CublasHandlePool.cpp.
 
     >>> workspace_bytes((8, 0)), workspace_bytes((9, 0))
     (8519680, 33554432)
@@ -37,7 +36,7 @@ def workspace_bytes(capability: Capability) -> int:
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
 def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
-    """One for each thread that multiplies, since each has a handle of its own; cublasLt shares it."""
+    """One workspace per thread that multiplies, since each has its own handle; cublasLt shares it."""
     return (("cublas", workspace_bytes(capability)),)
 
 
@@ -46,7 +45,7 @@ CUDNN_RNN = (
     " 736,000,000 bytes for LSTM and 864,000,000 for GRU"
 )
 KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
-"""Numbers that a hidden unit keeps of each step: an LSTM its gates and its cell, a GRU its gates and their parts."""
+"""Numbers kept per hidden unit and step: an LSTM's gates and cell, a GRU's gates and their parts."""
 
 
 @reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
@@ -54,7 +53,7 @@ def cudnn_rnn(
     out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
     proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
 ) -> tuple[int | None, ...]:  # fmt: skip
-    """What cuDNN keeps for the backward: of each layer its gates, and between two layers what one hands the next."""
+    """cuDNN's reserve for the backward: each layer's gates, and the activations between layers."""
     kept = list(KEPT.values())[mode] * layers + layers - 1
     steps = x.numel() // x.shape[-1]
     directions = 2 if bidirectional else 1
@@ -63,7 +62,7 @@ def cudnn_rnn(
 
 
 RNN_STATE = 256
-"""Bytes of a reserve that do not depend on the shapes."""
+"""Reserve bytes that do not depend on the shapes."""
 RNN_FIXED = 16 * MIB
 
 
@@ -72,7 +71,7 @@ def cudnn_rnn_scratch(
     out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
     proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
 ) -> Course:  # fmt: skip
-    """A copy of the input where it is not in one piece, and of weights that torch keeps in no flat buffer."""
+    """Copies of a non-contiguous input and of weights that are not in a flat buffer."""
     copied = () if x.is_contiguous() else (Taken(x.numel() * x.element_size()),)
     flat = (Taken(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
     work = Taken(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
@@ -84,7 +83,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def rnn_workspace(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool) -> int:
-    """The workspace of cuDNN's recurrent kernels: gates of two layers, the weights in the order that they are read."""
+    """Return the workspace of cuDNN's recurrent kernels: two layers' gates, and reordered weights."""
     states: int = x.numel() // x.shape[-1] * hidden * x.element_size() * (2 if bidirectional else 1)
     gates = {2: 4, 3: 3}.get(mode, 1)
     return states * (gates + 2) + _bytes(weights) + RNN_FIXED
@@ -96,6 +95,7 @@ ROWS_PER_THREAD = 10
 
 @scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
 def power(out: Any, *_: Any) -> int:
+    """The base as a tensor."""
     return LENGTH_BYTES
 
 
@@ -108,7 +108,7 @@ def power(out: Any, *_: Any) -> int:
 def embedding_backward(
     out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_by_frequency: bool
 ) -> Course:
-    """More than 3,072 indices are sorted, and rows of the same index are summed in fp32 by parts of 10."""
+    """More than 3,072 indices are sorted; rows of the same index are summed in fp32, in parts of 10."""
     count: int = indices.numel()
     width: int = grad.shape[-1]
     copy = () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
@@ -136,12 +136,12 @@ def embedding_backward(
 
 
 def _briefly(first: int, *buffers: Taken) -> Course:
-    """Buffers that are freed again at once; the first has this number."""
+    """Return buffers that are freed immediately, numbered from ``first``."""
     return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
 
 
 SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279
-"""What CUB's sorts and scans take beside the pairs, of up to some thousand of them."""
+"""Bytes of CUB's sorts and scans besides the pairs, for up to a few thousand pairs."""
 
 
 LENGTH_BYTES = 8
@@ -156,7 +156,7 @@ def ctc_backward(
     out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
     zero_infinity: bool = False,
 ) -> int:  # fmt: skip
-    """The forward's table once more, lengths and offsets; of large problems also the sums over every other column."""
+    """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
     steps, batch, labels = scores.shape
     number = scores.element_size()
     held: int = table.numel() * number + 3 * batch * LENGTH_BYTES

@@ -1,10 +1,10 @@
-"""CUDA: what convolutions take beside their results, in the order in which ATen asks the allocator for it.
+"""CUDA: scratch memory of convolutions, in the order of ATen's allocations.
 
-Copies first, of tensors that are not in the layout that the kernels read, then each kernel's own workspace: cuDNN's by
-:mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
-ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise ones; ConvolutionMM2d.cu,
-NaiveDilatedConvolution.cu and NaiveConvolutionTranspose2d.cu for what cuDNN does not take, image by image, each
-unfolded into the columns of a product.
+First come copies of tensors that are not in the kernels' memory format, then each kernel's own workspace; cuDNN's is
+from :mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
+ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions;
+ConvolutionMM2d.cu, NaiveDilatedConvolution.cu and NaiveConvolutionTranspose2d.cu for those that cuDNN does not run,
+which unfold image by image into the columns of a matrix product.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ..cpu.strided import Strided, copied, laid_out, strided
-from ..registry import Phase, scratch
+from ..registry import Phase, lasting, scratch
+from .blas import HANDLES, workspace_bytes
 from .cudnn.asker import Question
 from .cudnn.asking import Cudnn
 from .cudnn.backend import Kind
@@ -26,7 +28,6 @@ from .cudnn.table import guess
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
-Capability = tuple[int, int]
 Held = tuple[tuple[str, int], ...]
 
 
@@ -35,7 +36,7 @@ def convolution(
     capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """The forward; a transposed convolution runs the kernel of the other's backward."""
+    """Return the phases of the forward; a transposed convolution runs the other's backward kernel."""
     if not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
@@ -62,7 +63,7 @@ def convolution_backward(
     capability: Capability, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
     padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """The gradient of the input, then that of the weights; that of the bias is a sum."""
+    """Return the phases of the gradients of input and weights; the bias's gradient is a sum."""
     if not x.numel():
         return ()
     conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
@@ -71,7 +72,8 @@ def convolution_backward(
     taken = route(conv, line, kernel, capability)
     before: Held = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return (Phase(sum(wanted), columns(line, kernel, slope, groups), held=before),)
+        held = (*before, ("grad", copied(slope, slope.contiguous())))
+        return Phase(0, 0, held=held), Phase(sum(wanted), columns(line, kernel, slope, groups), held=held)
     if taken is Route.DEPTHWISE:
         return depthwise_backward(line, kernel, slope, before, wanted)
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
@@ -86,8 +88,37 @@ def convolution_backward(
     return phases
 
 
+@lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES, band=0.0, by_capability=True)
+def forward_handle(
+    capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the forward, if it multiplies columns."""
+    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+
+
+@lasting("cuda", "aten::convolution_backward", source=HANDLES, band=0.0, by_capability=True)
+def backward_handle(
+    capability: Capability, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the backward, if it multiplies columns."""
+    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+
+
+def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
+    """Return cuBLAS's workspace if the convolution multiplies columns."""
+    if not x.numel():
+        return ()
+    given = strided(x)
+    line = given.contiguous() if x.dim() == 3 else given
+    if route(conv, line, strided(weight), capability) is not Route.COLUMNS:
+        return ()
+    return (("cublas", workspace_bytes(capability)),)
+
+
 def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
-    """The gradient in the layout that the input suggests: ``contiguous()`` for a transposed one, else ``to()``."""
+    """Return the gradient in the input's suggested format: ``contiguous()`` for a transposed one, else ``to()``."""
     if transposed:
         return grad.contiguous(x.suggests_last)
     return grad if grad.suggests_last == x.suggests_last else laid_out(grad, x.suggests_last)
@@ -96,7 +127,7 @@ def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
 def for_input(
     conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held
 ) -> tuple[Phase, ...]:
-    """``cudnn_convolution_backward_input``, of a transposed convolution ``..._transpose_backward_input``."""
+    """Return the phases of ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
     last = goes_last(conv, grad, weight)
     copies = ("weight", copied(weight, weight.contiguous(last))), ("slope", copied(grad, grad.contiguous(last)))
     held = (*before, *copies)
@@ -109,7 +140,7 @@ def for_weights(
     conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held,
     results: int,
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """``cudnn_convolution_backward_weight``; for a transposed convolution the input and the gradient change places."""
+    """Return the phases of ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
     last = goes_last(conv, x, grad)
     read, given = (grad, x) if conv.transposed else (x, grad)
     copies = ("given", copied(given, given.contiguous(last))), ("read", copied(read, read.contiguous(last)))
@@ -124,10 +155,10 @@ def run(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
     weight: Strided, y: tuple[int, ...], results: int, held: Held,
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """One of cuDNN's kernels, with as many results there.
+    """Return the phases of one cuDNN kernel, with ``results`` tensors already allocated.
 
-    With ``cudnn.benchmark`` torch tries all plans before, in one workspace, and then empties the allocator's cache
-    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is the quickest then is not known.
+    With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
+    (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown.
     """
     dtype = str(conv.dtype).removeprefix("torch.")
     question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
@@ -152,7 +183,7 @@ def run(
 def depthwise_backward(
     x: Strided, weight: Strided, grad: Strided, before: Held, wanted: Sequence[bool]
 ) -> tuple[Phase, ...]:
-    """torch's own kernels for depthwise convolutions, which read what is contiguous; weights come first."""
+    """Return the phases of torch's own depthwise kernels, which need contiguous tensors; weights come first."""
     held = (*before, ("grad", copied(grad, grad.contiguous())))
     made = int(wanted[0]) + int(wanted[1])
     weights = Phase(0, 0, held=held, first=(1,)) if wanted[1] else Phase(0, 0, held=held)
@@ -160,7 +191,7 @@ def depthwise_backward(
 
 
 def columns(read: Strided, weight: Strided, given: Strided, groups: int) -> int:
-    """Bytes of one image's columns, and of the copies of tensors that have their channels last."""
+    """Return the bytes of one image's columns and of the copies of channels-last tensors."""
     copies = sum(tensor.nbytes for tensor in (read, weight) if tensor.suggests_last)
     return copies + read.shape[1] // groups * prod(weight.shape[2:]) * prod(given.shape[2:]) * read.itemsize
 
@@ -168,9 +199,10 @@ def columns(read: Strided, weight: Strided, given: Strided, groups: int) -> int:
 def described(
     x: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
 ) -> Convolution:
-    """The convolution's arguments; one axis has become two (``view1d_as_2d``)."""
+    """Return the convolution's settings; a single axis becomes two (``view1d_as_2d``)."""
 
     def axes(sizes: Sequence[int], missing: int) -> tuple[int, ...]:
+        """Return one value per axis, with ``missing`` in front for a single axis."""
         every = tuple(sizes) * (x.dim() - 2) if len(sizes) == 1 else tuple(sizes)
         return (missing, *every) if len(every) == 1 else every
 

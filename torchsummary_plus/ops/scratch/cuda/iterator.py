@@ -1,4 +1,4 @@
-"""``TensorIterator`` as arithmetic: how torch orders and joins the axes of a reduction before a kernel is chosen.
+"""``TensorIterator`` as arithmetic: how torch orders and merges a reduction's axes before it chooses a kernel.
 
 Source: aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``, ``coalesce_dimensions``, ``can_use_32bit_indexing``,
 ``get_dim_to_split`` and ``SplitUntil32Bit``; aten/src/ATen/native/ReduceOpsUtils.h, ``review_reduce_result``.
@@ -12,34 +12,36 @@ from math import prod
 from typing import Any
 
 LAST_OFFSET = 2**31 - 1
-"""The largest offset that 32-bit indexing reaches."""
+"""Largest offset within 32-bit indexing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The axes of a reduction, the fastest first, with strides in bytes: 0 in the output for those that are reduced."""
+    """A reduction's axes, fastest first, with strides in bytes; the output's stride is 0 on reduced axes."""
 
     shape: tuple[int, ...]
     output: tuple[int, ...]
     input: tuple[int, ...]
     offset: int
-    """Of the input in its storage, in elements."""
+    """Offset of the input in its storage, in elements."""
 
     @property
     def numel(self) -> int:
+        """Number of input elements."""
         return prod(self.shape)
 
     @property
     def num_reduced(self) -> int:
-        """How many axes are reduced: they come first."""
+        """Number of reduced axes, which come first."""
         return self.output.count(0)
 
     @property
     def num_outputs(self) -> int:
+        """Number of output elements."""
         return prod(size for size, stride in zip(self.shape, self.output) if stride or size == 1)
 
     def parts(self) -> Iterator[Reduction]:
-        """The parts that 32-bit indexing reaches, in the order in which they are reduced."""
+        """Yield the parts that fit 32-bit indexing, in the order they are reduced."""
         waiting = [self]
         while waiting:
             part = waiting.pop()
@@ -50,6 +52,7 @@ class Reduction:
 
     @property
     def has_short_offsets(self) -> bool:
+        """Whether all offsets fit 32-bit indexing."""
         reaches = [1 + sum((n - 1) * s for n, s in zip(self.shape, strides)) for strides in (self.output, self.input)]
         return self.numel <= LAST_OFFSET and max(reaches) <= LAST_OFFSET
 
@@ -65,9 +68,9 @@ class Reduction:
 
 
 def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: int | None = None) -> Reduction:
-    """The reduction of a tensor over some axes (none: over all), into a contiguous result.
+    """Return the reduction of a tensor over some axes (none means all) into a contiguous result.
 
-    With an ``itemsize`` it is of a copy in another dtype.
+    With an ``itemsize``, a copy in another dtype is reduced.
 
     >>> import torch
     >>> reduction(torch.empty(6, 5), [0], 4)
@@ -92,7 +95,7 @@ def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: i
 
 
 def _strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Those of a dense tensor stay; of others the copy has its axes in the same order."""
+    """Return the strides of the copy: unchanged for a dense tensor, else contiguous with the same axis order."""
     copy, step = [0] * len(shape), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
         copy[axis] = step
@@ -101,7 +104,7 @@ def _strides_of_copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[i
 
 
 def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> list[int]:
-    """The axes by the strides of the output, then of the input; an insertion sort, as not all of them compare."""
+    """Order the axes by the output's strides, then the input's; by insertion sort, as not all axes compare."""
     order = list(range(len(shape) - 1, -1, -1))
     for index in range(1, len(order)):
         later = index
@@ -116,22 +119,22 @@ def _ordered(shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> l
 
 
 def _compare(first: int, second: int, shape: tuple[int, ...], outputs: list[int], inputs: list[int]) -> int:
-    """1 where the second axis belongs before the first, -1 where it does not, 0 where nothing tells."""
+    """Return 1 if the second axis belongs before the first, -1 if after, 0 if undecided."""
     for strides in (outputs, inputs):
-        one, other = strides[first], strides[second]
-        if strides is outputs and (one == 0) != (other == 0):
-            return 1 if other == 0 else -1
-        if one == 0 or other == 0:
+        a, b = strides[first], strides[second]
+        if strides is outputs and (a == 0) != (b == 0):
+            return 1 if b == 0 else -1
+        if a == 0 or b == 0:
             continue
-        if one != other:
-            return -1 if one < other else 1
+        if a != b:
+            return -1 if a < b else 1
         if shape[first] > shape[second]:
             return 1
     return 0
 
 
 def _joined(shape: list[int], outputs: list[int], inputs: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Axes that follow on each other in both tensors as one."""
+    """Merge axes that are contiguous to each other in both tensors."""
     if len(shape) < 2:
         return shape, outputs, inputs
     last = 0

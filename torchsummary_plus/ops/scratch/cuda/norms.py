@@ -1,4 +1,4 @@
-"""CUDA: what normalisations, softmax and dropout allocate, and in which order they allocate their results."""
+"""CUDA: scratch memory of normalisation, softmax and dropout, and the order in which their results are allocated."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ..registry import Course, Made, Taken, scratch
-from .chips import Capability, chip_of
+from .chips import chip_of
 from .iterator import Reduction
 from .reductions import Kind, course, staged
 
@@ -17,11 +18,13 @@ LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backwar
 
 @scratch("cuda", "aten::native_dropout", source=DROPOUT, band=0.0)
 def dropout(out: Any, *_: Any, **__: Any) -> Course:
+    """The mask is allocated before the output."""
     return Made(1), Made(0)
 
 
 @scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM, band=0.0)
 def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input."""
     return _copy(x)
 
 
@@ -29,6 +32,7 @@ def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
 def layer_norm_backward(
     capability: Capability, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any
 ) -> Course:
+    """As :func:`_backward`, with gradients of weight and bias."""
     return _backward(capability, out, grad, x, rstd, weight, 2)
 
 
@@ -36,6 +40,7 @@ def layer_norm_backward(
 def rms_norm_backward(
     capability: Capability, out: Any, grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, *_: Any
 ) -> Course:
+    """As :func:`_backward`, with the weight's gradient only."""
     return _backward(capability, out, grad, x, rstd, weight, 1)
 
 
@@ -43,7 +48,7 @@ MANY_ROWS, BLOCKS = 64 << 10, 32 << 10
 
 
 def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, count: int) -> Course:
-    """Copies of what is not contiguous; of many rows, parts of the weights' gradients, which are then summed up."""
+    """Copies of non-contiguous tensors; for many rows, partial sums of the weights' gradients, reduced at the end."""
     steps = [*_copy(x), *(Made(place) for place in range(sum(t is not None for t in out))), *_copy(grad)]
     rows = rstd.numel()
     width = x.numel() // max(1, rows)
@@ -67,7 +72,7 @@ SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
 
 @scratch("cuda", "aten::_safe_softmax", source=SAFE_SOFTMAX, band=0.0, by_capability=True)
 def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
-    """Which numbers are minus infinity, in which rows all are, and the number that stands there instead."""
+    """Masks of -inf elements and of rows that hold nothing else, and the value that replaces those."""
     if not x.numel():
         return ()
     infinite, *stages = course(chip_of(capability), out, [dim], torch.bool, Kind(1, 4, torch.bool), first=1)

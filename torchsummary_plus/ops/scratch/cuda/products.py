@@ -1,6 +1,6 @@
-"""CUDA: copies of matrices that cuBLAS cannot read where they lie.
+"""CUDA: copies of matrices that cuBLAS cannot read in place.
 
-Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp beside it,
+Source: aten/src/ATen/native/cuda/cuBlasCommonArgs.h, ``prepare_matrix_for_cublas``, and Blas.cpp,
 ``prepare_batch_matrix_for_cublas``.
 """
 
@@ -14,23 +14,27 @@ SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
 
 @scratch("cuda", "aten::mm", source=SOURCE, band=0.0)
-def product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
-    return _copies(one, other, is_readable=_is_readable)
+def product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
+    """Copies of unreadable operands of a matrix product."""
+    return _copies(a, b, is_readable=_is_readable)
 
 
 @scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE, band=0.0)
-def added_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
-    return _copies(one, other, is_readable=_is_readable)
+def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
+    """Copies of unreadable operands of a matrix product with an addend."""
+    return _copies(a, b, is_readable=_is_readable)
 
 
 @scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
-def batch_product(out: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
-    return _copies(one, other, is_readable=_is_readable_batch)
+def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
+    """Copies of unreadable operands of a batched product."""
+    return _copies(a, b, is_readable=_is_readable_batch)
 
 
 @scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
-def added_batch_product(out: Any, added: Any, one: Any, other: Any, *_: Any, **__: Any) -> Course:
-    return _copies(one, other, is_readable=_is_readable_batch)
+def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
+    """Copies of unreadable operands of a batched product with an addend."""
+    return _copies(a, b, is_readable=_is_readable_batch)
 
 
 def _copies(*tensors: Any, is_readable: Any) -> Course:
@@ -38,7 +42,7 @@ def _copies(*tensors: Any, is_readable: Any) -> Course:
 
 
 def _is_readable(matrix: Any) -> bool:
-    """Whether a matrix is dense, or has rows or columns of neighbours."""
+    """Whether a matrix is dense, or its rows or columns are contiguous."""
     rows, columns = matrix.shape
     down, along = matrix.stride()
     if _is_dense(matrix):
@@ -47,7 +51,7 @@ def _is_readable(matrix: Any) -> bool:
 
 
 def _is_dense(matrix: Any) -> bool:
-    """Whether a matrix fills its memory without gaps or overlaps; axes of one entry do not count."""
+    """Whether a matrix fills its memory without gaps or overlaps, ignoring axes of length 1."""
     step = 1
     for stride, size in sorted(zip(matrix.stride(), matrix.shape)):
         if size > 1:
@@ -58,7 +62,7 @@ def _is_dense(matrix: Any) -> bool:
 
 
 def _is_readable_batch(matrices: Any) -> bool:
-    """The same for a batch, whose matrices may lie anywhere; contiguous ones count where no stride is 0."""
+    """Whether a batch's matrices are readable, wherever they lie; contiguous ones need non-zero strides."""
     _, rows, columns = matrices.shape
     _, down, along = matrices.stride()
     if (down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)):

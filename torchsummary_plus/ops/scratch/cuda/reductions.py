@@ -1,8 +1,7 @@
-"""CUDA: what reductions stage in memory when several blocks of threads share an output.
+"""CUDA: staging buffers of reductions in which several thread blocks share an output.
 
-Source: aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` and ``gpu_reduce_kernel``; the types that each
-reduction accumulates in and how many inputs it loads at once: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,ArgMax,
-ArgMin,Logic}Kernel.cu beside it.
+Source: aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` and ``gpu_reduce_kernel``; each reduction's
+accumulator type and vectorised loads: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,ArgMax,ArgMin,Logic}Kernel.cu.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Any
 
 import torch
 
+from ...dtypes import HALVES
 from ..registry import Course, Given, Taken, scratch
 from .chips import Chip, chip_of
 from .iterator import Reduction, reduction
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
-HALVES = (torch.float16, torch.bfloat16)
 WARP = 32
 FEWEST, MOST = 16, 256
-"""Values for a thread to reduce, where outputs are shared among blocks."""
+"""Values reduced per thread, at least and at most, where blocks share outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kernel reduces: bytes of its accumulator, inputs loaded at once, the inputs' dtype."""
+    """A kernel's accumulator bytes, inputs loaded at once, and input dtype."""
 
     accumulated: int
     vector: int
@@ -34,7 +33,7 @@ class Kind:
 
 
 def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
-    """The bytes of the buffer and of its semaphores for one launch; None where no output is shared among blocks.
+    """Return the bytes of one launch's buffer and semaphores; None if no output is shared among blocks.
 
     >>> import torch
     >>> staged(chip_of((8, 0)), reduction(torch.empty(6304, 768), [0], 4), Kind(4, 4, torch.float32))
@@ -70,7 +69,7 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
 
 
 def _block(wide: int, high: int, most: int) -> tuple[int, int]:
-    """Width and height of a block of threads."""
+    """Return the width and height of a thread block."""
     wide, high = (most if size >= most else _power(size) for size in (wide, high))
     width = min(wide, WARP)
     height = min(high, most // width)
@@ -78,7 +77,7 @@ def _block(wide: int, high: int, most: int) -> tuple[int, int]:
 
 
 def _power(number: int) -> int:
-    """The largest power of 2 that is not above a number, and 1 for 0."""
+    """Return the largest power of 2 up to a number, 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)
 
 
@@ -87,7 +86,7 @@ def _up(number: int, step: int) -> int:
 
 
 def _output_vector(what: Reduction, itemsize: int) -> int:
-    """How many outputs a thread has at once: 4 where the input is aligned to them."""
+    """Return the outputs per thread: 4 if the input is suitably aligned."""
     first = what.num_reduced
     others = [stride // itemsize for axis, stride in enumerate(what.input) if axis != first]
     vector = 4
@@ -100,9 +99,9 @@ def _output_vector(what: Reduction, itemsize: int) -> int:
 def course(
     chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind, first: int = 0
 ) -> Course:
-    """What a reduction allocates beside its result: a copy in its own dtype, a buffer for the sum of parts, stages.
+    """Return a reduction's allocations besides its result: a cast copy, an accumulation buffer, staging buffers.
 
-    ``first`` is the number of buffers that the operator has taken before.
+    ``first`` is the number of buffers that the operator has allocated before.
     """
     steps: list[Taken | Given] = []
     if tensor.numel() < 2:
@@ -124,7 +123,7 @@ def course(
 
 
 def _accumulator(dtype: torch.dtype) -> int:
-    """Bytes of the type that sums of a dtype accumulate in."""
+    """Return the bytes of the accumulator type for sums of a dtype."""
     return 4 if dtype in HALVES else dtype.itemsize
 
 
@@ -144,7 +143,7 @@ def _sum_like(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def _welford(dtype: torch.dtype) -> tuple[int, int]:
-    """Mean and deviation, the count as an integer and as a float."""
+    """Return the bytes of mean, deviation and count (as integer and as float), and the inputs loaded at once."""
     return (24 if dtype is torch.float64 else 16), 2
 
 
@@ -153,12 +152,12 @@ def _extreme(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def _indexed(dtype: torch.dtype) -> tuple[int, int]:
-    """The value and its index, aligned to 8 bytes."""
+    """Return the bytes of a value and its index, aligned to 8, and the inputs loaded at once."""
     return 16, 4
 
 
 def _register(operators: Collection[str], sized: Sized, dim_at: int | None, casts: bool = False) -> None:
-    """Register reductions that take their axes at a place among the arguments, after the tensor."""
+    """Register reductions whose axes are at one position among the arguments after the tensor."""
 
     @scratch("cuda", *(f"aten::{name}" for name in operators), source=SOURCE, band=0.0, by_capability=True)
     def formula(capability: Any, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Course:

@@ -1,1 +1,1 @@
-"""oneDNN: which kernel it chooses, and the scratchpad of each."""
+"""oneDNN: which kernel it chooses, and that kernel's scratchpad."""

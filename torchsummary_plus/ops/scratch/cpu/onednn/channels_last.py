@@ -1,7 +1,7 @@
-"""The same choice for a convolution of tensors in channels-last layout, which oneDNN reads and writes as they stand.
+"""Kernel choice for channels-last convolutions, whose activations oneDNN reads and writes in place.
 
-Its weights are copied still. How many of their columns a product of small matrices works on at once, and which kernel
-it takes for groups and dilations, oneDNN reckons from a model of the processor's caches: there a plan is a guess.
+Only weights are reordered. oneDNN decides by a model of the CPU's caches how many of their columns a product of small
+matrices (brgemm) covers and which kernel runs groups and dilations; there a plan is a guess.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .convolution import (
 from .description import PAGE, Conv, Plan, booked, lanes, threads, up
 
 
-def forward(conv: Conv) -> Plan:
+def forward_plan(conv: Conv) -> Plan:
+    """Return the plan of the forward."""
     wide = lanes()[0]
     if fits_depthwise(conv):
         return _plan(conv.depthwise_in(wide))
@@ -41,7 +42,7 @@ def forward(conv: Conv) -> Plan:
 
 
 def _lowered(conv: Conv, wide: int) -> int:
-    """What AVX-512 may take at most to lay the rows of a single channel out anew (``relo``)."""
+    """Return the most that AVX-512 may use to reorder the rows of a single channel (``relo``)."""
     if wide < 16 or conv.ic * conv.groups > 1 or prod(conv.kernel) == 1:
         return 0
     rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
@@ -50,12 +51,12 @@ def _lowered(conv: Conv, wide: int) -> int:
 
 
 def gemm_columns_last(conv: Conv) -> int:
-    """The columns of a whole image and the image itself, as a kernel by one large product lays them out."""
+    """Return the elements of a whole image and its columns, as the im2col kernel lays them out."""
     return conv.itemsize * max(conv.ic, conv.oc) * (prod(conv.kernel) + 1) * max(prod(conv.inp), prod(conv.out))
 
 
 def any_kernel(conv: Conv, plan: Plan) -> Plan:
-    """The plan as a guess up to the greediest kernel where groups or dilations leave the choice open."""
+    """Turn the plan into a guess that covers the greediest kernel where groups or dilations leave the choice open."""
     if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return plan
     if conv.groups == 1 and not conv.is_dilated:
@@ -65,6 +66,7 @@ def any_kernel(conv: Conv, plan: Plan) -> Plan:
 
 
 def backward_data(conv: Conv) -> Plan:
+    """Return the plan of the input's gradient."""
     wide = lanes()[0]
     if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return _plan(conv.depthwise_in(wide))
@@ -79,7 +81,7 @@ def backward_data(conv: Conv) -> Plan:
 
 
 def _without_products(conv: Conv) -> Plan:
-    """The gradient of the input where no kernel takes it as products of small matrices."""
+    """Return the plan of the input's gradient for kernels other than brgemm."""
     for wide in lanes():
         if direct_data(conv, wide, last=True):
             return _in_blocks(conv, wide)
@@ -88,7 +90,7 @@ def _without_products(conv: Conv) -> Plan:
 
 
 def _in_blocks(conv: Conv, wide: int) -> Plan:
-    """The direct kernel, in blocks of all channels of a register, or of fewer where no group has more."""
+    """Return the plan of the direct kernel, in blocks of a register's channels or of a group's, if fewer."""
     block = group_block(conv, wide) if max(conv.ic, conv.oc) <= wide else wide
     return _plan(conv.weights_in(block or wide, block or wide))
 
@@ -99,6 +101,7 @@ def _products(conv: Conv, wide: int) -> Plan:
 
 
 def backward_weights(conv: Conv) -> Plan:
+    """Return the plan of the weight's gradient."""
     for wide in lanes():
         bias = booked(conv.itemsize * conv.groups * up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
         if fits_depthwise_weights(conv):
@@ -115,7 +118,7 @@ def backward_weights(conv: Conv) -> Plan:
 
 
 def transposed_forward(conv: Conv) -> Plan:
-    """The backward of the convolution that it mirrors; without strides a forward, which narrow registers do as well."""
+    """Return the plan of a transposed forward: the mirrored convolution's backward, or a forward if not strided."""
     mirrored, wide = conv.mirrored, lanes()[0]
     if conv.is_strided or conv.is_depthwise or is_outside(mirrored):
         return with_bias(conv, nested(backward_data(mirrored)))
@@ -123,10 +126,12 @@ def transposed_forward(conv: Conv) -> Plan:
 
 
 def transposed_data(conv: Conv) -> Plan:
-    return nested(forward(conv.mirrored))
+    """Return the plan of a transposed convolution's input gradient."""
+    return nested(forward_plan(conv.mirrored))
 
 
 def transposed_weights(conv: Conv) -> Plan:
+    """Return the plan of a transposed convolution's weight gradient."""
     return nested(backward_weights(conv.mirrored))
 
 
@@ -135,5 +140,5 @@ def _plan(weights: int, scratch: int = 0) -> Plan:
 
 
 def _has_narrow_groups(channels: int, groups: int, wide: int) -> bool:
-    """Groups of so few channels that AVX-512 takes its direct kernel for them."""
+    """Whether groups have so few channels that AVX-512 uses its direct kernel."""
     return wide == 16 and groups > 1 and channels <= wide

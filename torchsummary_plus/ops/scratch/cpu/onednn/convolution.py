@@ -1,7 +1,7 @@
-"""Which kernel oneDNN takes for a float32 convolution in torch's default layout, in what layouts, with what scratch.
+"""Which kernel oneDNN runs for a float32 convolution in the default layout, with its blocked layouts and scratch.
 
-It walks a list of kernels (``cpu_convolution_list.cpp``) from the widest instruction set to the narrowest and takes the
-first whose conditions hold; each function here says in the words of one kernel's ``init_conf`` when that is.
+oneDNN walks a list of kernels (``cpu_convolution_list.cpp``) from the widest instruction set to the narrowest and takes
+the first that applies; each function here mirrors one kernel's ``init_conf``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ BATCH_ELEMENT = 40
 """Bytes of ``brgemm_batch_element_t``."""
 
 MOST_UNROLLED = 5824
-"""Multiply-adds along a row of the kernel that AVX-512's code for them may have; measured: 5,832 are too many.
+"""Largest unrolled row of the kernel, in multiply-adds, for AVX-512's generated code; measured: 5,832 is too many.
 
-The code has to fit in 256 KiB (``jit_generator.hpp``).
+The code must fit in 256 KiB (``jit_generator.hpp``).
 """
 
 
-def forward(conv: Conv) -> Plan:
+def forward_plan(conv: Conv) -> Plan:
+    """Return the plan of the forward."""
     if len(conv.inp) == 3 and fits_depthwise(conv):
         return _channels_last(conv, conv.depthwise_in(lanes()[0]))
     for wide in lanes():
@@ -41,12 +42,13 @@ def forward(conv: Conv) -> Plan:
 
 
 def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
-    """Activations in channels-last layout, which is the one that they have where there is one channel."""
+    """Return a plan with channels-last activations, which for one channel is the layout they already have."""
     read = conv.read if conv.groups * conv.ic > 1 else 0
     return Plan(read, weights, conv.written, scratch, channels_last=conv.groups * conv.oc > 1)
 
 
 def backward_data(conv: Conv) -> Plan:
+    """Return the plan of the input's gradient."""
     for wide in lanes():
         if is_strided_product(conv, wide):
             return strided_product(conv, wide)
@@ -61,6 +63,7 @@ def backward_data(conv: Conv) -> Plan:
 
 
 def backward_weights(conv: Conv) -> Plan:
+    """Return the plan of the weight's gradient."""
     for wide in lanes():
         if fits_depthwise_weights(conv):
             scratch = shared.depthwise_reduction(conv, wide)
@@ -79,34 +82,34 @@ def backward_weights(conv: Conv) -> Plan:
 
 
 def _blocked(conv: Conv, block: int, in_block: int, scratch: int = 0) -> Plan:
-    """All in blocks of channels; ``in_block`` 1: an input of so few channels is read as it stands."""
+    """Return a plan with blocked channels; ``in_block`` 1 means that an input of few channels is read in place."""
     read = conv.read_in(in_block) if in_block > 1 else 0
     return Plan(read, conv.weights_in(block, in_block), conv.written_in(block), scratch)
 
 
 def _turned(plan: Plan) -> Plan:
-    """The same layouts in the backward, which reads what the forward writes."""
+    """Return the same layouts for the backward, which reads what the forward writes."""
     return Plan(plan.written, plan.weights, plan.read, plan.scratch)
 
 
 def _padded_bias(conv: Conv, channels: int, wide: int) -> int:
-    """A copy of the bias in whole blocks, where the channels are not."""
+    """Return the bytes of a padded copy of the bias, needed unless the channels fill whole blocks."""
     return booked(conv.itemsize * up(channels, wide)) if conv.bias and channels % wide else 0
 
 
 def columns(conv: Conv) -> int:
-    """The patches of one image and group, laid out for a matrix product; in 3-d those of one slice."""
+    """Return the elements of the columns of one image and group; in 3-d, of one slice."""
     is_pointwise = prod(conv.kernel) == 1 and conv.inp == conv.out and not conv.is_strided
     return 0 if is_pointwise else conv.itemsize * conv.ic * prod(conv.kernel) * prod(conv.out[-2:])
 
 
 def is_outside(conv: Conv) -> bool:
-    """Whether some output sees padding alone."""
+    """Whether some output element sees only padding."""
     return any(r <= p or r <= e for r, p, e in zip(conv.reach, conv.padding, conv.ends))
 
 
 def is_pointwise(conv: Conv) -> bool:
-    """1x1; strides are first taken out by copying, in 2-d and where they divide the input."""
+    """Whether the 1x1 kernel applies; in 2-d, strides that divide the input are first removed by copying."""
     if conv.groups > 1 or prod(conv.kernel) > 1 or any(conv.padding):
         return False
     if conv.inp == conv.out:
@@ -115,19 +118,19 @@ def is_pointwise(conv: Conv) -> bool:
 
 
 def _unit_stride(conv: Conv, blocks: int, wide: int) -> int:
-    """The input of a 1x1 kernel without the elements that its stride skips (``rtus``), for each thread."""
+    """Return the per-thread copies of a 1x1 kernel's input without the elements its stride skips (``rtus``)."""
     if not conv.is_strided:
         return 0
     return booked(threads() * blocks * prod(conv.out) * wide * conv.itemsize)
 
 
 def _takes_few(conv: Conv, wide: int) -> bool:
-    """Whether the forward kernel reads an input of so few channels as it stands."""
+    """Whether the forward kernel reads an input of few channels in place."""
     return conv.ic < wide and (conv.groups == 1 or wide == 8)
 
 
 def group_block(conv: Conv, wide: int) -> int:
-    """The block that divides the channels of each group, 0 where there is none; one group is padded."""
+    """Return the block that divides each group's channels, 0 if there is none; a single group is padded."""
     sizes = (wide, 8, 4) if wide == 16 else (wide,)
     if conv.groups == 1:
         return wide
@@ -135,7 +138,7 @@ def group_block(conv: Conv, wide: int) -> int:
 
 
 def fits_depthwise(conv: Conv) -> bool:
-    """Whether the depthwise kernel of channels-last layout takes it."""
+    """Whether the channels-last depthwise kernel applies."""
     return conv.is_depthwise and (len(conv.inp) == 2 or not conv.is_dilated)
 
 
@@ -153,6 +156,7 @@ def _depthwise_data(conv: Conv, wide: int) -> bool:
 
 
 def fits_depthwise_weights(conv: Conv) -> bool:
+    """Whether the depthwise kernel computes the weight's gradient."""
     if not conv.is_depthwise or len(conv.inp) != 2 or conv.is_dilated:
         return False
     (height, width), (step, across) = conv.kernel, conv.stride
@@ -172,7 +176,7 @@ def fits_depthwise_weights(conv: Conv) -> bool:
 
 
 def _direct_forward(conv: Conv, wide: int) -> int:
-    """The block of channels of the direct kernel, 0 where it cannot be used."""
+    """Return the channel block of the direct kernel, 0 if it does not apply."""
     if is_outside(conv):
         return 0
     if wide == 16:
@@ -204,7 +208,7 @@ def _direct_forward(conv: Conv, wide: int) -> int:
 
 
 def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
-    """As :func:`direct_weights`."""
+    """Return the channel block as :func:`direct_weights` does, for the input's gradient."""
     if is_outside(conv) or any(d > 1 and s > 1 for d, s in zip(conv.dilation, conv.stride)):
         return 0
     block = wide if last else group_block(conv, wide)
@@ -222,7 +226,7 @@ def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
 
 
 def _unrolls(conv: Conv, blocks: int) -> bool:
-    """Whether the 15 free registers of AVX2 suffice for a step along the width that takes the padding in one go."""
+    """Whether AVX2's 15 free registers suffice for a step along the width that covers the padding at once."""
     across, width, reach = conv.stride[-1], conv.inp[-1], conv.reach[-1]
     before = max(0, (reach - 1 - conv.padding[-1]) // across)
     best, unroll = 0, 0
@@ -244,7 +248,7 @@ def _unrolls(conv: Conv, blocks: int) -> bool:
 
 
 def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
-    """The block of channels of the direct kernel; ``last``: in channels-last layout, where any number will do."""
+    """Return the channel block of the direct kernel; in channels-last (``last``) any number of channels works."""
     reach, before, behind = conv.reach, conv.padding, tuple(max(0, end) for end in conv.ends)
     if any(pad >= r for pads in (before, behind) for pad, r in zip(pads, reach)):
         return 0
@@ -270,12 +274,12 @@ def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
 
 
 def is_strided_product(conv: Conv, wide: int) -> bool:
-    """Whether the gradient of the input is taken as products of small matrices, in channels-last layout."""
+    """Whether the input's gradient is a product of small matrices (brgemm) in channels-last."""
     return conv.is_strided and not conv.is_dilated and (conv.groups == 1 or conv.oc > wide)
 
 
 def strided_product(conv: Conv, wide: int) -> Plan:
-    """``brgemm_convolution_bwd_strided_t``: padded gradients of one image for each thread."""
+    """Return the plan of ``brgemm_convolution_bwd_strided_t``: padded gradients of one image per thread."""
     before = [max(0, r - 1 - p) // s for r, p, s in zip(conv.reach, conv.padding, conv.stride)]
     behind = [max(0, r - 1 - e) // s for r, e, s in zip(conv.reach, conv.ends, conv.stride)]
     padded = prod(o + b + e for o, b, e in zip(conv.out, before, behind)) * conv.groups * conv.oc
@@ -297,13 +301,13 @@ def strided_product(conv: Conv, wide: int) -> Plan:
 
 
 def batch_elements(conv: Conv) -> int:
-    """What names the pairs of small matrices whose products are added up, in whole pages for each thread."""
+    """Return the descriptors of the pairs of small matrices to be summed, in whole pages per thread."""
     elements = up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
     return booked(threads() * up(elements, BATCH_ELEMENT), PAGE)
 
 
 def columns_at_once(conv: Conv, wide: int) -> int:
-    """The columns that the products work on: as many as fit in registers, as long as little is padded."""
+    """Return the columns per product: as many as fit in registers, as long as little is padded."""
     padded = up(conv.ic, wide)
     steps = prod(conv.stride)
     for count in (4, 3, 2):
@@ -324,7 +328,7 @@ def columns_at_once(conv: Conv, wide: int) -> int:
 
 
 def columns_guess(conv: Conv) -> int:
-    """By how much the copy of the weights may be off, where some blocks of columns pad more than others."""
+    """Return by how much the copy of the weights may be off, since some column blocks pad more than others."""
     wide = lanes()[0]
     if conv.ic <= wide:
         return 0
@@ -333,7 +337,7 @@ def columns_guess(conv: Conv) -> int:
 
 
 def transposed_forward(conv: Conv) -> Plan:
-    """The backward of the convolution that it mirrors; the bias is added to a copy of what was written."""
+    """Return the plan of the mirrored convolution's backward; the bias is added to a copy of its result."""
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
     if plan.channels_last:
         return with_bias(conv, plan)
@@ -341,7 +345,7 @@ def transposed_forward(conv: Conv) -> Plan:
 
 
 def with_bias(conv: Conv, plan: Plan) -> Plan:
-    """Small matrices' products take the bias with them, but for strides that do not divide the output."""
+    """Add the bias to a plan; brgemm fuses it unless strides do not divide the output."""
     mirrored = conv.mirrored
     is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
     is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
@@ -349,13 +353,15 @@ def with_bias(conv: Conv, plan: Plan) -> Plan:
 
 
 def transposed_data(conv: Conv) -> Plan:
-    return nested(forward(replace(conv.mirrored, bias=False)))
+    """Return the plan of a transposed convolution's input gradient."""
+    return nested(forward_plan(replace(conv.mirrored, bias=False)))
 
 
 def transposed_weights(conv: Conv) -> Plan:
+    """Return the plan of a transposed convolution's weight gradient."""
     return nested(backward_weights(replace(conv.mirrored, bias=False)))
 
 
 def nested(plan: Plan) -> Plan:
-    """A primitive inside another one, which books the scratch of the first as one piece."""
+    """Return the plan of a primitive nested in another, which reserves the inner scratchpad as one piece."""
     return replace(plan, scratch=booked(plan.scratch))

@@ -1,7 +1,7 @@
-"""The blocks in which oneDNN lays out the patches of a convolution by one large matrix product.
+"""Blocking of oneDNN's im2col convolution.
 
-``src/cpu/gemm_convolution_utils.cpp``, ``init_conf``, the forward in torch's default layout: it rates divisions of the
-work among threads and blocks of channels and pixels by a model of the second-level cache, and takes the best.
+``src/cpu/gemm_convolution_utils.cpp``, ``init_conf``, for the forward in the default layout: oneDNN rates divisions of
+the work among threads and into blocks of channels and pixels by a model of the L2 cache, and takes the best.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ....processor import second_cache
 from .description import Conv, ceil_div, lanes, threads, up
 
 LEAST_CHANNELS = 8
-"""Output channels of a block at least."""
+"""Least output channels per block."""
 PANEL = 48
-"""Pixels in whose multiples products are fast."""
+"""Pixel multiple at which products are fast."""
 MISSED = 20
-"""What an access costs that the cache does not serve."""
+"""Cost of an access that misses the cache."""
 STRIDED = 8
-"""How much slower patches with strides are laid out."""
+"""Slowdown of unfolding with strides."""
 WEIGHTS = 8 + 1 + 1 + 1 + 1 + 1 + 0.5 + 1
-"""Of all that a division is rated by."""
+"""Sum of the weights in the rating."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Threads along the output channels; output channels, pixels and input channels of a block."""
+    """Threads along the output channels; output channels, pixels and input channels per block."""
 
     sharing: int
     channels: int
@@ -36,13 +36,13 @@ class Blocks:
 
 
 def patches_at_once(conv: Conv) -> int:
-    """How many numbers of patches a thread lays out at once; all of an image where the blocks are not rated."""
+    """Return the column elements that a thread unfolds at once; all of an image where blocks are not rated."""
     blocks = best_blocks(conv)
     return blocks.depth * prod(conv.kernel) * blocks.pixels
 
 
 def takes_blocks(conv: Conv) -> bool:
-    """Whether the blocks are rated, for an image that has patches: where there is work for every thread."""
+    """Whether blocks are rated: for kernels that need unfolding, with work for every thread."""
     pixels, images = prod(conv.out[-2:]), conv.batch * conv.groups
     depth = conv.ic * prod(conv.kernel)
     is_wide = conv.stride[-1] == 1 and depth <= 0.05 * conv.oc
@@ -50,7 +50,7 @@ def takes_blocks(conv: Conv) -> bool:
 
 
 def best_blocks(conv: Conv) -> Blocks:
-    """The first of the blocks that are rated highest."""
+    """Return the first of the highest-rated blocks."""
     best, highest = Blocks(1, 1, 1, conv.ic), 0.0
     spatial = conv.batch * conv.groups * prod(conv.out[-2:])
     for sharing in range(1, threads() + 1):
@@ -68,7 +68,7 @@ def best_blocks(conv: Conv) -> Blocks:
 
 
 def _candidates(conv: Conv, channels: int, pixels: int) -> Iterator[tuple[int, int]]:
-    """Output channels and pixels of the blocks that fill the cache in one way or another, and multiples near them."""
+    """Yield output channels and pixels of blocks that fill the cache in various ways, and nearby multiples."""
     cache, wide, depth = second_cache() // conv.itemsize, lanes()[0], conv.ic
     image = prod(conv.stride) + prod(conv.kernel)
     weights = prod(conv.kernel) * channels
@@ -100,7 +100,7 @@ def _near(channels: int, pixels: int, wide: int) -> Iterator[tuple[int, int]]:
 
 
 def _rated(conv: Conv, sharing: int, channels: int, pixels: int) -> tuple[Blocks, float]:
-    """The blocks as they would be used, and how good they are."""
+    """Return the blocks as they would be used, and their rating."""
     wide, kernel = lanes()[0], prod(conv.kernel)
     size, depth = prod(conv.out[-2:]), conv.ic * kernel
     spatial = conv.batch * conv.groups * size
@@ -133,7 +133,7 @@ def _rated(conv: Conv, sharing: int, channels: int, pixels: int) -> tuple[Blocks
 
 
 def _deepest(conv: Conv, channels: int, pixels: int, own: int, own_pixels: int) -> int:
-    """Input channels that fit into the cache with what a block reads and writes."""
+    """Return the input channels that fit in the cache next to a block's input and output."""
     cache, kernel = second_cache() // conv.itemsize, prod(conv.kernel)
     row, columns = prod(conv.stride) * pixels, kernel * pixels
     together = _cut(cache - channels * pixels, row + columns + kernel * own)
@@ -146,7 +146,7 @@ def _deepest(conv: Conv, channels: int, pixels: int, own: int, own_pixels: int) 
 
 
 def _balance(conv: Conv, sharing: int, spatial: int) -> float:
-    """The work of the least busy thread over that of the busiest."""
+    """Return the least busy thread's work divided by the busiest one's."""
     workers = threads()
     most, least = ceil_div(conv.oc, sharing), max(1, conv.oc // sharing)
     by_most = ceil_div(spatial, workers // sharing)
@@ -168,5 +168,5 @@ def _within(least: int, most: int, value: int) -> int:
 
 
 def _cut(value: int, by: int) -> int:
-    """The quotient towards zero, as C++ divides."""
+    """Divide towards zero, as C++ does."""
     return value // by if value >= 0 else -(-value // by)

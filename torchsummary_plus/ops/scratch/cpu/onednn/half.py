@@ -1,8 +1,8 @@
-"""Convolutions in half precision, whose kernels differ with each instruction set: about float32's, within a bound.
+"""Half-precision convolutions, whose kernels differ per instruction set: about float32's memory, within a bound.
 
-oneDNN 3.12: cpu_convolution_list.cpp (``jit_avx512_core_bf16_*``, ``brgemm_*``, ``jit_avx512_core_amx_*``). All take
-blocks of 16 channels, as float32's kernels on AVX-512; their own scratch memory is tiles and, for the gradient of the
-weights, sums in float32 and turned images for each thread.
+oneDNN 3.12: cpu_convolution_list.cpp (``jit_avx512_core_bf16_*``, ``brgemm_*``, ``jit_avx512_core_amx_*``). All use
+blocks of 16 channels, like float32 kernels on AVX-512; their own scratch is tiles and, for the weight's gradient,
+float32 sums and transposed images per thread.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .description import Conv, threads
 FLOAT = 4
 WIDE = 16
 TILES = 128 * 1024
-"""Bytes of a thread's tiles, tables and pages at most; measured: up to 62 KiB."""
+"""Most bytes of a thread's tiles, tables and pages; up to 62 KiB were measured."""
 
 
 def uncertain(conv: Conv, phases: tuple[Phase, ...]) -> AtMost:
-    """Phases that may be of nothing, with the most that may come on top of them."""
+    """Return the bound for phases that may need nothing, with the most that may be added to them."""
     known = tuple(phase._replace(band=1.0) for phase in phases)
     images = conv.read_in(WIDE) + conv.written_in(WIDE)
     wide = replace(conv, itemsize=FLOAT)
@@ -33,10 +33,10 @@ def uncertain(conv: Conv, phases: tuple[Phase, ...]) -> AtMost:
 
 
 def bias_sum(conv: Conv, transposed: bool, grad: Any, wanted: tuple[bool, bool, bool]) -> tuple[Phase, ...]:
-    """ATen's own gradient of the bias in half precision, summed up in float32 before that of the weights is there.
+    """Return the float32 sum of ATen's own half-precision bias gradient, computed before the weight's gradient.
 
-    Not for groups, nor for dilated kernels, which sum up image by image. Source: ConvolutionMM2d.cpp,
-    ConvolutionMM3d.cpp, NaiveConvolutionTranspose2d.cpp and 3d.cpp.
+    Not for groups or dilated kernels, which sum image by image. Source: ConvolutionMM2d.cpp, ConvolutionMM3d.cpp,
+    NaiveConvolutionTranspose2d.cpp and 3d.cpp.
     """
     if not wanted[2] or not is_half(grad.dtype) or conv.groups > 1 or (conv.is_dilated and not transposed):
         return ()

@@ -1,7 +1,7 @@
-"""The scratchpad of oneDNN's matrix products in half precision on AVX-512, as its kernels divide them into blocks.
+"""Scratchpad of oneDNN's half-precision matrix products on AVX-512, by their blocking.
 
 oneDNN 3.12: src/cpu/x64/matmul/brgemm_matmul_utils.cpp (``compute_blocking_heuristic_avx512``, ``init_aux_values``,
-``init_scratchpad``), src/cpu/matmul/gemm_based_common.hpp. Scores are compared in float32 as there.
+``init_scratchpad``), src/cpu/matmul/gemm_based_common.hpp. Scores are compared in float32, as there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from .description import booked, ceil_div, up
 
 FLOAT = 4
 BATCH_ELEMENT = 40
-"""Bytes of ``brgemm_batch_element_t``, of which each thread has 16 for each block of a batch."""
+"""Bytes of ``brgemm_batch_element_t``; each thread has 16 per block of a batch."""
 TILES = 4096
-"""Bytes of the four tiles of a result."""
+"""Bytes of a result's four tiles."""
 COLUMNS = 64
-"""Columns of the second matrix, and of the result, in a block."""
+"""Columns of the second matrix, and of the result, per block."""
 LINE = 64
-"""Bytes of a line of the cache."""
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``batch`` products of m x k and k x n; ``turned``: whether the columns of the first or the second one run on.
+    """``batch`` products of m x k and k x n matrices; ``turned`` says which of the two are column-major.
 
-    ``itemsize`` is that of the copies that the kernel reads.
+    ``itemsize`` is that of the kernel's copies.
     """
 
     batch: int
@@ -39,7 +39,7 @@ class Product:
 
 
 def by_gemm(product: Product, threads: int) -> int:
-    """Without instructions for the dtype: the result of each thread's share in float32."""
+    """Return the scratch without instructions for the dtype: each thread's share of the result in float32."""
     whole = up(product.m * product.n, LINE)
     share = ceil_div(product.batch * product.m * product.n, threads)
     if share >= product.n:
@@ -49,9 +49,9 @@ def by_gemm(product: Product, threads: int) -> int:
 
 @cache
 def by_blocks(product: Product, threads: int, copies_a: bool) -> int:
-    """Blocks of both matrices in the kernel's layout, and of the result in float32, for each thread.
+    """Return the scratch of blocked copies of both matrices and float32 blocks of the result, per thread.
 
-    ``copies_a``: the first matrix is copied whatever its layout, as it is converted.
+    With ``copies_a`` the first matrix is copied in any layout, because it is converted.
     """
     copies_a = copies_a or _is_turned(product) or _prefers_copy(product)
     rows, columns, chunk, depth, shares = _blocks(product, threads, copies_a)
@@ -68,9 +68,9 @@ def by_blocks(product: Product, threads: int, copies_a: bool) -> int:
 
 
 def about_by_tiles(product: Product, threads: int) -> int:
-    """An estimate where matrix tiles multiply, whose blocks depend on the caches (``amx_blocking_heuristics.cpp``).
+    """Estimate the scratch with AMX tiles, whose blocking depends on the caches (``amx_blocking_heuristics.cpp``).
 
-    Of 450 products of many shapes half take within a factor of 1.4 of it, and four of five within a factor of 2.
+    Of 450 products of many shapes, half are within a factor of 1.4 and four in five within a factor of 2.
     """
     depth = product.k + 24
     second = depth * min(product.n + 24, 64 if product.turned[1] else 128)
@@ -79,7 +79,7 @@ def about_by_tiles(product: Product, threads: int) -> int:
 
 
 def granule(product: Product) -> int:
-    """Rows of the second matrix that lie together: 16, or 16 pairs of numbers of 2 bytes."""
+    """Return the rows of the second matrix stored together: 16, or 16 pairs of 2-byte elements."""
     return 64 // product.itemsize if product.itemsize == 2 else 16
 
 
@@ -88,13 +88,13 @@ def _is_turned(product: Product) -> bool:
 
 
 def _prefers_copy(product: Product) -> bool:
-    """Rows so far apart by a power of two that they would share lines of the cache."""
+    """Whether the row stride is a power of two so large that rows would share cache lines."""
     depth = product.k
     return product.itemsize == 2 and product.m >= 1024 and depth >= 4096 and depth & (depth - 1) == 0
 
 
 def _blocks(product: Product, threads: int, copies_a: bool) -> tuple[int, int, int, int, int]:
-    """Rows and columns of a block, blocks of columns in a chunk, its depth, and threads that share the depth."""
+    """Return rows and columns per block, column blocks per chunk, depth, and threads that share the depth."""
     m, n, k = product.m, product.n, product.k
     columns = min(COLUMNS, n)
     chunks = ceil_div(n, columns)
@@ -149,5 +149,5 @@ def _uneven(work: int, block: int) -> float:
 
 
 def _single(value: float) -> float:
-    """A number as float32 holds it."""
+    """Round a number to float32."""
     return c_float(value).value

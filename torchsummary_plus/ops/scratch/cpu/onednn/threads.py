@@ -1,4 +1,4 @@
-"""How oneDNN's threads share a convolution, and the scratch that each of them takes to do its part and to sum up."""
+"""How oneDNN's threads share a convolution, and the scratch of their partial results and reductions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .description import PAGE, Conv, booked, ceil_div, lanes, threads, up
 from .gemm import patches_at_once, takes_blocks
 
 BARRIER = PAGE
-"""Bytes at which a group of threads waits for its last one, a page of its own (``simple_barrier::ctx_t``)."""
+"""Bytes of a thread group's barrier, on a page of its own (``simple_barrier::ctx_t``)."""
 
 Shares = tuple[int, int, int]
-"""Into how many parts images, blocks of output channels and blocks of input channels are divided."""
+"""Number of parts along images, blocks of output channels and blocks of input channels."""
 
 SUMS_LIMIT = 1 << 21
-"""Numbers that the sums of all threads may have together (``jit_avx2_convolution.hpp``)."""
+"""Limit on the elements of all threads' partial sums (``jit_avx2_convolution.hpp``)."""
 
 
 def depthwise_reduction(conv: Conv, wide: int) -> int:
-    """Threads take blocks of channels; those that are left take images, and sum up (``jit_uni_dw_conv``)."""
+    """Return the partial sums of threads that share images; the others split channel blocks (``jit_uni_dw_conv``)."""
     at_once = min(ceil_div(conv.groups, wide), threads())
     shares = min(max(1, threads() // at_once), conv.batch) - 1
     size = up(conv.groups, wide) * conv.itemsize
@@ -27,7 +27,7 @@ def depthwise_reduction(conv: Conv, wide: int) -> int:
 
 
 def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
-    """In channels-last layout threads take blocks of channels, images and rows, whatever keeps most of them busy."""
+    """Return the same in channels-last, where threads split channel blocks, images and rows to stay busy."""
     blocks = ceil_div(ceil_div(conv.groups, wide), min(4, (31 if wide == 16 else 15) // (2 * conv.kernel[-1])))
     busy = max(
         by_blocks * by_images * min(conv.out[0], threads() // (by_blocks * by_images))
@@ -39,13 +39,14 @@ def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
 
 
 def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
+    """Return the partial sums of the direct kernel's weight gradient."""
     reads_few = conv.groups == 1 and (conv.ic < wide if wide == 16 else conv.ic == 3)
     in_block = conv.ic if reads_few else wide
     blocks = ceil_div(conv.ic, in_block), ceil_div(conv.oc, wide)
     if wide == 8:
         job = prod(conv.kernel) * in_block * wide
         images = conv.batch * (conv.inp[0] and prod(conv.out[:-2]))
-        sums = _summed(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
+        sums = _partial_sums(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
         return sums + _bias(conv, threads(), wide, SUMS_LIMIT)
     shares = _direct_shares(conv, in_block, blocks, last)
     size = conv.groups * up(conv.oc, wide) * (up(conv.ic, in_block) * prod(conv.kernel) + 1)
@@ -53,20 +54,21 @@ def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
 
 
 def pointwise_reduction(conv: Conv, wide: int) -> int:
+    """Return the partial sums of the 1x1 kernel's weight gradient."""
     blocks = ceil_div(conv.ic, wide), ceil_div(conv.oc, wide)
     if wide == 8:
         at_once = blocks_at_once(conv, wide), _halved(blocks[1], 32)
         job = prod(at_once) * wide * wide
         jobs = prod(ceil_div(all_, some) for all_, some in zip(blocks, at_once))
         limit = threads() * job * 8
-        sums = _summed(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
+        sums = _partial_sums(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
         return sums + _bias(conv, threads(), wide, limit)
     shares = _pointwise_shares(conv, wide, blocks)
     return _shared(conv, up(conv.oc, wide) * up(conv.ic, wide), shares, wide * wide)
 
 
 def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
-    """A copy of the gradient for each share of the images but one, on AVX-512; ``limit`` of the bias, per thread."""
+    """Return one gradient copy per share of the images but one, on AVX-512; ``limit`` bounds the bias, per thread."""
     others, workers = shares[0] - 1, prod(shares) * (conv.groups if conv.groups <= threads() else 1)
     sums = booked(size * others * conv.itemsize) + booked(BARRIER, PAGE) if others else 0
     return sums + _bias(conv, workers, 16, workers * limit)
@@ -75,11 +77,11 @@ def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
 def _bias(conv: Conv, workers: int, wide: int, limit: int) -> int:
     if not conv.bias:
         return 0
-    return _summed(workers, wide, conv.groups * ceil_div(conv.oc, wide), conv.batch, limit, align=PAGE)
+    return _partial_sums(workers, wide, conv.groups * ceil_div(conv.oc, wide), conv.batch, limit, align=PAGE)
 
 
 def blocks_at_once(conv: Conv, wide: int) -> int:
-    """Blocks of input channels that a 1x1 kernel works on."""
+    """Return the blocks of input channels that a 1x1 kernel processes at once."""
     blocks = ceil_div(conv.ic, wide)
     return _halved(blocks, 9) if wide == 8 else best_divider(blocks, 5, blocks, largest=False)
 
@@ -91,19 +93,19 @@ def _halved(blocks: int, limit: int) -> int:
 
 
 def best_divider(size: int, least: int, most: int, *, largest: bool) -> int:
-    """The block of ``least`` to ``most`` with the least to pad; the largest or the smallest of those that tie."""
+    """Return the block between ``least`` and ``most`` with the least padding; ``largest`` breaks ties."""
     most = max(1, min(most, size))
     candidates = range(max(1, min(least, most)), most + 1)
     loss = {block: 1 - size / up(size, block) for block in candidates}
     return min(candidates, key=lambda block: (loss[block], -block if largest else block))
 
 
-def _summed(
+def _partial_sums(
     workers: int, job: int, jobs: int, reduction: int, limit: int, *, first_apart: bool = False, align: int = 0
 ) -> int:
-    """The sums of the threads of each group (``reduce_balancer_t::balance``).
+    """Return the partial sums of each thread group (``reduce_balancer_t::balance``).
 
-    The first thread of a group sums up in the result itself, or in a place of its own.
+    A group's first thread sums in the result itself, or with ``first_apart`` in a buffer of its own.
     """
     least, most = max(1, jobs // workers), max(1, limit // (workers * job))
     groups = min(jobs // least, workers)
@@ -132,7 +134,7 @@ def _divisions(workers: int, images: int, blocks: tuple[int, int]) -> Iterator[S
 
 
 def _cheapest(divisions: list[Shares], cost: Callable[[Shares], int]) -> tuple[Shares, int]:
-    """The last of the cheapest divisions, and its cost."""
+    """Return the last of the cheapest divisions, and its cost."""
     best, least = (1, 1, 1), cost((1, 1, 1))
     for shares in divisions:
         if cost(shares) <= least:
@@ -141,7 +143,7 @@ def _cheapest(divisions: list[Shares], cost: Callable[[Shares], int]) -> tuple[S
 
 
 def _direct_shares(conv: Conv, in_block: int, blocks: tuple[int, int], last: bool) -> Shares:
-    """Shares of the images of AVX-512's direct kernel (``balance`` in ``jit_avx512_common_conv_kernel.cpp``)."""
+    """Return AVX-512's direct kernel's shares (``balance`` in ``jit_avx512_common_conv_kernel.cpp``)."""
     if threads() < conv.groups:
         return 1, 1, 1
     workers = threads() // conv.groups
@@ -175,7 +177,7 @@ def _direct_shares(conv: Conv, in_block: int, blocks: tuple[int, int], last: boo
 
 
 def _pointwise_shares(conv: Conv, wide: int, blocks: tuple[int, int]) -> Shares:
-    """Shares of the images and their rows of AVX-512's 1x1 kernel (``jit_avx512_common_1x1_conv_kernel.cpp``)."""
+    """Return AVX-512's 1x1 kernel's shares of images and rows (``jit_avx512_common_1x1_conv_kernel.cpp``)."""
     size = prod(conv.out)
     block = best_divider(size, 7, 16, largest=True)
     if size % block:
@@ -193,21 +195,21 @@ def _pointwise_shares(conv: Conv, wide: int, blocks: tuple[int, int]) -> Shares:
 
 
 def _all_if_most(shares: Shares, most: int) -> Shares:
-    """Where more than half of the threads share the images, all do."""
+    """Give the images to all threads if more than half of them share the images."""
     few = threads() // 2 < shares[0] < threads()
     return (min(most, threads()), *shares[1:]) if few else shares
 
 
 GEMM_LIMIT = 1 << 30
-"""Scratch that a kernel by matrix products never exceeds ..."""
+"""Absolute limit on an im2col kernel's scratch, in bytes ..."""
 GEMM_SHARE = 15
-"""... nor does it exceed so many times the bytes of its tensors, for each thread (``gemm_convolution_utils.cpp``)."""
+"""... and its limit as a multiple of the tensors' bytes, per thread (``gemm_convolution_utils.cpp``)."""
 GEMM_SMALL = 64 * 1024
-"""Products of so few numbers for each thread are small."""
+"""Elements per thread below which products count as small."""
 
 
 def gemm_for_forward(conv: Conv, columns: int) -> int:
-    """The columns of the blocks that oneDNN rates best, for each thread; else of one image, where threads take images.
+    """Return the columns of oneDNN's best-rated blocks per thread, or of one image where threads split images.
 
     In 3-d an image is one slice.
     """
@@ -221,7 +223,7 @@ def gemm_for_forward(conv: Conv, columns: int) -> int:
 
 
 def gemm_for_data(conv: Conv, columns: int) -> int:
-    """The same, or a tenth of what fits under the limit; one thread's where the images are few."""
+    """Return the same for the input's gradient, or a tenth of what the limit allows; one thread's if images are few."""
     apart = prod(conv.out[-2:]) // threads() < 512 or prod(conv.kernel) < 64
     apart = apart and (conv.batch > 1 or conv.groups > 2)
     apart = apart and _by_images(conv, conv.groups * conv.batch, prod(conv.inp[-2:]), conv.ic)
@@ -229,7 +231,7 @@ def gemm_for_data(conv: Conv, columns: int) -> int:
 
 
 def _by_images(conv: Conv, images: int, size: int, channels: int) -> bool:
-    """Whether threads are as busy with an image each as with parts of one, or one is small."""
+    """Whether giving each thread whole images keeps threads as busy as splitting them, or an image is small."""
     wide = lanes()[0]
     parts = ceil_div(size, wide) * ceil_div(channels, wide)
     busy = [work / up(work, threads()) for work in (images, parts)]
@@ -237,9 +239,9 @@ def _by_images(conv: Conv, images: int, size: int, channels: int) -> bool:
 
 
 def gemm_for_weights(conv: Conv, columns: int) -> int:
-    """Columns, and sums for each thread: the kernel takes the bytes of the weights for their number.
+    """Return columns and partial sums per thread; the kernel takes the weights' bytes for their number of elements.
 
-    All threads share in where an image is small and there are several, or several groups.
+    All threads take part if images are small and there are several, or several groups.
     """
     workers = threads()
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
@@ -249,14 +251,14 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
 
 
 def gemm_for_data_last(conv: Conv) -> int:
-    """In channels-last layout the columns of a whole image for each thread, and of groups the image of each."""
+    """Return, for channels-last, a whole image's columns per thread, and with groups each thread's image."""
     columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
     image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
     return sum(booked(size * threads()) for size in (columns, image))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
-    """The same in channels-last layout, where an image is transposed first."""
+    """Return the same for channels-last, where an image is first transposed."""
     workers = threads()
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1

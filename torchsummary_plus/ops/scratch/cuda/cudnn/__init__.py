@@ -1,5 +1,6 @@
-"""cuDNN's convolutions: which plan it takes on a card, and the bytes of its workspace.
+"""cuDNN's convolutions: the plan torch runs on a GPU, and its workspace in bytes.
 
-:mod:`.library` finds cuDNN where torch brings it, :mod:`.backend` speaks its C interface, :mod:`.asker` asks it about a
-convolution on a card that need not be there (:mod:`.cards`), and :mod:`.choice` takes the plan that torch would.
+:mod:`.library` finds the cuDNN that torch ships, :mod:`.backend` wraps its C interface, :mod:`.asker` queries it for a
+GPU that need not be present (:mod:`.cards`), and :mod:`.choice` picks the plan that torch would. Without a driver it is
+queried in a subprocess (:mod:`.helped`, :mod:`.helper`), where :mod:`.stand_ins` replace CUDA's libraries.
 """

@@ -1,40 +1,40 @@
-"""A convolution described to cuDNN as torch does, and the plans that its heuristics name for a card.
+"""Describe a convolution to cuDNN as torch does, and list the plans of its heuristics for a GPU.
 
 Source: ``build_opgraph``, ``getTensorDescriptor``, ``getConvDescriptor`` in aten/src/ATen/native/cudnn/Conv_v8.cpp, and
-what NVIDIA's cudnn-frontend fills in (``cudnn_frontend_Operation.h``, ``..._EngineFallbackList.h``).
+NVIDIA's cudnn-frontend (``cudnn_frontend_Operation.h``, ``..._EngineFallbackList.h``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
+from typing import Any
 
 from ...cpu.strided import dense_strides
 from .backend import Descriptor, Kind, Type
-from .cards import Card
-from .library import CudnnError, cudnn_library
+from .library import CudnnError
 
 INSTANT, MODE_B, FALLBACK = 0, 1, 2
-"""Modes of the heuristics (``cudnnBackendHeurMode_t``)."""
+"""Heuristics modes (``cudnnBackendHeurMode_t``)."""
 
 TENSOR_CORE, DOWN_CONVERT, NONDETERMINISTIC, NOTES = 0, 1, 4, 10
-"""Numerical notes of an engine that torch looks at, and how many there are (``cudnnBackendNumericalNote_t``)."""
+"""Numerical notes of an engine that torch checks, and their number (``cudnnBackendNumericalNote_t``)."""
 
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
-"""``cudnnDataType_t`` by torch's names."""
+"""``cudnnDataType_t`` by torch dtype."""
 
 CROSS_CORRELATION = 1
 ALIGNMENT = 32
-"""What torch says of tensors that lie at 512 bytes, as the allocator's do (``getAlignment``)."""
+"""The alignment torch reports for its allocator's tensors, which start at multiples of 512 bytes (``getAlignment``)."""
 
 COMPUTE_TYPE, MODE, DILATIONS, STRIDES, POST_PADDINGS, PRE_PADDINGS, SPATIAL_DIMS = range(100, 107)
 HEURISTICS_MODE, HEURISTICS_GRAPH, HEURISTICS_RESULTS, HEURISTICS_DEVICE = 200, 201, 202, 204
 CONFIG_ENGINE = 300
 PLAN_CONFIG, PLAN_WORKSPACE, PLAN_DEVICE = 401, 402, 407
 OPERATIONS = {Kind.FORWARD: 700, Kind.BACKWARD_DATA: 706, Kind.BACKWARD_FILTER: 712}
-"""Where an operation's attributes begin: alpha, beta, the convolution, then w, x and y or their gradients."""
+"""First attribute of each operation: alpha, beta, the convolution, then w, x and y or their gradients."""
 GRAPH_OPERATIONS = 801
 BYTE_ALIGNMENT, DATA_TYPE, DIMENSIONS, TENSOR_STRIDES, UNIQUE_ID = 900, 901, 902, 903, 906
 ENGINE_NOTES = 1303
@@ -43,9 +43,9 @@ DEVICE_JSON = 2702
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A convolution as cuDNN is asked about it: the forward reads x and gives y, w are the weights.
+    """A convolution to query: the forward reads x and writes y; w are the weights.
 
-    All three are dense in one layout: channels ``last``, or first.
+    All three are dense in one memory format: channels-last (``last``) or channels-first.
     """
 
     kind: Kind
@@ -59,17 +59,28 @@ class Question:
     dilation: tuple[int, ...]
 
 
-Accepts = Callable[[frozenset[int]], bool]
-"""Whether an engine of some numerical notes may be taken."""
+def words_of(question: Question) -> list[Any]:
+    """Return a question in the form that JSON can hold."""
+    return list(astuple(question))
 
 
-def workspaces(question: Question, card: Card, mode: int, accepts: Accepts) -> Iterator[int]:
-    """The workspaces of the plans that the heuristics name and that can be built, in bytes and in their order.
+def question_of(words: list[Any]) -> Question:
+    """Return the question that :func:`words_of` encoded."""
+    kind, dtype, last, *sizes = words
+    return Question(Kind(kind), dtype, last, *map(tuple, sizes))
 
-    A plan is built when it is asked for. Raises :class:`CudnnError` where the heuristics have no answer.
+
+def workspaces(
+    question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
+) -> Iterator[int]:
+    """Yield the workspaces, in bytes, of the heuristics' plans that can be built, in order.
+
+    ``device_text`` holds the GPU's properties as JSON. Engines with a ``refused`` numerical note are skipped. Each plan
+    is built on demand; the first that needs no workspace is the last, unless ``every`` plan is wanted. Raises
+    :class:`CudnnError` if the heuristics have no answer.
     """
     with ExitStack() as stack:
-        device = card_descriptor(card)
+        device = device_descriptor(device_text)
         heuristics = _made(stack, Kind.HEURISTICS)
         heuristics.set_descriptors(HEURISTICS_GRAPH, _graph(stack, question))
         heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
@@ -78,21 +89,23 @@ def workspaces(question: Question, card: Card, mode: int, accepts: Accepts) -> I
         for config in configs:
             stack.callback(config.close)
         for config in configs:
-            if accepts(_notes(config)):
+            if not refused & _notes(config):
                 size = _plan_bytes(config, device)
                 if size is not None:
                     yield size
+                if size == 0 and not every:
+                    return
 
 
 def _notes(config: Descriptor) -> frozenset[int]:
-    """The numerical notes of an engine; none where cuDNN has no engine to show, as for torch."""
+    """Return an engine's numerical notes; none if cuDNN reports no engine, as in torch."""
     (engine,) = config.descriptors(CONFIG_ENGINE, Kind.ENGINE, 1)
     with engine:
         return engine.notes(ENGINE_NOTES, NOTES)
 
 
 def _plan_bytes(config: Descriptor, device: Descriptor) -> int | None:
-    """The workspace of a plan, None where it cannot be built: torch goes on to the next then."""
+    """Return a plan's workspace, or None if it cannot be built, in which case torch tries the next."""
     with Descriptor(Kind.PLAN) as plan:
         try:
             plan.set_descriptors(PLAN_CONFIG, config).set_descriptors(PLAN_DEVICE, device).finalize()
@@ -135,8 +148,8 @@ def _made(stack: ExitStack, kind: Kind) -> Descriptor:
 
 
 @cache
-def card_descriptor(card: Card) -> Descriptor:
-    """What stands for a card in the place of a handle; it is kept. Raises :class:`CudnnError`."""
+def device_descriptor(text: str) -> Descriptor:
+    """Return a cached descriptor that replaces a device handle. Raises :class:`CudnnError`."""
     made = Descriptor(Kind.DEVICE)
-    made.set_text(DEVICE_JSON, card.properties(cudnn_library().cudnnGetCudartVersion()))
+    made.set_text(DEVICE_JSON, text)
     return made.finalize()

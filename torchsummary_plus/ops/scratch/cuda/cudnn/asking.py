@@ -1,23 +1,22 @@
-"""cuDNN as the rules for convolutions know it: asked where it can be, and what an estimate says of that."""
+"""cuDNN as the convolution rules use it: queried where possible, with what the estimate then assumes."""
 
 from __future__ import annotations
 
 from math import prod
 
+from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....live.cuda_guard import capability_of
-from .asker import Question
+from . import helped
+from .asker import Question, workspaces
 from .cards import Card
 from .choice import Plans, Settings, allows_tf32, plans
 from .library import CudnnError, cudnn_library, version_text
 from .table import tensor_bytes
 
-AUTO, ASK, RULE = HOW = ("auto", "ask", "rule")
-"""Ask where that is possible; ask, or it is an error; do not ask."""
-
 
 class Cudnn:
-    """cuDNN for one card: what it answers, and why where it does not."""
+    """cuDNN for one GPU: its answers, or why there are none."""
 
     def __init__(self, card: Card | None = None, how: str = AUTO) -> None:
         self.card = card
@@ -26,29 +25,29 @@ class Cudnn:
         self.seen: set[Question] = set()
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
-        """Why it is not asked at all; "" where it is."""
-        self.has_driver = not self.why and capability_of(0) is not None
+        """Why cuDNN is not queried; "" if it is."""
+        self.has_all = not self.why and (capability_of(0) is not None or helped.is_to_be_had())
+        """Whether cuDNN offers every engine: with CUDA's driver, or in a subprocess with stand-ins for it."""
         if how == ASK and self.why:
-            raise InputError(f"cudnn is 'ask', and {self.why}; accepted: 'auto', 'rule'")
+            raise InputError(f"cudnn is 'ask', but {self.why}; accepted: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
-        """The same for another pass, in which no convolution has run yet."""
+        """Return the same for another pass, in which no convolution has run yet."""
         return Cudnn(self.card, self.how)
 
     def is_new(self, question: Question) -> bool:
-        """Whether a convolution runs for the first time in the pass."""
+        """Return whether this convolution runs for the first time in the pass."""
         is_new = question not in self.seen
         self.seen.add(question)
         return is_new
 
     def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
-        """The least and the most that a first plan of so many bytes may be instead.
+        """Return the least and the most bytes that the first plan may take instead of ``nbytes``.
 
-        Without a driver cuDNN leaves out engines that need one to be found fit. With it, and no kernel run, it was seen
-        to take them before others for 1 x 1 kernels, where they take less, and for fp32 without tensor cores, where
-        they take up to three times the bytes of the tensors.
+        Without a driver or stand-ins, cuDNN omits some engines. It was observed to prefer these for 1 x 1 kernels, with
+        less workspace, and for fp32 without tensor cores, with up to three times the tensors' bytes.
         """
-        if self.has_driver:
+        if self.has_all:
             return nbytes, nbytes
         is_plain = question.dtype == "float64" or (question.dtype == "float32" and not self._has_tensor_cores())
         most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes
@@ -56,15 +55,16 @@ class Cudnn:
         return 0 if is_product else nbytes, max(nbytes, most)
 
     def _has_tensor_cores(self) -> bool:
-        """Whether numbers of fp32 go to tensor cores."""
+        """Whether fp32 runs on tensor cores."""
         return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
 
     def plans(self, question: Question) -> Plans | None:
-        """The plans for a convolution; None where they are not to be had."""
+        """Return the plans for a convolution, or None if cuDNN cannot provide them."""
         if self.why or self.card is None:
             return None
         try:
-            found = plans(question, self.card, Settings.of_torch(question.dtype))
+            ask = helped.workspaces if self.has_all and capability_of(0) is None else workspaces
+            found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None
@@ -72,11 +72,11 @@ class Cudnn:
         return found
 
     def assumptions(self) -> tuple[str, ...]:
-        """What an estimate rests on beside the answers themselves."""
-        said = [f"cuDNN's workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
+        """Return what the estimate assumes beyond cuDNN's own answers."""
+        said = [f"cuDNN workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
         if self.asked and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
-            said.append(f"cuDNN {version} was asked for a {self.card.name} by the figures of a {self.card.like}")
+            said.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")
         return tuple(said)
 
 
@@ -84,7 +84,7 @@ def _why_not(card: Card | None, how: str) -> str:
     if how == RULE:
         return 'cudnn="rule"'
     if card is None:
-        return "no card is known that it could be asked for"
+        return "no device properties are known for this GPU"
     try:
         cudnn_library()
     except CudnnError as error:

@@ -1,6 +1,6 @@
-"""The C interface of cuDNN's backend: descriptors with attributes, made, asked and let go of.
+"""cuDNN's backend C interface: descriptors with attributes, created, queried and destroyed.
 
-Names and numbers are those of ``cudnn_graph_v9.h``, which NVIDIA's package holds.
+Names and numbers follow ``cudnn_graph_v9.h`` in NVIDIA's package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .library import CudnnError, cudnn_library
 
 
 class Kind(IntEnum):
-    """What a descriptor describes (``cudnnBackendDescriptorType_t``)."""
+    """Descriptor types (``cudnnBackendDescriptorType_t``)."""
 
     CONVOLUTION = 1
     ENGINE = 2
@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 
 class Type(IntEnum):
-    """What an attribute is (``cudnnBackendAttributeType_t``)."""
+    """Attribute types (``cudnnBackendAttributeType_t``)."""
 
     DATA_TYPE = 1
     BOOLEAN = 2
@@ -57,7 +57,7 @@ NUMBERS: dict[Type, Any] = {
 
 
 class Descriptor:
-    """A backend descriptor, let go of at the end of a ``with``."""
+    """A backend descriptor, destroyed at the end of a ``with`` block."""
 
     def __init__(self, kind: Kind) -> None:
         self.library = cudnn_library()
@@ -71,17 +71,21 @@ class Descriptor:
         self.close()
 
     def close(self) -> None:
+        """Destroy the descriptor."""
         self.library.cudnnBackendDestroyDescriptor(self.pointer)
 
     def set_numbers(self, attribute: int, kind: Type, *values: float) -> Descriptor:
+        """Set an attribute to numbers of one type."""
         array = (NUMBERS[kind] * len(values))(*values)
         return self._set(attribute, kind, len(values), array)
 
     def set_text(self, attribute: int, text: str) -> Descriptor:
+        """Set an attribute to a null-terminated string."""
         raw = text.encode() + b"\0"
         return self._set(attribute, Type.CHAR, len(raw), ctypes.create_string_buffer(raw, len(raw)))
 
     def set_descriptors(self, attribute: int, *others: Descriptor) -> Descriptor:
+        """Set an attribute to other descriptors."""
         array = (ctypes.c_void_p * len(others))(*(other.pointer for other in others))
         return self._set(attribute, Type.DESCRIPTOR, len(others), array)
 
@@ -91,29 +95,30 @@ class Descriptor:
         return self
 
     def finalize(self) -> Descriptor:
+        """Finalize the descriptor. Raises :class:`CudnnError` if cuDNN rejects it."""
         check(self.library.cudnnBackendFinalize(self.pointer), "finalize")
         return self
 
     def number(self, attribute: int) -> int:
-        """An attribute that is one whole number."""
+        """Return an integer attribute."""
         value, count = ctypes.c_int64(), ctypes.c_int64()
         self._get(attribute, Type.INT64, 1, count, ctypes.byref(value))
         return value.value
 
     def notes(self, attribute: int, most: int) -> frozenset[int]:
-        """An attribute that is a set of numerical notes, of so many at most."""
+        """Return a set of at most ``most`` numerical notes."""
         values, count = (ctypes.c_int * most)(), ctypes.c_int64()
         self._get(attribute, Type.NUMERICAL_NOTE, most, count, values)
         return frozenset(values[: count.value])
 
     def descriptors(self, attribute: int, kind: Kind, most: int | None = None) -> list[Descriptor]:
-        """An attribute that is a list of descriptors, of so many at most, else all that there are."""
+        """Return an attribute's descriptors: at most ``most``, or by default all."""
         count = ctypes.c_int64()
         if most is None:
             self._get(attribute, Type.DESCRIPTOR, 0, count, None)
             most = count.value
         made = [Descriptor(kind) for _ in range(most)]
-        array = (ctypes.c_void_p * most)(*(one.pointer for one in made))
+        array = (ctypes.c_void_p * most)(*(descriptor.pointer for descriptor in made))
         self._get(attribute, Type.DESCRIPTOR, most, count, array)
         for unused in made[count.value :]:
             unused.close()
@@ -125,6 +130,6 @@ class Descriptor:
 
 
 def check(status: int, what: object) -> None:
-    """Raise :class:`CudnnError` for a status that is not success."""
+    """Raise :class:`CudnnError` for a status other than success."""
     if status:
-        raise CudnnError(f"cuDNN answers {status} ({what})")
+        raise CudnnError(f"cuDNN returned status {status} ({what})")

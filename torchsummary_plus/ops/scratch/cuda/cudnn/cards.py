@@ -1,7 +1,7 @@
-"""NVIDIA's cards as cuDNN's heuristics see them: the figures of ``cudaGetDeviceProperties`` that they read.
+"""NVIDIA GPUs as cuDNN's heuristics see them: the fields of ``cudaGetDeviceProperties`` they read.
 
-A card with a file in ``card_files`` has its own, each with its source. Any other takes those of the nearest with a file
-(the same compute capability, or of the same major one that is older), with its own multiprocessors and memory.
+A GPU with a file in ``card_files`` has its own properties, each with its source. Any other GPU borrows those of the
+nearest one (same compute capability, or an older one of the same major), with its own multiprocessors and memory.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .....data.capability import Capability
 from .....data.units import MIB
 from .....live.cuda_guard import capability_of
 from ..chips import MULTIPROCESSORS
 
 CARD_FILES = Path(__file__).parent / "card_files"
 
-Capability = tuple[int, int]
-"""A GPU's compute capability: (9, 0) for an H200."""
-
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card, or the one whose figures stand for it: ``like`` is then that one's name, else "".
+    """A GPU's device properties; ``like`` names the GPU they are borrowed from, if any.
 
-    The names of the figures are those of the card files.
+    Field names are those of the card files.
     """
 
     name: str
@@ -43,9 +41,9 @@ class Card:
     like: str = ""
 
     def properties(self, driver: int) -> str:
-        """The text that makes cuDNN's descriptor of a device (``CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION``).
+        """Return the JSON for cuDNN's device descriptor (``CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION``).
 
-        Its keys are those that libcudnn_graph reads; ``driver`` is the version of CUDA that cuDNN was built with.
+        Its keys are those that libcudnn_graph reads; ``driver`` is the CUDA version cuDNN was built with.
         """
         major, minor = self.capability
         return json.dumps(
@@ -84,7 +82,7 @@ FIGURES = tuple(name for name in Card.__slots__ if name not in ("name", "capabil
 
 @cache
 def known_cards() -> dict[str, Card]:
-    """The cards that have a file, by its name."""
+    """Return the GPUs with a file, by file name."""
     return {path.stem: _read(json.loads(path.read_text())) for path in sorted(CARD_FILES.glob("*.json"))}
 
 
@@ -102,12 +100,12 @@ DRIVER = {
     "clock_khz": 13,
     "memory_clock_khz": 36,
 }
-"""The driver's attributes of a device (``CUdevice_attribute``)."""
+"""The driver's device attributes (``CUdevice_attribute``)."""
 
 
 @cache
 def local_card(index: int = 0) -> Card | None:
-    """The card that is here, by its own figures; the driver is asked, as by :func:`capability_of`. None without one."""
+    """Return the installed GPU's own properties, from the driver as in :func:`capability_of`; None without one."""
     capability = capability_of(index)
     if capability is None:
         return None
@@ -123,7 +121,7 @@ def local_card(index: int = 0) -> Card | None:
 
 
 def nearest_card(name: str, capability: Capability, memory_mib: int) -> Card | None:
-    """A card by the figures of one with a file, of the same capability or the nearest older one of the same major.
+    """Return a GPU with the properties of one with a file: same capability, or the nearest older one of the same major.
 
     >>> nearest_card("RTX 3080 10GB", (8, 6), 10_002).like
     'NVIDIA GeForce RTX 3090'

@@ -1,15 +1,16 @@
-"""Which of cuDNN's plans torch runs, and the bytes of its workspace.
+"""Which of cuDNN's plans torch runs, and its workspace in bytes.
 
 Source: ``run_single_conv``, ``filterEngineConfigs``, ``try_configs``, ``generate_and_filter_plans`` in
-aten/src/ATen/native/cudnn/Conv_v8.cpp. Engines that round their inputs down are left out, of fp32 without TF32 also
-those on tensor cores, and such as are not deterministic where that is asked for. Then the first plan that can be built
-and finds memory for its workspace is run and kept; where none does, those of cuDNN's fallback list are tried.
-With ``cudnn.benchmark`` all plans of both lists are run once, in one workspace as large as the largest.
+aten/src/ATen/native/cudnn/Conv_v8.cpp. Engines that down-convert their inputs are skipped, for fp32 without TF32 also
+those on tensor cores, and in deterministic mode the nondeterministic ones. torch then runs and caches the first plan
+that can be built and whose workspace can be allocated; if there is none, it tries cuDNN's fallback list.
+With ``cudnn.benchmark`` it runs all plans of both lists once, in one workspace as large as the largest.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,15 +19,15 @@ import torch
 
 from .asker import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
 from .cards import Card
-from .library import CudnnError
+from .library import CudnnError, cudnn_library
 
 REMEMBERED = 4096
-"""Answers that are kept, by convolution, card and settings."""
+"""Number of cached answers, by convolution, GPU and settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of ``torch.backends.cudnn`` and the environment the choice of a plan depends on."""
+    """The settings in ``torch.backends.cudnn`` and the environment that decide the plan."""
 
     deterministic: bool = False
     tensor_cores: bool = True
@@ -35,7 +36,7 @@ class Settings:
 
     @classmethod
     def of_torch(cls, dtype: str) -> Settings:
-        """Those in force, for numbers of a type."""
+        """Return the current settings for a dtype."""
         return cls(
             deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
             tensor_cores=dtype != "float32" or allows_tf32(),
@@ -43,29 +44,32 @@ class Settings:
             mode=MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else INSTANT,
         )
 
-    def accepts(self, notes: frozenset[int]) -> bool:
-        """Whether an engine of some numerical notes may be taken."""
-        if self.deterministic and NONDETERMINISTIC in notes:
-            return False
-        return DOWN_CONVERT not in notes and (self.tensor_cores or TENSOR_CORE not in notes)
+    @property
+    def refused(self) -> frozenset[int]:
+        """Numerical notes of the engines that torch skips."""
+        unstable = {NONDETERMINISTIC} if self.deterministic else set()
+        return frozenset({DOWN_CONVERT, *unstable, *(() if self.tensor_cores else (TENSOR_CORE,))})
 
 
 def allows_tf32() -> bool:
-    """Whether convolutions of fp32 may run on tensor cores (``Context::allowTF32CuDNN``)."""
+    """Whether fp32 convolutions may run on tensor cores (``Context::allowTF32CuDNN``)."""
     settings: Any = torch.backends.cudnn
     return bool(settings.conv.fp32_precision == "tf32")
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The workspaces of the plans that torch may run, in bytes: in their order, and of the fallback list."""
+    """Workspaces of the plans that torch may run, in bytes and in order, and of the fallback list.
+
+    Each list ends at the first plan that needs none, unless ``cudnn.benchmark`` tries all.
+    """
 
     listed: tuple[int, ...]
     fallback: tuple[int, ...]
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """What is asked of the allocator in turn until it has it: each less than those before.
+        """The workspaces requested in turn until an allocation succeeds: each smaller than those before.
 
         >>> Plans((64, 96, 16), (0,)).tried
         (64, 16, 0)
@@ -78,20 +82,25 @@ class Plans:
 
     @property
     def largest(self) -> int:
-        """The workspace in which ``cudnn.benchmark`` tries all."""
-        return max(*self.listed, *self.fallback)
+        """The workspace in which ``cudnn.benchmark`` tries all plans."""
+        return max((*self.listed, *self.fallback))
+
+
+Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
+"""A way to query cuDNN, such as :func:`.asker.workspaces`."""
 
 
 @lru_cache(REMEMBERED)
-def plans(question: Question, card: Card, settings: Settings) -> Plans:
-    """The plans for a convolution on a card. Raises :class:`CudnnError` where there is none.
+def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspaces) -> Plans:
+    """Return the plans for a convolution on a GPU. Raises :class:`CudnnError` if there is none.
 
-    The fallback list is asked for where it may be needed: not where a listed plan takes nothing.
+    The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
-    listed = tuple(workspaces(question, card, settings.mode, settings.accepts))
+    device = card.properties(cudnn_library().cudnnGetCudartVersion())
+    listed = tuple(ask(question, device, settings.mode, settings.refused, settings.benchmark))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
-        fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
+        fallback = tuple(ask(question, device, FALLBACK, settings.refused, settings.benchmark))
     if not listed and not fallback:
-        raise CudnnError("cuDNN names no plan that torch would run")
+        raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)

@@ -1,4 +1,4 @@
-"""cuDNN where the installed torch brings it: found among the packages and loaded by ctypes. CUDA is never begun."""
+"""Find the cuDNN that the installed torch ships and load it with ctypes, without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-import torch
-
 OLDEST = 90800
-"""The first version that takes a card's properties in the place of a handle (cuDNN 9.8's release notes)."""
+"""First version that accepts device properties instead of a handle (cuDNN 9.8's release notes)."""
 
 
 class CudnnError(Exception):
-    """cuDNN is not there, or does not answer."""
+    """cuDNN is missing or gives no answer."""
+
+
+given: list[Path] = []
+"""The path of the cuDNN library, in a process without torch (:mod:`.helper`)."""
 
 
 @cache
 def cudnn_path() -> Path | None:
-    """The file of cuDNN beside the torch that is imported: of a package of NVIDIA's, or of torch itself."""
+    """Return the cuDNN library of the imported torch, from NVIDIA's package or torch's own; None if there is none."""
+    if given:
+        return given[0]
+    import torch
+
     if torch.version.cuda is None:
         return None
     site = Path(torch.__file__).parents[1]
@@ -30,22 +36,22 @@ def cudnn_path() -> Path | None:
 
 @cache
 def cudnn_library() -> ctypes.CDLL:
-    """cuDNN loaded. Raises :class:`CudnnError` where there is none, or one that needs a card."""
+    """Load cuDNN. Raises :class:`CudnnError` if there is none, or only one that needs a GPU."""
     path = cudnn_path()
     if path is None:
-        raise CudnnError("torch is a build without CUDA" if torch.version.cuda is None else "torch brings no cuDNN")
+        raise CudnnError("this torch is a CPU build or has no cuDNN")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise CudnnError(f"{path.name} cannot be loaded: {error}") from error
     library.cudnnGetVersion.restype = ctypes.c_size_t
     if library.cudnnGetVersion() < OLDEST:
-        raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be asked without a card; 9.8 can")
+        raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be queried without a GPU; 9.8 can")
     return library
 
 
 def version_text(version: int) -> str:
-    """A version's number in words.
+    """Return a version number as text.
 
     >>> version_text(92000)
     '9.20.0'

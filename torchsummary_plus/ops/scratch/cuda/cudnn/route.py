@@ -1,4 +1,4 @@
-"""Which kernels torch takes for a convolution on CUDA: cuDNN's, its own for depthwise ones, or columns and products.
+"""Which kernels torch runs for a convolution on CUDA: cuDNN's, its own depthwise ones, or im2col and products.
 
 Source: ``_select_conv_backend``, ``ConvParams::use_cudnn`` and ``use_cudnn_depthwise`` in
 aten/src/ATen/native/Convolution.cpp, of builds with cuDNN 9.3 or later.
@@ -12,14 +12,15 @@ from math import prod
 
 import torch
 
+from .....data.capability import Capability
 from ...cpu.strided import Strided
 
 MANY = 2**31
-"""Elements from which a 32-bit index does not do."""
+"""Elements from which 32-bit indices overflow."""
 
 
 class Route(Enum):
-    """Whose kernels run."""
+    """Implementations of a convolution."""
 
     CUDNN = auto()
     DEPTHWISE = auto()
@@ -28,7 +29,7 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution's arguments beside its tensors; one axis has become two."""
+    """A convolution's arguments other than its tensors; a single spatial axis has become two."""
 
     dtype: torch.dtype
     padding: tuple[int, ...]
@@ -40,11 +41,12 @@ class Convolution:
 
     @property
     def is_dilated(self) -> bool:
+        """Whether any dilation is not 1."""
         return any(step != 1 for step in self.dilation)
 
 
-def route(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> Route:
-    """The kernels for an input and weights."""
+def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> Route:
+    """Return the implementation for an input and weights."""
     cudnn = _takes_cudnn(conv, capability)
     if not _is_depthwise(conv, x, weight):
         return Route.CUDNN if cudnn else Route.COLUMNS
@@ -56,11 +58,11 @@ def route(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int,
 
 
 def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
-    """Whether cuDNN is given channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
+    """Whether cuDNN gets channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
     return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
 
 
-def _takes_cudnn(conv: Convolution, capability: tuple[int, int]) -> bool:
+def _takes_cudnn(conv: Convolution, capability: Capability) -> bool:
     if not torch.backends.cudnn.enabled or (conv.dtype is torch.bfloat16 and capability < (8, 0)):
         return False
     return all(more < step for more, step in zip(conv.output_padding, conv.stride))
@@ -71,8 +73,8 @@ def _is_depthwise(conv: Convolution, x: Strided, weight: Strided) -> bool:
     return not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
 
 
-def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> bool:
-    """``check_cudnn_depthwise_workload_with_filter``, for images in half precision."""
+def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> bool:
+    """``check_cudnn_depthwise_workload_with_filter``, for half-precision images."""
     if conv.dtype is not torch.float16 or len(x.shape) != 4 or conv.is_dilated or capability < (7, 0):
         return False
     batch, channels, height, width = x.shape

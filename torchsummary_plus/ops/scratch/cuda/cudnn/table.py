@@ -1,14 +1,14 @@
-"""cuDNN's workspaces where it cannot be asked: a table of its own answers, in ``table.json``.
+"""cuDNN's workspaces where it cannot be queried, from ``table.json``, a table of its own answers.
 
-``benchmarks/cudnn_table.py`` asks cuDNN about convolutions of many shapes on five cards and fits a small tree to the
-answers for each card, type of numbers, layout and direction. What cuDNN takes is nearly always made of copies, in the
-layout that its kernels read and with the channels of a group rounded up, of some of the three tensors; and of partial
-sums of the weights' gradient. A leaf names the copies and gives the rest in parts of the weights.
+``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many shapes on five GPUs and fits a small tree to the
+answers per GPU, dtype, memory format and direction. A workspace nearly always consists of copies of some of the three
+tensors, in the kernel's layout with padded channels per group, and of partial sums of the weights' gradient. A leaf
+names the copies and gives the remainder as a multiple of the weights.
 
-Beside the guess stand a lower and an upper bound, in parts of what the three tensors take together. On convolutions
-that the trees were not fitted to, the guess is off by 0.01 % of the three tensors' bytes in the median and by 119 % at
-the 95th percentile (cuDNN copies one tensor more or less), and the bounds hold 95.7 % of the answers. The answers were
-recorded without a driver, where cuDNN leaves out some engines (:meth:`.asking.Cudnn.doubted`).
+Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes. On convolutions held out of
+the fit, the guess is off by 0.01 % of the three tensors' bytes in the median and by 119 % at the 95th percentile (cuDNN
+copies one tensor more or less), and the bounds contain 95.7 % of the answers. The answers were recorded without a
+driver, where cuDNN omits some engines (:meth:`.asking.Cudnn.doubted`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from math import log2, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .....data.capability import Capability
 from .asker import Question
-from .cards import Capability
 
 TABLE = Path(__file__).parent / "table.json"
+
+TRANSFORMS = 8
+"""Marks a leaf of Winograd's or Fourier's transforms, a multiple of the three tensors, instead of the tensors copied."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
 
 class Guess(NamedTuple):
-    """A workspace in bytes, and the least and the most that it may be."""
+    """A workspace in bytes, with its lower and upper bounds."""
 
     nbytes: int
     low: int
@@ -36,22 +39,31 @@ class Guess(NamedTuple):
 
 
 def guess(question: Question, capability: Capability, tensor_cores: bool) -> Guess:
-    """The workspace of a convolution by the table: on the card of it that is nearest in compute capability."""
+    """Return a convolution's workspace by the table, for the GPU with the nearest compute capability."""
     trees = _table()["trees"]
     key = f"{_column(capability)} {_numbers(question.dtype, tensor_cores)} {'last' if question.last else 'first'}"
     leaf = descend(trees[f"{key} {question.kind.name}"], features(question))
     taken, unit, rest, low, high = leaf
     whole = sum(tensor_bytes(question, 1))
-    nbytes = sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
-    nbytes += round(rest * tensor_bytes(question, 1)[1])
+    nbytes = leaf_bytes(question, taken, unit, rest)
     return Guess(nbytes, min(nbytes, round(low * whole)), max(nbytes, round(high * whole)))
 
 
+def leaf_bytes(question: Question, taken: int, unit: int, rest: float) -> int:
+    """Return the workspace that a leaf describes: copies of tensors and a remainder, or transforms of all three."""
+    plain = tensor_bytes(question, 1)
+    if taken == TRANSFORMS:
+        return round(rest * sum(plain))
+    copies = sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
+    return copies + round(rest * plain[1])
+
+
 def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:
-    """The bytes of x, w and y, with the channels of a group a multiple of ``unit``."""
+    """Return the bytes of x, w and y with each group's channels padded to a multiple of ``unit``."""
     item, groups = ITEM[question.dtype], question.x[1] // question.w[1]
 
     def padded(channels: int) -> int:
+        """Round channels up to a multiple of ``unit``."""
         return -(-channels // unit) * unit
 
     inner, outer = padded(question.w[1]), padded(question.w[0] // groups)
@@ -62,7 +74,7 @@ def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:
 
 
 def features(question: Question) -> tuple[float, ...]:
-    """What the trees look at: batch, channels, sizes, kernel, stride, groups and the work, most by their logarithms."""
+    """Return the trees' features: batch, channels, sizes, kernel, stride, groups and work, mostly as logarithms."""
     groups = question.x[1] // question.w[1]
     outer, inner = question.w[0] // groups, question.w[1]
     pixels = prod(question.y[2:])
@@ -86,7 +98,7 @@ def features(question: Question) -> tuple[float, ...]:
 
 
 def descend(tree: Any, values: tuple[float, ...]) -> Any:
-    """The leaf of a tree: a node is [feature, threshold, below or at it, above]."""
+    """Return a tree's leaf; a node is [feature, threshold, at most, above]."""
     while len(tree) == 4:
         feature, threshold, below, above = tree
         tree = below if values[feature] <= threshold else above
@@ -100,7 +112,7 @@ def _numbers(dtype: str, tensor_cores: bool) -> str:
 
 
 def _column(wanted: Capability) -> str:
-    """The card of the table that stands for one: of the same compute capability, else the nearest older one."""
+    """Return the table's GPU for a capability: the same one, else the nearest older one."""
     known = {name: tuple(capability) for name, capability in _table()["cards"].items()}
     older = [name for name, capability in known.items() if capability <= wanted]
     nearest: str = max(older, key=known.__getitem__) if older else min(known, key=known.__getitem__)

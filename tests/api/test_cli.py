@@ -1,0 +1,259 @@
+"""The shell command: what it prints, what it returns, and how it behaves at the end of a pipe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.simple_cnn import PooledCNN
+from examples.vgg import vgg16
+from torchsummary_plus import summary
+from torchsummary_plus.api.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+POOLED = "examples/simple_cnn.py:PooledCNN"
+
+MODELS = """
+import torch
+from torch import nn
+from neighbour import WIDTH
+
+ready = nn.Linear(4, 2)
+number = 7
+
+class Wide(nn.Module):
+    def __init__(self, width=WIDTH, act="relu", layers=(1,)):
+        super().__init__()
+        print("a model that talks while it is built")
+        self.act = getattr(torch, act)
+        self.fc = nn.Linear(4, width)
+        self.rest = nn.ModuleList(nn.Linear(width, width) for _ in layers)
+
+    def forward(self, x):
+        print("and when it runs")
+        for layer in (self.fc, *self.rest):
+            x = self.act(layer(x))
+        return x
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.fc = nn.Embedding(10, 4), nn.Linear(4, 4)
+
+    def forward(self, x, ids):
+        return self.fc(x) + self.embedding(ids)
+
+def broken():
+    raise RuntimeError("no weights here")
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> str:
+    """A file of odd models, one import away from its neighbour."""
+    (tmp_path / "neighbour.py").write_text("WIDTH = 6\n")
+    (tmp_path / "odd_models.py").write_text(MODELS)
+    return str(tmp_path / "odd_models.py")
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def shell(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "torchsummary_plus", *words]
+    return subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **(env or {})}, check=False)
+
+
+def test_it_prints_what_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "1,28,28"]) == 0
+    shown = capsys.readouterr().out
+    summary(PooledCNN(), (1, 28, 28))
+    assert shown == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["examples/vgg.py:vgg16", "examples.vgg:vgg16", "examples.vgg:VGG"])
+def test_a_model_is_named_by_module_or_by_file(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([place, "3,64,64", "--meta"]) == 0
+    shown = capsys.readouterr().out
+    summary(vgg16(), (3, 64, 64))
+    assert shown == capsys.readouterr().out
+
+
+def test_every_option_reaches_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--batch-size 3 --device cpu --dtypes float32 --mode eval --run real --style tree --depth 1 --functional"
+    assert main([POOLED, *words.split(), "1,28,28", "--columns", "input_size, mult_adds,var_name"]) == 0
+    shown = capsys.readouterr().out
+    expected = summary(
+        PooledCNN(),
+        (1, 28, 28),
+        3,
+        "cpu",
+        "float32",
+        mode="eval",
+        run="real",
+        style="tree",
+        depth=1,
+        functional=True,
+        col_names=("input_size", "mult_adds", "var_name"),
+        verbose=0,
+    )
+    assert shown == f"{expected}\n"
+
+
+def test_kwargs_are_literals_or_text(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"{models}:Wide", "4", "--kwargs", "width=8", "--kwargs", "act=tanh", "--kwargs", "layers=(1, 2)"]
+    assert main(words) == 0
+    assert f"Total params: {(4 + 1) * 8 + 2 * (8 + 1) * 8:,}" in capsys.readouterr().out
+
+
+def test_what_the_model_prints_stays_out_of_the_table(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"{models}:Wide", "4"]) == 0
+    captured = capsys.readouterr()
+    assert "while it is built" not in captured.out and "when it runs" not in captured.out
+    assert "while it is built" in captured.err and "when it runs" in captured.err
+
+
+def test_a_model_that_stands_ready_is_taken_as_it_is(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"{models}:ready", "4"]) == 0
+    assert "Linear-1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sizes", [["4", "()"], ["ids=()", "x=4"]], ids=["by place", "by name"])
+def test_several_sizes_are_several_inputs(models: str, sizes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    dtypes = "float32,int64" if sizes[0] == "4" else "int64,float32"
+    assert main([f"{models}:Two", *sizes, "--dtypes", dtypes]) == 0
+    assert "Total params: 60\n" in capsys.readouterr().out
+
+
+def test_no_size_gives_names_and_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED]) == 0
+    shown = capsys.readouterr().out
+    assert "N/A" in shown and "Total params: 421,642" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["examples/simple_cnn.py"], "accepted: 'package.module:callable', 'path/to/file.py:callable'"),
+        (["no_such_package.models:Net", "3"], "No module named 'no_such_package'"),
+        (["examples/no_such_file.py:Net", "3"], "No such file"),
+        (["examples/simple_cnn.py:PoolCNN", "1,28,28"], "similar names: PooledCNN"),
+        ([POOLED, "1x28x28"], "accepted: '3,224,224'"),
+        ([POOLED, "1,28,28", "x=1,28,28"], "all positional"),
+        ([POOLED, "1,28,28", "--kwargs", "10"], "accepted: 'key=value'"),
+        ([POOLED, "1,28,28", "--batch-size", "0"], "batch_size is 0"),
+        ([POOLED, "1,28,28", "--style", "fancy"], "accepted: 'torchsummary', 'tree'"),
+        ([POOLED, "1,28,28", "--columns", "colour"], "'output_size'"),
+        ([POOLED, "1,28,28", "--mode", "test"], "accepted: 'same', 'train', 'eval'"),
+        ([POOLED, "1,28,28", "--run", "twice"], "accepted: 'auto', 'fake', 'real'"),
+        ([POOLED, "1,28,28", "--dtypes", "float12"], "float12"),
+        ([POOLED, "1,28,28", "--device", "abacus"], "abacus"),
+        (["examples/vgg.py:WIDTHS", "3"], "accepted: an instance of torch.nn.Module"),
+        (["examples/vgg.py:WIDTHS", "3", "--kwargs", "a=1"], "takes no --kwargs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_not_understood_exits_with_2(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("torchsummary-plus: ") and told in captured.err
+
+
+def test_argparse_exits_with_2_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main([POOLED, "1,28,28", "--depth", "two"])
+    assert exit_info.value.code == 2
+    assert "--depth" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_built_exits_with_1(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"{models}:broken", "4"]) == 1
+    assert "cannot be built: RuntimeError: no weights here" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["--help"])
+    assert exit_info.value.code == 0
+    shown = capsys.readouterr().out
+    assert "torchsummary-plus examples/vgg.py:vgg16 3,224,224" in shown
+    assert "params_percent" in shown
+
+
+def test_the_path_is_left_as_it_was(models: str) -> None:
+    before = list(sys.path)
+    main([f"{models}:Wide", "4"])
+    assert sys.path == before
+
+
+def test_a_failed_forward_exits_with_1_and_says_where() -> None:
+    done = shell("examples/simple_cnn.py:SimpleCNN", "1,28,28")
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert b"fc1 (Linear)" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_usage_exits_with_2() -> None:
+    done = shell()
+    assert done.returncode == 2
+    assert b"MODEL" in done.stderr
+
+
+def test_a_pipe_gets_plain_text_of_any_width() -> None:
+    """The same bytes for every width and kind of terminal that the environment claims, and nothing beside the table."""
+    words = (POOLED, "1,28,28", "--style", "tree")
+    narrow = shell(*words, env={"COLUMNS": "20", "TERM": "dumb"})
+    wide = shell(*words, env={"COLUMNS": "200", "TERM": "xterm-256color", "FORCE_COLOR": "1"})
+    assert narrow.returncode == wide.returncode == 0
+    assert narrow.stdout == wide.stdout
+    assert b"\x1b" not in wide.stdout
+    assert narrow.stderr == b""
+
+
+def test_an_ascii_pipe_gets_plain_strokes() -> None:
+    done = shell(POOLED, "1,28,28", "--style", "tree", env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert b"|-conv1 (Conv2d)" in done.stdout and b"`-fc2 (Linear)" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "torchsummary_plus", POOLED, "1,28,28"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_a_bare_memory_is_a_training_step(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([POOLED, "1,28,28", "--memory"], [POOLED, "--memory", "1,28,28"], ["--memory", POOLED, "1,28,28"]):
+        assert main(words) == 0
+        assert "Training step, batch of 1, cpu" in capsys.readouterr().out
+    assert main([POOLED, "1,28,28", "--memory", "eval"]) == 0
+    assert "Inference step, batch of 1, cpu" in capsys.readouterr().out
+
+
+def test_a_step_without_a_size_asks_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "--memory"]) == 2
+    assert "give its SIZE without the batch axis after MODEL, such as 3,224,224" in capsys.readouterr().err
+
+
+def test_the_output_may_be_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "model.md"
+    for _ in range(2):
+        assert main([POOLED, "1,28,28", "-o", str(place)]) == 0
+        assert f"Saved to {place}" in capsys.readouterr().out
+    assert place.read_text("utf-8").startswith("**PooledCNN**")
+
+
+def test_rows_are_chosen_in_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([POOLED, "1,28,28", "--rows", "Linear,conv1", "--col-width", "20"]) == 0
+    assert "Rows shown: 3 of 4" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""``torchsummary-plus compare``: what it prints, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.simple_cnn import PooledCNN
+from torchsummary_plus import compare
+from torchsummary_plus.api.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+MODELS = """
+from torch import nn
+
+def mlp(width=8, act="ReLU"):
+    return nn.Sequential(nn.Linear(4, width), getattr(nn, act)(), nn.Linear(width, 2))
+
+def gelu(width=8):
+    return mlp(width, "GELU")
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    """Two models of a file."""
+    (tmp_path / "two_models.py").write_text(MODELS)
+    return [f"{tmp_path}/two_models.py:{name}" for name in ("mlp", "gelu")]
+
+
+def test_it_prints_what_compare_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "examples/simple_cnn.py:PooledCNN", "examples.simple_cnn:PooledCNN", "1,28,28"]) == 0
+    shown = capsys.readouterr().out
+    assert shown == f"{compare(PooledCNN(), PooledCNN(), input_size=(1, 28, 28))}\n"
+
+
+def test_every_option_reaches_it(places: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--batch-size 3 --kwargs width=16 --style tree --depth 1 --columns mult_adds --ratios --changes-only"
+    memory = "--optimizer sgd --memory train --gpu 1GiB"
+    assert main(["compare", *places, *words.split(), *memory.split(), "4", "--names", "one, two"]) == 0
+    shown = capsys.readouterr().out
+    assert "two / one" in shown and "1 (ReLU / GELU)     ~" in shown and "Identical in all, left out: 3" in shown
+    assert "; largest batch in 1GiB" in shown and "Largest batch" in shown
+    assert "one: Mult-Adds" in shown and "one: Param #" not in shown
+    assert main(["compare", *places, "4"]) == 0
+    assert "mlp / gelu" in capsys.readouterr().out
+
+
+def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "both.md"
+    assert main(["compare", *places, "4", "--output", str(file)]) == 0
+    assert file.read_text(encoding="utf-8").startswith("**mlp / gelu**\n")
+    assert capsys.readouterr().out.endswith(f"Saved to {file}\n")
+    assert main(["compare", *places, "4", "--output", str(file)]) == 0
+    assert main(["compare", *places, "4", "--output", str(tmp_path / "none" / "both.md")]) == 2
+    assert "cannot be written: No such file" in capsys.readouterr().err
+    assert main([places[0], "4", "--output", str(tmp_path / "one.tex")]) == 0
+    assert r"\begin{tabular}" in (tmp_path / "one.tex").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "the number of models is 1; accepted: 2 or more"),
+        (["1,28,28"], "the number of models is 0"),
+        (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
+        (
+            ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
+            "accepted: 'package.module:callable'",
+        ),
+        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different names"),
+        (
+            ["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--output", "models.docx"],
+            "'.docx'; accepted: '.txt'",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_not_understood_exits_with_2(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and told in captured.err
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["compare", "--help"], ["--help"]):
+        with pytest.raises(SystemExit) as exit_info:
+            main(words)
+        assert exit_info.value.code == 0
+        assert "torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19" in capsys.readouterr().out

@@ -1,0 +1,84 @@
+"""What trainers' users type about a step: taken, or answered with the cure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchsummary_plus import InputError, estimate_memory, max_batch_size, measure_memory, summary
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"autocast": True}, "cpu, no optimizer, autocast to bfloat16"),
+        ({"amp": True}, "cpu, no optimizer, autocast to bfloat16"),
+        ({"amp": "fp16"}, "autocast to float16"),
+        ({"amp": True, "gpu": "T4"}, "T4, no optimizer, autocast to float16"),
+        ({"autocast": False}, "no optimizer, float32"),
+        ({"loss": nn.CrossEntropyLoss()}, "loss: CrossEntropyLoss"),
+    ],
+)
+def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> None:
+    assert said in str(estimate_memory(net(), (256,), 8, **given).info)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gradient_accumulation_steps": 4}, "write batch_size= of one micro-batch, and train_step="),
+        ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; near names: optimizer"),
+        ({"bf16": True}, "write autocast=torch.bfloat16"),
+        ({"loss_fn": "mse"}, "write loss="),
+    ],
+)
+def test_other_options_are_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
+    for ask in (estimate_memory, measure_memory):
+        with pytest.raises(InputError, match=said):
+            ask(net(), (256,), 8, **given)
+    with pytest.raises(InputError, match=said):
+        max_batch_size(net(), (256,), "1GiB", device="cpu", **given)
+    with pytest.raises(InputError):
+        summary(net(), (256,), memory=given, verbose=0)
+
+
+def test_an_optimizer_that_is_there_already() -> None:
+    model = net()
+    given = torch.optim.AdamW(model.parameters(), lr=1e-4, amsgrad=True)
+    estimate = estimate_memory(model, (256,), 8, optimizer=given)
+    measured = measure_memory(model, (256,), 8, optimizer=given)
+    assert estimate.peak_bytes == measured.peak_bytes and "AdamW" in str(estimate.info)
+    plain = estimate_memory(model, (256,), 8, optimizer="adamw").at_peak["optimizer_state"]
+    assert estimate.at_peak["optimizer_state"] > plain and not given.state
+    with pytest.raises(InputError, match="the optimizer holds 2 parameters and the step trains 4"):
+        estimate_memory(model, (256,), 8, optimizer=torch.optim.SGD(model[2].parameters()))  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adamw8bit", "AdamW8bit"), ("paged_adamw_8bit", ""), ("lion8bit", "Lion8bit")]
+)
+def test_eight_bit_states_are_those_of_bitsandbytes(name: str, kind: str) -> None:
+    states = 1 if "lion" in name else 2
+    weights, others = 256 * 64, 64 + 64 * 10 + 10
+    held = states * (weights + 4 * (weights // 256) + 4 * 256 + 4 * others)
+    estimate = estimate_memory(net(), (256,), 8, optimizer=name)
+    assert sum(row.own.optimizer_bytes for row in estimate.by_module) in (held, held - states * 1024)
+    assert estimate.at_peak["optimizer_state"] == held
+    if kind:
+        library = pytest.importorskip("bitsandbytes")
+        measured = measure_memory(net(), (256,), 8, optimizer=getattr(library.optim, kind))
+        assert measured.at_peak["optimizer_state"] == held
+
+
+def test_tensors_in_place_of_a_size_point_to_input_data() -> None:
+    with pytest.raises(InputError, match="pass them as input_data="):
+        estimate_memory(net(), torch.ones(8, 256))
+    with pytest.raises(InputError, match="call it: Linear"):
+        estimate_memory(nn.Linear, (256,))

@@ -1,0 +1,277 @@
+"""The older tools' calls: their examples run with the import changed alone, and give the right figures."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torchsummary
+from torch import nn
+
+from examples.modelsize_net import ModelsizeNet
+from examples.simple_cnn import PooledCNN
+from examples.vgg import vgg19
+from torchsummary_plus import InputError
+from torchsummary_plus.legacy import MemTracker, SizeEstimator, modelsize, summary, summary_string
+
+README_OF_PYTORCH_MODELSIZE = """
+# Define a model
+import torch
+import torch.nn as nn
+from torch.autograd import Variable
+import numpy as np
+
+class Model(nn.Module):
+
+    def __init__(self):
+        super(Model,self).__init__()
+
+        self.conv0 = nn.Conv2d(1, 16, kernel_size=3, padding=5)
+        self.conv1 = nn.Conv2d(16, 32, kernel_size=3)
+
+    def forward(self, x):
+        h = self.conv0(x)
+        h = self.conv1(h)
+        return h
+
+model = Model()
+
+# Estimate Size
+from pytorch_modelsize import SizeEstimator
+
+se = SizeEstimator(model, input_size=(16,1,256,256))
+print(se.estimate_size())
+
+print(se.param_bits) # bits taken up by parameters
+print(se.forward_backward_bits) # bits stored for forward and backward
+print(se.input_bits) # bits for input
+"""
+
+
+def test_the_readme_of_pytorch_modelsize_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """It printed (408.2833251953125, 3424928768): of 4,800 parameters it kept the last module's 4,640."""
+    code = README_OF_PYTORCH_MODELSIZE.replace("from pytorch_modelsize", "from torchsummary_plus.legacy")
+    exec(code, {"__name__": "readme"})
+    total, *parts = capsys.readouterr().out.splitlines()
+    assert list(map(int, parts)) == [153_600, 3_391_225_856, 33_554_432]
+    bits = sum(map(int, parts))
+    assert total == str((bits / 8 / 1024**2, bits)) and bits - 3_424_928_768 == 32 * 160
+
+
+def test_its_small_picture() -> None:
+    """FACTS, B: 32,768 + 4,595,712 + 153,600 bits; published were 4,776,960, with 4,640 parameters."""
+    estimator = SizeEstimator(ModelsizeNet(), input_size=(1, 1, 32, 32), bits=32)
+    assert estimator.estimate_size() == (0.570068359375, 4_782_080)
+    assert (estimator.input_bits, estimator.forward_backward_bits, estimator.param_bits) == (32_768, 4_595_712, 153_600)
+    assert 4_776_960 == 32 * 4_640 + 32_768 + 4_595_712
+
+
+def test_its_steps_one_by_one() -> None:
+    estimator = SizeEstimator(ModelsizeNet(), (2, 1, 32, 32), bits=16)
+    assert estimator.get_parameter_sizes() is None and estimator.get_output_sizes() is None
+    assert estimator.param_sizes == [(16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,)]
+    assert estimator.out_sizes == [(2, 16, 40, 40), (2, 32, 38, 38)]
+    assert estimator.calc_param_bits() is None and estimator.param_bits == 16 * 4_800
+    assert estimator.calc_forward_backward_bits() is None
+    assert estimator.forward_backward_bits == 16 * 2 * 2 * (16 * 40 * 40 + 32 * 38 * 38)
+    assert estimator.calc_input_bits() is None and estimator.input_bits == 16 * 2 * 32 * 32
+
+
+class Twisted(nn.Module):
+    """Listed in one order, called in another, one of them twice, a function between, one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.block = nn.Sequential(nn.Linear(8, 4), nn.ReLU(inplace=True))
+        self.same = nn.Linear(4, 4)
+        self.alias = self.same
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.same(self.block(x)).relu()
+        return self.last(self.alias(x))
+
+
+def test_any_graph() -> None:
+    estimator = SizeEstimator(Twisted(), (3, 8))
+    estimator.estimate_size()
+    assert estimator.out_sizes == [(3, 4), (3, 4), (3, 4), (3, 4), (3, 2)]
+    assert estimator.param_bits == 32 * sum(p.numel() for p in Twisted().parameters())
+
+
+def test_simple_cnn_is_seen_with_its_functions() -> None:
+    estimator = SizeEstimator(PooledCNN(), (1, 1, 28, 28))
+    megabytes, _ = estimator.estimate_size()
+    maps = [(32, 28), (32, 28), (32, 14), (64, 14), (64, 14), (64, 7)]
+    assert estimator.out_sizes[:6] == [(1, c, n, n) for c, n in maps]
+    assert estimator.param_bits == 32 * 421_642 and megabytes > 1.61
+
+
+def six_layers() -> nn.Module:
+    """The model of Pytorch-Memory-Utils' documentation."""
+    model = nn.Sequential()
+    model.add_module("conv_1", nn.Conv2d(3, 64, 3, padding=1))
+    model.add_module("relu_1", nn.ReLU(inplace=True))
+    model.add_module("conv_2", nn.Conv2d(64, 64, 3, padding=1))
+    model.add_module("relu_2", nn.ReLU(inplace=True))
+    model.add_module("pool_2", nn.MaxPool2d(2, 2))
+    model.add_module("conv_3", nn.Conv2d(64, 128, 3, padding=1))
+    return model
+
+
+def test_modelsize_prints_what_its_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its README's figures are of a picture of 682 x 700, which an earlier version of it names."""
+    size = modelsize(six_layers(), torch.zeros(1, 3, 682, 700))
+    assert capsys.readouterr().out == (
+        "Model Sequential : params: 0.450304M\n"
+        "Model Sequential : intermedite variables: 336.089600 M (without backward)\n"
+        "Model Sequential : intermedite variables: 672.179200 M (with backward)\n"
+    )
+    assert size == (450_304, 336_089_600, 672_179_200)
+
+
+def test_modelsize_of_any_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """The old loop fed the first listed layer, of four features, with eight, and failed."""
+    size = modelsize(Twisted(), torch.zeros(3, 8), type_size=2)
+    assert size.forward_bytes == 2 * sum(map(prod, [(3, 4)] * 4 + [(3, 2)]))
+    assert "Model Twisted : " in capsys.readouterr().out
+    with pytest.raises(InputError, match="input is 3; accepted: a tensor"):
+        modelsize(Twisted(), 3)  # type: ignore[arg-type]
+
+
+def test_a_batch_and_other_dtypes_are_no_trouble() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
+    assert modelsize(model, torch.zeros(2, 5, dtype=torch.long)).forward_bytes == 4 * (2 * 5 * 4 + 2 * 5 * 2)
+
+
+README_OF_TORCHSUMMARY = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torchsummary import summary
+
+class Net(nn.Module):
+    def __init__(self):
+        super(Net, self).__init__()
+        self.conv1 = nn.Conv2d(1, 10, kernel_size=5)
+        self.conv2 = nn.Conv2d(10, 20, kernel_size=5)
+        self.conv2_drop = nn.Dropout2d()
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2))
+        x = x.view(-1, 320)
+        x = F.relu(self.fc1(x))
+        x = F.dropout(x, training=self.training)
+        x = self.fc2(x)
+        return F.log_softmax(x, dim=1)
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu") # PyTorch v0.4.0
+model = Net().to(device)
+
+summary(model, (1, 28, 28), device=device.type)
+"""
+
+
+def test_the_readme_of_torchsummary_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """And prints what torchsummary prints, beside it."""
+    exec(README_OF_TORCHSUMMARY.replace("from torchsummary", "from torchsummary_plus.legacy"), {"__name__": "readme"})
+    ours = capsys.readouterr().out
+    exec(README_OF_TORCHSUMMARY, {"__name__": "readme"})
+    assert ours == capsys.readouterr().out
+
+
+def test_summary_string_is_torchsummarys() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+    text, (total, trainable) = summary_string(model, (1, 8, 8), device="cpu")
+    assert (total, trainable) == (20, 20) and text == str(summary(model, (1, 8, 8), verbose=0))
+    assert torchsummary.summary.__name__ == summary.__name__
+
+
+README_OF_GPU_MEM_TRACK = """
+import torch
+
+from torchvision import models
+from gpu_mem_track import MemTracker
+
+device = torch.device('cuda:0')
+
+gpu_tracker = MemTracker()         # define a GPU tracker
+
+gpu_tracker.track()                     # run function between the code line where uses GPU
+cnn = models.vgg19(pretrained=True).features.to(device).eval()
+gpu_tracker.track()                     # run function between the code line where uses GPU
+
+dummy_tensor_1 = torch.randn(30, 3, 512, 512).float().to(device)  # 30*3*512*512*4/1024/1024 = 90.00M
+dummy_tensor_2 = torch.randn(40, 3, 512, 512).float().to(device)  # 40*3*512*512*4/1024/1024 = 120.00M
+dummy_tensor_3 = torch.randn(60, 3, 512, 512).float().to(device)  # 60*3*512*512*4/1024/1024 = 180.00M
+
+gpu_tracker.track()
+
+dummy_tensor_4 = torch.randn(120, 3, 512, 512).float().to(device)  # 120*3*512*512*4/1024/1024 = 360.00M
+dummy_tensor_5 = torch.randn(80, 3, 512, 512).float().to(device)  # 80*3*512*512*4/1024/1024 = 240.00M
+
+gpu_tracker.track()
+
+dummy_tensor_4 = dummy_tensor_4.cpu()
+dummy_tensor_2 = dummy_tensor_2.cpu()
+gpu_tracker.clear_cache() # or torch.cuda.empty_cache()
+
+gpu_tracker.track()
+"""
+CUDA = pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no card here"))
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of torchvision, whose pretrained models are not fetched: the same layers."""
+    package = ModuleType("torchvision")
+    package.models = ModuleType("torchvision.models")  # type: ignore[attr-defined]
+    package.models.vgg19 = lambda pretrained: vgg19()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_the_readme_of_gpu_mem_track_runs(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card the import alone is changed; without one, where nothing can be moved off it, the device as well."""
+    code = README_OF_GPU_MEM_TRACK.replace("from gpu_mem_track", "from torchsummary_plus.legacy")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "readme"}
+    gc.collect()
+    exec(code.replace("cuda:0", device), names)
+    (file,) = tmp_path.glob("*-gpu_mem_track.txt")
+    opening, rest, weights, small, large, end = re.split(r"\nAt .*\n\n?", file.read_text())
+    assert opening.startswith("GPU Memory Track | ") and not end
+    assert (
+        "+ |   7 * Size:(512, 512, 3, 3)     | Memory:  63.00 MiB | <class 'torch.nn.parameter.Parameter'> | " in rest
+    )
+    kind = "<class 'torch.Tensor'> | torch.float32"
+    for count, mib, lines in ((30, 90, weights), (40, 120, weights), (60, 180, weights), (120, 360, small)):
+        row = f"+ |   1 * Size:({count}, 3, 512, 512)".ljust(36) + f"| Memory: {f'{mib}.00 MiB':>10} | {kind}"
+        assert row in lines
+    assert ("- |   1 * Size:(120, 3, 512, 512)   | Memory: 360.00 MiB" in large) == (device != "cpu")
+    levels = [point.tensor_bytes for point in names["gpu_tracker"].report().points]
+    left = "1066.4" if device == "cpu" else "586.4"
+    assert [f"{(level - levels[0]) / 2**20:.1f}" for level in levels] == ["0.0", "76.4", "466.4", "1066.4", left]
+
+
+def test_an_older_script_gives_the_tracker_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for tracker in (MemTracker(sys._getframe(), False), MemTracker(frame=sys._getframe(), detail=False, path="run-")):
+        assert not tracker.detail
+        tracker.track()
+        assert all(value is not sys._getframe() for value in vars(tracker).values())
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert len(names) == 2 and names[1].startswith("run-")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'devices'"):
+        MemTracker(devices=1)

@@ -1,0 +1,100 @@
+"""One object for the options of a step: every call takes its fields as keyword arguments, or the object itself."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from examples.davenet import Audio
+from torchsummary_plus import (
+    InputError,
+    StepOptions,
+    compare,
+    estimate_memory,
+    max_batch_size,
+    measure_memory,
+    summary,
+)
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.step_options import StepArguments
+from torchsummary_plus.live.modules import ModuleTree
+
+ADAM = StepOptions(optimizer="adam", autocast=torch.bfloat16, steps=1)
+KEYWORDS: dict[str, Any] = {"optimizer": "adam", "autocast": torch.bfloat16, "steps": 1}
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+
+
+@pytest.mark.parametrize("call", [estimate_memory, measure_memory, max_batch_size])
+def test_a_calls_signature_shows_every_option_of_a_step(call: Any) -> None:
+    shown = inspect.signature(call).parameters
+    for field in fields(StepOptions):
+        if field.name in StepArguments.__annotations__:
+            assert shown[field.name].default == field.default
+            assert shown[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+    assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in shown.values())
+
+
+def test_an_option_that_is_none_is_refused_as_python_refuses_it() -> None:
+    for call, name in ((estimate_memory, "optimiser"), (measure_memory, "gpu"), (max_batch_size, "gpu")):
+        with pytest.raises(TypeError, match=rf"{call.__name__}\(\) got an unexpected keyword argument '{name}'"):
+            call(net(), (64,), **{name: "T4"})
+    with pytest.raises(TypeError, match=r"compare\(\) got an unexpected keyword argument 'size'"):
+        compare(net(), net(), size=(64,))  # type: ignore[misc]
+    with pytest.raises(InputError, match="options is"):
+        estimate_memory(net(), (64,), options={"optimizer": "adam"})  # type: ignore[arg-type]
+
+
+def test_the_object_gives_the_figures_of_its_fields() -> None:
+    assert estimate_memory(net(), (64,), 4, options=ADAM) == estimate_memory(net(), (64,), 4, **KEYWORDS)
+    assert measure_memory(net(), (64,), 4, options=ADAM).info == measure_memory(net(), (64,), 4, **KEYWORDS).info
+    assert max_batch_size(net(), (64,), 1 << 24, device="cpu", options=ADAM) == max_batch_size(
+        net(), (64,), 1 << 24, device="cpu", **KEYWORDS
+    )
+    own, named = (summary(net(), (64,), 4, memory=memory, verbose=0) for memory in (ADAM, KEYWORDS))
+    assert own.row_memory == named.row_memory and own.memory == named.memory
+    told = [str(compare(net(), net(), input_size=(64,), memory=memory)) for memory in (ADAM, KEYWORDS)]
+    assert told[0] == told[1]
+
+
+def test_an_argument_goes_before_the_object_and_the_device_of_the_object_before_a_default() -> None:
+    on_cuda = StepOptions(optimizer="adam", device="cuda", gpu="T4")
+    found = estimate_memory(net(), (64,), options=on_cuda, optimizer="sgd").info
+    assert (found.optimizer, found.device, found.gpu) == ("sgd", "cuda:0", "T4")
+    assert estimate_memory(net(), (64,), device="cpu", options=StepOptions(device="cuda")).info.device == "cpu"
+    assert max_batch_size(net(), (64,), 1 << 24, options=StepOptions(device="cpu")).info.device == "cpu"
+    assert max_batch_size(net(), (64,), 1 << 32, options=StepOptions()).info.device == "cuda:0"
+    table = summary(net(), (64,), device="cpu", memory=StepOptions(device="cuda"), verbose=0)
+    assert table.memory is not None and table.memory.info.device == "cuda:0"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_table_with_memory_reads_the_model_once(lazy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[type] = []
+    walk = ModuleTree.__init__
+
+    def counted(self: ModuleTree, model: nn.Module) -> None:
+        walks.append(type(model))
+        walk(self, model)
+
+    monkeypatch.setattr(ModuleTree, "__init__", counted)
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU()) if lazy else net()
+    summary(model, (64,), verbose=0)
+    alone, walks[:] = len(walks), []
+    summary(model, (64,), memory="train", verbose=0)
+    assert len(walks) == alone
+
+
+def test_the_shell_asks_with_the_same_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples/davenet.py:Audio", "40,1024", "--optimizer", "adam", "--gpu", "T4", "--max-batch"]) == 0
+    shown = capsys.readouterr().out
+    asked = StepOptions(optimizer="adam", device="cuda", gpu="T4")
+    assert str(summary(Audio(), (40, 1024), memory=asked, verbose=0)) in shown
+    assert str(max_batch_size(Audio(), (40, 1024), "T4", optimizer="adam")) in shown

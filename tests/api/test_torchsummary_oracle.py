@@ -1,0 +1,67 @@
+"""Where torchsummary 1.5.1 is right, every byte that `summary` prints is the byte that it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from examples.davenet import Audio, Image
+from tests.api.classics import CLASSICS, without_weights
+from torchsummary_plus import summary
+
+theirs = pytest.importorskip("torchsummary")
+
+
+def prints_the_same(
+    model: nn.Module, size: tuple[int, ...], batch_size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both tools, one model: the same text on stdout, and it is a table."""
+    with torch.no_grad():
+        theirs.summary(model, size, batch_size, device="cpu")
+    expected = capsys.readouterr().out
+    result = summary(model, size, batch_size)
+    printed = capsys.readouterr().out
+    assert printed == expected
+    assert str(result) + "\n" == expected
+    assert expected.startswith("-" * 64 + "\n        Layer (type)")
+
+
+@pytest.mark.parametrize("batch_size", [-1, 7])
+@pytest.mark.parametrize("name", CLASSICS)
+def test_printed_text_is_torchsummarys(name: str, batch_size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    builder, size = CLASSICS[name]
+    prints_the_same(without_weights(builder), size, batch_size, capsys)
+
+
+def test_at_least_25_models() -> None:
+    assert len(CLASSICS) >= 25
+
+
+@pytest.mark.parametrize("batch_size", [-1, 128])
+@pytest.mark.parametrize(("branch", "size"), [(Audio, (40, 1024)), (Image, (3, 224, 224))])
+def test_davenet_pair(
+    branch: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The source system of FACTS 1 A: one pooling module called four times, and ReLUs that are functions."""
+    prints_the_same(without_weights(branch), size, batch_size, capsys)
+
+
+@pytest.mark.parametrize(
+    ("branch", "size", "batch_size", "printed"),
+    [
+        (Audio, (40, 1024), -1, ("15,965,570", "0.16", "10.31", "60.90", "71.37")),
+        (Audio, (40, 1024), 128, ("15,965,570", "20.00", "1320.00", "60.90", "1400.90")),
+        (Image, (3, 224, 224), 128, ("19,434,304", "73.50", "28126.00", "74.14", "28273.64")),
+    ],
+)
+def test_davenet_figures(
+    branch: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, printed: tuple[str, ...]
+) -> None:
+    """The published numbers themselves."""
+    text = str(summary(without_weights(branch), size, batch_size, verbose=0))
+    labels = ("Total params", "Input size (MB)", "Forward/backward pass size (MB)", "Params size (MB)")
+    for label, value in zip((*labels, "Estimated Total Size (MB)"), printed, strict=True):
+        assert f"{label}: {value}\n" in text

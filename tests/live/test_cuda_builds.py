@@ -1,0 +1,164 @@
+"""What differs between builds of torch with and without CUDA, on a machine without a card, makes no difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.api.table import summary
+from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.live.cuda_guard import Slot
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.memory.footprint import Footprint
+from torchsummary_plus.trace.cuda_engine import CudaEngine
+
+no_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a card has a guard of its own")
+
+
+class Normed(nn.Module):
+    """Layers whose gradients are one kernel on CUDA, and formulas of several elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(64, 64), nn.RMSNorm(64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.mish(self.second(F.silu(self.norm(self.first(x)))))
+
+
+def operators(log: MemoryLog) -> set[str]:
+    return {moment.operator.partition("::")[2] for moment in log.moments}
+
+
+def test_what_is_one_kernel_on_cuda_is_one_operator() -> None:
+    estimate = estimate_memory(Normed(), (64,), 8, "cuda", optimizer="sgd")
+    made = operators(estimate.log)
+    assert {"silu_backward", "mish_backward"} <= made
+    if not since("2.9"):
+        pytest.skip("torch 2.9 has a kernel for RMSNorm first")
+    assert {"_fused_rms_norm", "_fused_rms_norm_backward"} <= made
+    assert not {"sigmoid", "rsqrt", "pow.Tensor_Scalar"} & made
+    rows = 8 * 64 * 4
+    footprints = {module.path: module.own for module in estimate.by_module}
+    assert footprints["norm"] == Footprint(rows, rows + 8 * 4, 64 * 4, 64 * 4, 0)
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build has these kernels")
+def test_a_build_without_cuda_has_no_kernel_for_it_afterwards() -> None:
+    estimate_memory(Normed(), (64,), 8, "cuda")
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA")
+
+
+class Cell(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(32, 16, bias)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return self.cell(x, h)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gru_cell_keeps_five_numbers_for_each_unit_and_what_its_gates_are_given(bias: bool) -> None:
+    model = Cell(bias)
+    estimate = estimate_memory(model, [(32,), (16,)], 4, "cuda", optimizer="sgd")
+    assert {"_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward"} <= operators(estimate.log)
+    assert estimate.by_module[1].own.saved_bytes == 4 * (5 + 2 * 3) * 16 * 4
+    assert estimate.by_module[1].own.grad_bytes == sum(p.nbytes for p in model.parameters())
+
+
+class Dropped(nn.Module):
+    """What asks C++ for the device in a forward: dropout, and a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.LSTMCell(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, _ = self.cell(F.dropout(x, 0.1, True))
+        return self.out(h)
+
+
+@pytest.fixture
+def as_in_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine starts with the guard that was in the slot before, as it does where a build has one."""
+
+    def init(self: CudaEngine, watch: Any) -> None:
+        self.watch, self.slot, self.lasting, self.fresh = watch, Slot.filled, [], []
+
+    monkeypatch.setattr(CudaEngine, "__init__", init)
+
+
+def penalised(model: nn.Module, x: Tensor) -> None:
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (slope * slope).sum().backward()
+
+
+def plain(model: nn.Module, x: Tensor) -> None:
+    with torch.autocast(x.device.type, torch.bfloat16):
+        loss = model(x).sum()
+    loss.backward()
+    model.zero_grad()
+
+
+def checkpointed(model: nn.Module, x: Tensor) -> None:
+    x = torch.utils.checkpoint.checkpoint(model, x.requires_grad_(), use_reentrant=True)
+    x.sum().backward()
+
+
+@no_card
+@pytest.mark.parametrize("step", [plain, penalised, checkpointed])
+def test_the_guard_that_steps_aside_changes_nothing(step: Any, request: pytest.FixtureRequest) -> None:
+    model, x = Dropped(), torch.randn(8, 64)
+    usual = estimate_memory(model, input_data=x, device="cuda", train_step=step)
+    request.getfixturevalue("as_in_a_cuda_build")
+    aside = estimate_memory(model, input_data=x, device="cuda", train_step=step)
+    assert (aside.peak_bytes, aside.at_peak) == (usual.peak_bytes, usual.at_peak)
+    assert "native_dropout" in operators(aside.log)
+
+
+@no_card
+def test_a_leaf_whose_gradient_would_have_a_stream_is_refused(as_in_a_cuda_build: None) -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        (model(x) * torch.ones(8, device=x.device, requires_grad=True)).sum().backward()
+
+    with pytest.raises(UnsupportedError, match="a CPU build estimates the step without one"):
+        estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", train_step=step)
+
+
+@no_card
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+@pytest.mark.parametrize("step", [plain, penalised, checkpointed, None])
+def test_a_card_that_is_there_is_not_begun_to_be_used(step: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Dropped(), torch.randn(8, 64)
+    options = {"optimizer": "adamw"} if step is None else {"train_step": step}
+    without = estimate_memory(model, input_data=x, device=device, **options)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("CUDA was begun to be used")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("_lazy_init", "init", "get_device_properties", "current_stream", "get_rng_state_all"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
+    assert estimate_memory(model, input_data=x, device=device, **options).peak_bytes == without.peak_bytes
+    summary(model, (64,), 2, device=device, verbose=False)
+    estimate_memory(model, input_data=x, device="cpu", **options)
+    assert not torch.cuda.is_initialized()
+
+
+@no_card
+def test_torchs_own_fake_mode_may_have_been_there_before() -> None:
+    with FakeTensorMode():
+        torch.ones(3, device="cuda")
+    model, x = Dropped(), torch.randn(8, 64)
+    found = [estimate_memory(model, input_data=x, device="cuda", train_step=plain).peak_bytes for _ in range(3)]
+    assert found[0] == found[1] == found[2]

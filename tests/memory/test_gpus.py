@@ -1,0 +1,252 @@
+"""The registry of GPUs: figures that hang together, names as people write them, errors that say what is accepted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import InputError
+from torchsummary_plus.memory.contexts import any_context_bytes, context_bytes
+from torchsummary_plus.memory.gpus import (
+    ALIASES,
+    ARCHITECTURES,
+    DATASHEET,
+    GPU,
+    GPUS,
+    find_gpu,
+    parse_memory,
+    register_gpu,
+)
+
+GIB, MIB = 1024**3, 1024**2
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(GPUS) >= 45
+    families = {gpu.architecture for gpu in GPUS.values()}
+    assert families == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_its_figures_hang_together(gpu: GPU) -> None:
+    """CUDA shows less than nvidia-smi reports, and both lie within a tenth of what the datasheet says."""
+    known = [mib for mib in (gpu.cuda_mib, gpu.smi_mib) if mib is not None]
+    assert bool(known) != (gpu.source == DATASHEET), "a card without a figure that was seen says so"
+    assert known == sorted(known)
+    assert all(0.9 * gpu.datasheet_bytes < mib * MIB <= 1.006 * gpu.datasheet_bytes for mib in known)
+    assert gpu.usable_bytes == (known[0] * MIB if known else gpu.datasheet_bytes * 9 // 10)
+    assert gpu.source
+    low, high = gpu.context_bytes
+    assert 0 < low < high < gpu.usable_bytes
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_compute_capability_goes_with_the_architecture(gpu: GPU) -> None:
+    major, minor = gpu.compute_capability
+    generations = {
+        "Kepler": {(3, 7)},
+        "Maxwell": {(5, 2), (5, 3)},
+        "Pascal": {(6, 0), (6, 1)},
+        "Volta": {(7, 0), (7, 2)},
+        "Turing": {(7, 5)},
+        "Ampere": {(8, 0), (8, 6), (8, 7)},
+        "Ada": {(8, 9)},
+        "Hopper": {(9, 0)},
+        "Blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
+    }
+    assert (major, minor) in generations[gpu.architecture]
+
+
+@pytest.mark.parametrize(
+    ("name", "datasheet_gb", "smi_mib"),
+    [
+        ("RTX 4090", 24, 24_564),
+        ("H200", 141, 143_771),
+        ("H100", 80, 81_559),
+        ("A100 80GB", 80, 81_920),
+        ("A100 40GB", 40, 40_960),
+        ("L40S", 48, 46_068),
+        ("L4", 24, 23_034),
+        ("T4", 16, 15_360),
+    ],
+)
+def test_published_totals(name: str, datasheet_gb: int, smi_mib: int) -> None:
+    """thundergolfer.com/blog/nvidia-gpu-memory-capacity; the RTX 4090: RLinf/RLinf#255."""
+    gpu = find_gpu(name)
+    assert (gpu.datasheet_gb, gpu.smi_mib) == (datasheet_gb, smi_mib)
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_every_card_is_found_by_its_own_name(gpu: GPU) -> None:
+    for written in (gpu.name, gpu.name.lower(), gpu.name.replace(" ", ""), f"NVIDIA {gpu.name}", f" {gpu.name} GPU "):
+        assert find_gpu(written) is gpu
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        # torch.cuda.get_device_name()
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce GTX 1080 Ti", "GTX 1080 Ti"),
+        ("NVIDIA GeForce RTX 3080", "RTX 3080 10GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
+        ("Quadro RTX 8000", "Quadro RTX 8000"),
+        ("NVIDIA TITAN RTX", "TITAN RTX"),
+        ("Tesla V100-SXM2-16GB", "V100 16GB"),
+        ("Tesla P100-PCIE-16GB", "P100"),
+        ("Tesla T4", "T4"),
+        # as people write
+        ("rtx4090", "RTX 4090"),
+        ("4090", "RTX 4090"),
+        ("RTX 4090 24GB", "RTX 4090"),
+        ("a6000", "RTX A6000"),
+        ("1080ti", "GTX 1080 Ti"),
+        ("h100", "H100 SXM"),
+        ("H100-SXM5-80GB", "H100 SXM"),
+        ("A100-SXM-40GB", "A100 40GB"),
+        ("v100 32 gb", "V100 32GB"),
+        ("4060ti 16gb", "RTX 4060 Ti 16GB"),
+        ("3080 12GiB", "RTX 3080 12GB"),
+    ],
+)
+def test_names_as_they_are_written(written: str, name: str) -> None:
+    assert find_gpu(written).name == name
+
+
+def test_aliases_mean_a_card() -> None:
+    assert set(ALIASES.values()) <= set(GPUS)
+    assert not set(ALIASES) & set(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("written", "near"),
+    [
+        ("RTX 4091", "RTX 4090"),
+        ("RTX 4090 48GB", "RTX 4090"),
+        ("RTX 4095 Laptop GPU", "RTX 4090 Laptop"),
+        ("H300", "H200"),
+        ("A6001", "RTX A6000"),
+    ],
+)
+def test_unknown_names_list_near_ones(written: str, near: str) -> None:
+    with pytest.raises(InputError, match=r"unknown GPU .*; similar names: ") as caught:
+        find_gpu(written)
+    assert f"'{near}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["foo", "", "NVIDIA"])
+def test_where_nothing_is_near_all_are_listed(written: str) -> None:
+    with pytest.raises(InputError, match="unknown GPU") as caught:
+        find_gpu(written)
+    assert all(f"'{name}'" in str(caught.value) for name in GPUS)
+
+
+@pytest.mark.parametrize(("written", "sizes"), [("A100", ("40GB", "80GB")), ("V100", ("16GB", "32GB"))])
+def test_a_card_of_several_sizes_must_be_told(written: str, sizes: tuple[str, ...]) -> None:
+    for ask in (find_gpu, parse_memory):
+        with pytest.raises(InputError, match="several sizes") as caught:
+            ask(written)
+        assert all(f"'{written} {size}'" in str(caught.value) for size in sizes)
+
+
+def test_a_card_of_ones_own() -> None:
+    mine = register_gpu(GPU("Example X1", "Hopper", (9, 0), 48, cuda_mib=48_000, source="a label on the box"))
+    try:
+        assert find_gpu("nvidia example x1 48gb") is mine
+        assert parse_memory("Example X1") == 48_000 * MIB
+        with pytest.raises(InputError, match="already registered"):
+            register_gpu(GPU("example x1", "Hopper", (9, 0), 48))
+    finally:
+        del GPUS["Example X1"]
+    with pytest.raises(InputError, match="accepted: Kepler"):
+        register_gpu(GPU("Example X2", "Fermi", (2, 0), 12))
+    assert register_gpu(GPU("Example X2", "Ada", (8, 9), 12)).usable_bytes == 12 * GIB
+    del GPUS["Example X2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "nbytes"),
+    [
+        (25_769_803_776, 24 * GIB),
+        ("25769803776", 24 * GIB),
+        ("24GiB", 24 * GIB),
+        (" 24 gib ", 24 * GIB),
+        ("1.5TiB", 1536 * GIB),
+        ("24564MiB", 24_564 * MIB),
+        ("512 B", 512),
+        ("24GB", 24 * 1000**3),
+        ("0.5 kB", 500),
+        ("RTX 4090", 24_081 * MIB),
+        ("4090", 24_081 * MIB),
+        ("nvidia h200", 143_156 * MIB),
+    ],
+)
+def test_memory(value: int | str, nbytes: int) -> None:
+    assert parse_memory(value) == nbytes
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2400.5, None, "24X", "24 Gb/s", "GiB", "0GiB", "1,5GiB", "-3GB", "lots"]
+)
+def test_memory_that_cannot_be_read_names_the_accepted_forms(value: object) -> None:
+    with pytest.raises(InputError, match=r"memory is .*accepted: a number of bytes, '24GiB'.*'24GB'.*name of a GPU"):
+        parse_memory(value)  # type: ignore[arg-type]
+
+
+def test_memory_misspelt_lists_near_names() -> None:
+    with pytest.raises(InputError, match="similar names: 'RTX 4090'"):
+        parse_memory("RTX 409O")
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**6), st.sampled_from("kmgt"), st.booleans())
+def test_units_are_powers(number: int, prefix: str, binary: bool) -> None:
+    base, power = (1024, "iB") if binary else (1000, "B")
+    assert parse_memory(f"{number}{prefix.upper()}{power}") == number * base ** ("kmgt".index(prefix) + 1)
+
+
+SEEN = {
+    "T4": (100, 141),
+    "A100 40GB": (414, 501, 1_133, 2_048),
+    "A100 80GB": (902, 996, 1_430),
+    "RTX 3090": (256,),
+    "L40": (507,),
+    "L40S": (420, 880, 990),
+    "RTX 6000 Ada": (426,),
+    "H100 SXM": (1_210, 1_220),
+    "RTX 5090": (307,),
+}
+"""MiB that others' processes took beside what torch's allocator had reserved: torchsummary_plus/memory/contexts.py."""
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_context_that_was_seen_is_in_its_range(name: str) -> None:
+    low, high = find_gpu(name).context_bytes
+    assert all(low <= mib * MIB <= high for mib in SEEN[name])
+
+
+def test_a_context_is_smaller_without_libraries_and_larger_where_all_is_loaded() -> None:
+    lazy, bare = context_bytes((9, 0), environment={}), context_bytes((9, 0), False, environment={})
+    eager = context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})
+    assert lazy[0] == bare[0] and bare[1] < lazy[1] < eager[1]
+    assert any_context_bytes(environment={}) == (100 * MIB, 2_048 * MIB)
+    estimate = estimate_memory(nn.ReLU(), (8,), 2, "cuda", mode="eval", gpu="H100")
+    product = estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", mode="eval", gpu="H100")
+    assert estimate.device_bytes[1] - estimate.reserved_bytes == bare[1]
+    assert product.device_bytes[1] - product.reserved_bytes == lazy[1]
+    assert product.fits(product.device_bytes[1]) and not product.fits(product.device_bytes[1] - (2 << 20))

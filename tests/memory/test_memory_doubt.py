@@ -1,0 +1,138 @@
+"""Where an estimate names an operator that no rule models, its range is open, and holds what the profiler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.memory_truth import measure
+from tests.truth.releases import from_release
+from torchsummary_plus import MemoryEstimate
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.memory_records import LEAST_DOUBT
+from torchsummary_plus.memory.attribution import run_log
+from torchsummary_plus.memory.estimate import least
+from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+class Applied(nn.Module):
+    """A function of a square parameter, after an input has been added."""
+
+    def __init__(self, function: Callable[[Tensor], object], side: int) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.randn(side, side) + side * torch.eye(side))
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(self.weight + x)
+
+
+def masked(x: Tensor) -> Tensor:
+    rows = torch.arange(len(x))
+    where = torch.ops.aten._unsafe_masked_index
+    picked: Tensor = where(x, torch.ones(x.shape, dtype=torch.bool), [rows[:, None], rows], 0.0)
+    return picked
+
+
+def put(x: Tensor) -> Tensor:
+    rows, places = torch.arange(len(x)), torch.ones(x.shape, dtype=torch.bool)
+    added: Tensor = torch.ops.aten._unsafe_masked_index_put_accumulate(x, places, [rows[:, None], rows], x)
+    return added
+
+
+WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
+    "linalg_matrix_exp": torch.linalg.matrix_exp,
+    "linalg_lstsq": lambda x: torch.linalg.lstsq(x, x[:, :3]),
+    "linalg_pinv.atol_rtol_tensor": torch.linalg.pinv,
+    "linalg_eig": torch.linalg.eig,
+    "_linalg_eigvals": torch.ops.aten._linalg_eigvals,
+    "linalg_lu_factor_ex": torch.linalg.lu_factor_ex,
+    "cholesky_solve": lambda x: torch.cholesky_solve(x[:, :3], x.tril()),
+    "cholesky_inverse": lambda x: torch.cholesky_inverse(x.tril()),
+    "ormqr": lambda x: torch.ormqr(x, x[0], x[:, :3]),
+    "linalg_householder_product": lambda x: torch.linalg.householder_product(x, x[0]),
+    "_unsafe_masked_index": masked,
+    "_unsafe_masked_index_put_accumulate": put,
+}
+
+_RELEASES = {
+    name: from_release("2.5", name) for name in ("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate")
+}
+
+
+@pytest.mark.parametrize("side", [2, 60])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_RELEASES.get(name, ())) for name in WITHOUT_A_RULE])
+def test_the_truth_is_in_the_range(name: str, side: int) -> None:
+    model, x = Applied(WITHOUT_A_RULE[name], side), torch.ones(1)
+    estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
+    low, high = estimate.peak_range
+    assert f"aten::{name}" in dict(estimate.unknown)
+    assert low <= measure(model, (x,), "eval", steps=1).peak_bytes <= high
+    assert low < high
+
+
+@pytest.mark.parametrize("tokens", [8, 256])
+def test_the_truth_of_sparse_gradients_is_in_the_range(tokens: int) -> None:
+    model, ids = nn.Embedding(100, 32, sparse=True), torch.arange(tokens) % 100
+    estimate = estimate_memory(model, input_data=ids, optimizer="sparseadam", loss=torch.sum)
+    low, high = estimate.peak_range
+    assert "aten::_sparse_coo_tensor_with_dims_and_tensors" in dict(estimate.unknown)
+    truth = measure(model, (ids,), "train", optimizer=torch.optim.SparseAdam)
+    assert low <= truth.peak_bytes <= high
+
+
+def test_no_operator_without_a_rule_is_forgotten_here() -> None:
+    by_values = {"aten::_unique", "aten::_unique2"}
+    sparse = {"aten::_sparse_coo_tensor_with_dims_and_tensors", "aten::_coalesce", "aten::sparse_mask"}
+    assert {f"aten::{name}" for name in WITHOUT_A_RULE} | by_values | sparse == UNMODELLED["cpu"]
+
+
+def early(x: Tensor) -> Tensor:
+    """Something small long before the peak."""
+    return (x[:1, :1].cos() + x) @ x
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["aten::cos", "aten::mm", "aten::add.Tensor", "aten::sum"])
+def test_the_range_is_open_whichever_operator_has_no_rule(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Applied(early, 40), torch.ones(1)
+    sure = estimate_memory(model, input_data=x, device=device)
+    monkeypatch.delitem(SCRATCH, (device, name), raising=False)
+    monkeypatch.setitem(UNMODELLED, device, frozenset({name}))
+    estimate = estimate_memory(model, input_data=x, device=device)
+    low, high = estimate.peak_range
+    assert (sure.unknown, dict(estimate.unknown).keys()) == ((), {name})
+    assert low <= estimate.peak_bytes <= high - LEAST_DOUBT
+    assert len(estimate.log.doubts) == sum(count for _, count in estimate.unknown)
+    assert all(doubt.nbytes >= LEAST_DOUBT for doubt in estimate.log.doubts)
+
+
+def test_the_views_show_the_range() -> None:
+    model = Applied(torch.linalg.matrix_exp, 40)
+    estimate = estimate_memory(model, input_data=torch.ones(1), mode="eval")
+    assert "Peak within the error bands of the rules" in str(estimate)
+    assert "Peak within the error bands of the rules" in estimate.to_html()
+    back = MemoryEstimate.from_json(estimate.to_json())
+    assert back == estimate
+    assert back.peak_range == estimate.peak_range
+
+
+def test_a_doubt_stays_with_its_operator_where_scratch_is_spared() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    log = estimate_memory(model, (3, 20, 20), 2, device="cuda").log
+    spared = least(log)
+    assert len(spared.events) < len(log.events)
+    for before, after in zip(log.doubts, spared.doubts):
+        level, less = (
+            run_log(replace(one, events=one.events[: doubt.event]), "cpu").final_bytes
+            for one, doubt in ((log, before), (spared, after))
+        )
+        assert level == less

@@ -1,0 +1,280 @@
+"""cuDNN's workspaces: asked where torch brings it, else by a table of its answers; and what torch does with them.
+
+benchmarks/data/cudnn_answers.json holds what the real cuDNN answered; the table was fitted to every other convolution.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.cudnn_table import ANSWERS, NUMBERS, columns, errors, name_of, question_of
+from torchsummary_plus import InputError, estimate_memory
+from torchsummary_plus.api.step_options import figures_of
+from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
+from torchsummary_plus.live.cuda_guard import capability_of
+from torchsummary_plus.memory.attribution import run_log
+from torchsummary_plus.memory.estimate import log_fits
+from torchsummary_plus.memory.gpus import GPUS, context_range, find_gpu
+from torchsummary_plus.ops.scratch.cpu.strided import strided
+from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
+from torchsummary_plus.ops.scratch.cuda.cudnn.asker import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE, Question
+from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
+from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
+from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE
+from torchsummary_plus.step.workspace import Workspaces
+
+RECORDED: dict[str, Any] = json.loads(ANSWERS.read_text())
+
+
+def has_cudnn() -> bool:
+    try:
+        cudnn_library()
+    except CudnnError:
+        return False
+    return True
+
+
+needs_cudnn = pytest.mark.skipif(not has_cudnn(), reason="torch brings no cuDNN that can be asked")
+
+
+# The table
+
+
+def test_the_table_holds_convolutions_that_it_was_not_fitted_to() -> None:
+    found = list(errors(RECORDED["answers"][1::2]))
+    offs = sorted(off for _, off, _ in found)
+    assert len(found) > 1_000 and statistics.median(offs) < 0.01
+    assert sum(holds for _, _, holds in found) / len(found) > 0.95
+    assert offs[len(offs) * 3 // 4] < 0.25
+
+
+def test_the_table_is_small() -> None:
+    assert TABLE.stat().st_size < 300_000
+    assert json.loads(TABLE.read_text())["cudnn"] == RECORDED["cudnn"]
+
+
+def test_an_estimate_by_the_table_says_so_by_a_range() -> None:
+    model = nn.Conv2d(64, 64, 3, padding=1)
+    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", cudnn="rule", progress=False)
+    assert dict(estimate.unknown) == {"aten::convolution": 2, "aten::convolution_backward": 2}
+    low, high = estimate.peak_range
+    assert low < estimate.peak_bytes < high
+
+
+# Asking
+
+
+@needs_cudnn
+def test_cudnn_answers_as_it_was_recorded() -> None:
+    """Recorded with all of its engines."""
+    if cudnn_library().cudnnGetVersion() != RECORDED["cudnn"]:
+        pytest.skip("another version of cuDNN than the recording's")
+    checked = 0
+    for conv, row in RECORDED["answers"][:40]:
+        for answer, (card, numbers, last, kind) in list(zip(row, columns()))[::17]:
+            dtype, tensor_cores = NUMBERS[numbers]
+            question = question_of(conv, dtype, last, kind)
+            if answer is not None:
+                found = plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores), helped.workspaces)
+                assert found.tried[0] == answer, name_of(card, numbers, last, kind)
+                checked += 1
+    assert checked > 50
+
+
+ONE_BY_ONE = Question(
+    *(Kind.FORWARD, "float32", False, (128, 256, 56, 56), (64, 256, 1, 1), (128, 64, 56, 56)), (0, 0), (1, 1), (1, 1)
+)
+
+
+@needs_cudnn
+@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
+def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() -> None:
+    """A matrix product, which takes nothing; it comes first, and is missing in a process without a driver."""
+    settings, card = Settings(tensor_cores=False), known_cards()["t4"]
+    assert plans(ONE_BY_ONE, card, settings, helped.workspaces).tried == (0,)
+    assert plans(ONE_BY_ONE, card, settings).tried[0] > 0
+
+
+@needs_cudnn
+def test_the_helper_ends_with_an_error_and_not_with_the_process() -> None:
+    impossible = replace(ONE_BY_ONE, dtype="float64", w=(64, 255, 1, 1))
+    with pytest.raises(CudnnError):
+        plans(impossible, known_cards()["h100"], Settings(), helped.workspaces)
+    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), helped.workspaces).tried
+
+
+@pytest.mark.skipif(not shared_object.is_possible(), reason="no ELF for this platform")
+def test_a_shared_library_without_code_calls_python() -> None:
+    answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
+    shared_object.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
+    found = ctypes.CDLL("libof_a_test.so.7")
+    assert found.one_more(41) == 42 and found.as_well(1) == 2
+
+
+@needs_cudnn
+def test_what_was_asked_is_exact_and_needs_no_cuda() -> None:
+    model = nn.Conv2d(64, 64, 3, padding=1)
+    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", cudnn="ask", progress=False)
+    assert not estimate.unknown and estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes)
+    assert not torch.cuda.is_initialized()
+    near = estimate_memory(model, (64, 56, 56), 8, gpu="RTX 3080 10GB", cudnn="ask", progress=False)
+    assert any("RTX 3080 10GB with the properties of a NVIDIA GeForce RTX 3090" in said for said in near.assumptions)
+
+
+@pytest.mark.skipif(has_cudnn(), reason="torch brings a cuDNN that can be asked")
+def test_cudnn_that_must_be_asked_and_is_not_there_is_an_error() -> None:
+    with pytest.raises(InputError, match="cudnn is 'ask', but this torch is a CPU build"):
+        estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="A100 80GB", cudnn="ask", progress=False)
+
+
+def test_the_ways_to_know_are_three() -> None:
+    with pytest.raises(InputError, match="cudnn is 'guess'; accepted: 'auto', 'ask', 'rule'"):
+        estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, cudnn="guess", progress=False)
+
+
+# What torch does with the answers
+
+
+def test_engines_that_torch_leaves_out() -> None:
+    """``filterEngineConfigs``: what rounds down; tensor cores of fp32 without TF32; what is not deterministic."""
+    assert Settings().refused == {DOWN_CONVERT}
+    assert Settings(tensor_cores=False).refused == {DOWN_CONVERT, TENSOR_CORE}
+    assert Settings(deterministic=True).refused == {DOWN_CONVERT, NONDETERMINISTIC}
+
+
+def test_the_settings_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.of_torch("float32") == Settings()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    assert Settings.of_torch("float32") == Settings(deterministic=True, tensor_cores=False)
+    assert Settings.of_torch("float16").tensor_cores
+
+
+def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
+    """As ``try_configs`` goes on where the allocator fails; a plan that is no smaller would fail as well."""
+    assert Plans((64, 96, 16), (0,)).tried == (64, 16, 0) and Plans((64, 96, 16), (0,)).largest == 96
+    assert Plans((0,), ()).tried == (0,) and Plans((0,), ()).largest == 0
+    context = context_range(1 << 40, uses_libraries=False)[1]
+    for lesser, fits in (((), False), ((90 << 20,), False), ((90 << 20, 4 << 20), True), ((0,), True)):
+        storages = (StorageSpec(100 << 20, None, 0), StorageSpec(100 << 20, "workspace", 0, lesser))
+        events = ((0, 0, 100 << 20), (0, 1, 100 << 20), (0, 1, 0))
+        log = MemoryLog((Moment("", -1, "forward", 0),), events, storages, ("",))
+        options = estimate_memory(nn.ReLU(), (1,), 1, "cuda", mode="eval", progress=False).options
+        assert log_fits(log, "cuda", options, (120 << 20) + context) is fits
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> Any:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return strided(tensor.to(memory_format=torch.channels_last) if last else tensor)
+
+
+HALF, BRAIN, DOUBLE = torch.float16, torch.bfloat16, torch.float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "step", "channels", "last", "taken"),
+    [
+        (torch.float32, 3, 1, 32, False, Route.DEPTHWISE),
+        (torch.float32, 3, 1, 32, True, Route.CUDNN),
+        (HALF, 3, 1, 32, False, Route.CUDNN),
+        (HALF, 3, 2, 32, False, Route.DEPTHWISE),
+        (HALF, 3, 2, 256, False, Route.CUDNN),
+        (HALF, 5, 1, 64, False, Route.CUDNN),
+        (HALF, 7, 1, 64, False, Route.DEPTHWISE),
+        (HALF, 3, 1, 16, False, Route.DEPTHWISE),
+        (BRAIN, 3, 1, 32, False, Route.DEPTHWISE),
+        (BRAIN, 7, 1, 64, True, Route.CUDNN),
+        (DOUBLE, 3, 1, 32, True, Route.DEPTHWISE),
+    ],
+)
+def test_depthwise_convolutions_go_as_select_conv_backend_says(
+    dtype: torch.dtype, kernel: int, step: int, channels: int, last: bool, taken: Route
+) -> None:
+    """As ``torch._C._select_conv_backend`` of torch 2.13 said under the no-op runtime, for images of 56 x 56."""
+    conv = Convolution(dtype, (1, 1), (step, step), (1, 1), False, (0, 0), channels)
+    x, weight = meta(4, channels, 56, 56, dtype=dtype, last=last), meta(channels, 1, kernel, kernel, dtype=dtype)
+    assert route(conv, x, weight, (8, 0)) is taken
+
+
+def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = meta(4, 32, 8, 8), meta(32, 32, 3, 3)
+    dense = Convolution(torch.float32, (1, 1), (2, 2), (1, 1), True, (1, 1), 1)
+    padded = Convolution(torch.float32, (1, 1), (2, 2), (1, 1), True, (2, 2), 1)
+    brain = Convolution(BRAIN, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    assert route(dense, x, weight, (8, 0)) is Route.CUDNN and route(padded, x, weight, (8, 0)) is Route.COLUMNS
+    assert route(brain, x, weight, (8, 0)) is Route.CUDNN and route(brain, x, weight, (7, 5)) is Route.COLUMNS
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    assert route(dense, x, weight, (8, 0)) is Route.COLUMNS
+
+
+def phases(name: str, out: Any, *args: Any) -> list[tuple[int, dict[str, int]]]:
+    """Of each phase the results that are there and the copies that are held beside them."""
+    found = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
+    return [(phase.results, {block: nbytes for block, nbytes in phase.held if nbytes}) for phase in found]
+
+
+def test_copies_are_made_in_the_order_of_aten() -> None:
+    """A channels-last image and weights that are not: the weights are copied for every kernel, the gradient once."""
+    last = torch.empty(4, 32, 14, 14, device="meta").to(memory_format=torch.channels_last)
+    weight, plain = torch.empty(32, 32, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    kernel, image = 4 * weight.numel(), 4 * plain.numel()
+    assert phases("aten::convolution", last, last, weight, None, *how) == [(0, {}), (1, {"weight": kernel})]
+    out = (last, weight, None)
+    backward = phases("aten::convolution_backward", out, plain, last, weight, None, *how, [True, True, False])
+    grad = {"grad": image}
+    assert backward == [(0, grad), (1, {**grad, "weight": kernel}), (1, grad), (2, grad)]
+
+
+def test_a_permuted_line_is_copied_first() -> None:
+    x = torch.empty(4, 100, 32, device="meta").transpose(1, 2)
+    weight, out = torch.empty(32, 32, 3, device="meta"), torch.empty(4, 32, 100, device="meta")
+    how = ([1], [1], [1], False, [0], 1)
+    line = {"line": 4 * x.numel()}
+    assert phases("aten::convolution", out, x, weight, None, *how) == [(0, line), (1, line)]
+
+
+def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    estimate = estimate_memory(nn.Conv2d(64, 64, 3, padding=1), (64, 56, 56), 8, gpu="A100 80GB", progress=False)
+    trials = [spec for spec in estimate.log.storages if spec.empties]
+    assert len(trials) == 2  # The forward's and that of the weights' gradient, in the first step alone.
+    assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
+    kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
+    assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
+
+
+# Cards
+
+
+def test_every_card_from_turing_on_has_figures() -> None:
+    for gpu in GPUS.values():
+        card = figures_of(gpu)
+        if gpu.compute_capability < (7, 5):
+            continue
+        if gpu.compute_capability[0] >= 10:
+            assert card is None or card.capability == gpu.compute_capability
+            continue
+        assert card is not None and card.capability == gpu.compute_capability
+        assert card.memory_mib == gpu.usable_bytes >> 20
+        own = [known for known in known_cards().values() if known.name == card.name]
+        assert bool(own) is not bool(card.like)
+
+
+def test_a_card_with_a_file_has_its_own_figures() -> None:
+    card = figures_of(find_gpu("H100"))
+    assert card is known_cards()["h100"]
+    properties = json.loads(card.properties(13000))
+    assert properties["deviceVer"] == 900 and properties["multiProcessorCount"] == 132
+    assert local_card() is None or local_card().multiprocessors > 0  # type: ignore[union-attr]

@@ -1,0 +1,356 @@
+"""What CUDA kernels take beside their results: each rule against its formula by hand, and as it enters an estimate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.truth.releases import from_release
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.capability import AMPERE, Capability
+from torchsummary_plus.data.memory_records import MemoryLog
+from torchsummary_plus.live.fakes import standing_in_for
+from torchsummary_plus.live.inputs import make_example
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
+from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
+from torchsummary_plus.ops.scratch.registry import Given, Phase, Taken
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.fake_steps import Step, record_step
+from torchsummary_plus.step.workspace import Workspaces
+
+VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
+CUDA = torch.device("cuda", 0)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return tensor.to(memory_format=torch.channels_last) if last else tensor
+
+
+def recorded(
+    model: nn.Module, size: tuple[int, ...], capability: Capability = AMPERE, mode: str = "train"
+) -> MemoryLog:
+    example = make_example(size, 4, None, None)
+    assert example is not None
+    return record_step(model, example, Step(mode), CUDA, capability)
+
+
+def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
+    """The most that an operator takes beside its results at once."""
+    level = peak = 0
+    held: list[int] = []
+    for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
+        if isinstance(step, Phase):
+            peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.held))
+        elif isinstance(step, Taken):
+            held.append(step.nbytes)
+            level += step.nbytes
+        elif isinstance(step, Given):
+            level -= held[step.buffer]
+        peak = max(peak, level)
+    return peak
+
+
+def workspaces(log: MemoryLog) -> list[int]:
+    """What is taken for good beside tensors."""
+    freed = {storage for _, storage, size in log.events if not size}
+    kinds = enumerate(log.storages)
+    return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number not in freed]
+
+
+def scratches(log: MemoryLog) -> list[int]:
+    """What kernels take and give back."""
+    freed = {storage for _, storage, size in log.events if not size}
+    kinds = enumerate(log.storages)
+    return [spec.nbytes for number, spec in kinds if spec.kind == "workspace" and number in freed]
+
+
+# cuBLAS
+
+
+@pytest.mark.parametrize(("capability", "nbytes"), [(AMPERE, 8_519_680), (ADA, 8_519_680), (HOPPER, 32 << 20)])
+def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capability, nbytes: int) -> None:
+    """The caller's in the forward, the autograd engine's in the backward; none is taken twice or given back."""
+    model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4))
+    assert workspaces(recorded(model, (16,), capability, "eval")) == [nbytes]
+    log = recorded(model, (16,), capability)
+    assert workspaces(log) == [nbytes, nbytes]
+
+
+def test_a_model_that_multiplies_nothing_holds_none() -> None:
+    assert workspaces(recorded(nn.Sequential(nn.ReLU(), nn.LayerNorm(16)), (16,), mode="eval")) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "nbytes"), [(":16:8", 128 << 10), (":4096:2:16:8", 8_519_680), (":0:0", 0), ("nonsense", 8_519_680)]
+)
+def test_the_environment_sets_the_cublas_workspace(monkeypatch: pytest.MonkeyPatch, config: str, nbytes: int) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", config)
+    assert workspace_bytes(AMPERE) == nbytes
+
+
+# Convolutions; more in test_cudnn.py
+
+
+def test_bfloat16_below_ampere_goes_image_by_image() -> None:
+    x, weight, out = meta(4, 32, 14, 14), meta(64, 32, 3, 3), meta(4, 64, 14, 14)
+    args = (x.bfloat16(), weight.bfloat16(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for capability in (TURING, (6, 1)):
+        assert scratch_bytes(capability, "aten::convolution", args, out.bfloat16()) == 2 * 32 * 3 * 3 * 14 * 14
+
+
+def test_a_depthwise_convolution_takes_nothing() -> None:
+    x = meta(4, 32, 14, 14)
+    args = (x, meta(32, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32)
+    assert scratch_bytes(AMPERE, "aten::convolution", args, x) == 0
+
+
+def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
+    estimate = estimate_memory(nn.Conv2d(8, 8, 3, padding=1), (8, 64, 64), 4, "cuda", steps=1)
+    assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
+    spared = [spec.nbytes for spec in estimate.log.storages if spec.lesser]
+    assert len(spared) == 2 and set(spared) <= set(scratches(estimate.log))
+
+
+def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
+    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", mode="eval")
+    scratch = estimate.at_peak["workspace"]
+    context = estimate.device_bytes[1] - estimate.reserved_bytes
+    assert scratch > estimate.peak_bytes // 3
+    without = estimate.reserved_bytes - scratch + context
+    assert estimate.fits(without)
+    assert not estimate.fits(without - (32 << 20))
+
+
+# Attention
+
+
+def kernel(
+    capability: Capability,
+    dtype: torch.dtype = torch.bfloat16,
+    width: int = 64,
+    mask: bool = False,
+    rows: int = 128,
+    columns: int = 128,
+    **options: Any,
+) -> str:
+    query, key = meta(2, 4, rows, width, dtype=dtype), meta(2, 4, columns, width, dtype=dtype)
+    given = meta(rows, columns, dtype=dtype) if mask else None
+    query.requires_grad_(options.pop("trains", True))
+    return attention_kernel(capability, Attention(query, key, key, given, **options))
+
+
+def test_the_attention_kernel_of_each_gpu() -> None:
+    first = "cudnn" if since("2.9") else "flash"
+    assert [kernel(c) for c in (VOLTA, TURING, AMPERE, ADA, HOPPER, BLACKWELL, RTX50)] == [
+        *("math", "math", "flash", "flash", first, first, "flash")
+    ]
+    assert kernel(VOLTA, torch.float16) == kernel(AMPERE, torch.float32) == kernel(AMPERE, mask=True) == "efficient"
+    assert kernel(HOPPER, mask=True) == ("cudnn" if since("2.9") else "efficient")
+    assert kernel(HOPPER, torch.float32) == "efficient"
+    assert kernel(AMPERE, torch.float64) == "math"
+    assert kernel(AMPERE, width=512) == "efficient"
+    assert kernel(HOPPER, width=256) == first and kernel(BLACKWELL, width=256) == "flash"
+    assert kernel(AMPERE, rows=64, is_causal=True) == "efficient"
+    assert kernel(ADA, width=200) == "efficient" and kernel(ADA, width=200, trains=False) == "flash"
+    assert kernel(HOPPER, rows=1) == "flash"
+
+
+def test_shared_keys_and_a_trained_mask_choose_the_attention_kernel() -> None:
+    single = [meta(2, heads, 16, 64) for heads in (8, 2, 2)]
+    grouped = Attention(*single, is_grouped=True)
+    assert attention_kernel(AMPERE, grouped) == ("efficient" if since("2.15") else "math")
+    half = [tensor.bfloat16() for tensor in single]
+    assert attention_kernel(AMPERE, Attention(*half, is_grouped=True)) == "flash"
+    assert attention_kernel(AMPERE, Attention(*half)) == "math"
+    trained = meta(16, 16, dtype=torch.bfloat16).requires_grad_()
+    assert attention_kernel(HOPPER, Attention(half[0], half[0], half[0], trained)) == "efficient"
+
+
+def test_flags_and_the_environment_choose_the_attention_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert kernel(HOPPER) == "flash"
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
+        assert kernel(HOPPER) == "math"
+
+
+def test_the_flash_backward_sums_in_fp32_by_rounded_rows() -> None:
+    """100 rows are 128, heads of 72 are 96 wide; grouped heads add a key and a value gradient for every query head."""
+    half = torch.bfloat16
+    query, key, shared = (
+        meta(2, 8, 100, 72, dtype=half),
+        meta(2, 8, 50, 72, dtype=half),
+        meta(2, 2, 50, 72, dtype=half),
+    )
+    name = "aten::_scaled_dot_product_flash_attention_backward"
+    accumulated = 2 * 8 * 128 * (96 * 4 + 4)
+    turned = meta(2, 100, 8, 72, dtype=half).transpose(1, 2)
+    assert scratch_bytes(AMPERE, name, (turned, query, key, key, turned), ()) == accumulated
+    shares = 2 * (2 * 8 * 50 * 72) * 2
+    assert scratch_bytes(AMPERE, name, (turned, query, shared, shared, turned), ()) == accumulated + shares
+    copies = 2 * 2 * query.numel()
+    assert scratch_bytes(AMPERE, name, (query, query, key, key, query), ()) == accumulated + copies
+
+
+def test_the_memory_efficient_backward_sums_by_tiles() -> None:
+    name = "aten::_scaled_dot_product_efficient_attention_backward"
+    half, full = (meta(2, 100, 8, 64, dtype=d).transpose(1, 2) for d in (torch.float16, torch.float32))
+    tiles = 2 * 8 * 2 * (64 * 64 * 4 + 16)
+    delta = 4 * 2 * 8 * 100
+    assert scratch_bytes(AMPERE, name, (half, half, half, half, None, half, None, None, None), ()) == delta + tiles
+    products = 4 * full.numel() + delta
+    args = (full, full, full, full, None, full, None, None, None)
+    assert scratch_bytes(AMPERE, name, args, ()) == delta + max(tiles, products)
+
+
+class Mixing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"),
+    [
+        (AMPERE, "aten::_scaled_dot_product_flash_attention"),
+        pytest.param(
+            HOPPER, "aten::_scaled_dot_product_cudnn_attention", marks=from_release("2.9", "cuDNN's attention first")
+        ),
+    ],
+)
+def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), Mixing()).to(torch.bfloat16)
+    log = recorded(model, (4, 16, 64), capability)
+    operators = [moment.operator for moment in log.moments]
+    assert name in operators and f"{name}_backward" in operators
+
+
+# Recurrent layers
+
+
+@pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
+def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
+    """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers; cuDNN 9 adds its state."""
+    x, hidden = meta(500, 50, 123), meta(4, 50, 320)
+    weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
+    args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
+    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes + RNN_STATE
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
+def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNNBase], kept: int) -> None:
+    """Two layers both ways: the reserve, and one output; weights' gradients are as large as the weights."""
+    batch, steps, width, hidden = 4, 10, 8, 16
+    layer = kind(width, hidden, 2, batch_first=True, bidirectional=True)
+    estimate = estimate_memory(
+        layer, (steps, width), batch, "cuda", loss=lambda out: out[0].sum(), steps=1, autocast=None
+    )
+    reserve = batch * steps * hidden * 2 * (2 * kept + 1) * 4 + RNN_STATE
+    assert reserve in [spec.nbytes for spec in estimate.log.storages]
+    gradients = [spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients"]
+    assert sum(gradients) == sum(p.numel() * 4 for p in layer.parameters())
+    assert "aten::_cudnn_rnn" in dict(estimate.unknown)
+
+
+def test_a_packed_sequence_runs_by_cudnn_too() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.PackedSequence(x.reshape(28, 8)[:16], torch.tensor([4, 4, 3, 3, 2]))
+            return self.layer(packed)[0].data
+
+    log = recorded(Packed(), (7, 8))
+    assert "aten::_cudnn_rnn" in [moment.operator for moment in log.moments]
+
+
+# Embeddings
+
+
+def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
+    name = "aten::embedding_dense_backward"
+    few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
+    assert scratch_bytes(AMPERE, name, (meta(3072, 100), few, 50_000, -1, False), ()) == 0
+    parts = 819 + 8192
+    expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
+    assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
+    def taken(steps: int, batch: int, labels: int, length: int) -> int:
+        scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
+        args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
+        return scratch_bytes(AMPERE, "aten::_ctc_loss_backward", args, scores)
+
+    small, lengths = 4 * 2 * 50 * 11, 3 * 8 * 2
+    assert taken(50, 2, 20, 5) == small + lengths
+    large, lengths = 4 * 4 * 300 * 21, 3 * 8 * 4
+    summed = 2 * 4 * (4 * 300 * 11 + 4 * 300)
+    assert taken(300, 4, 20, 10) == large + lengths + summed
+    assert taken(300, 4, 1000, 10) == large + lengths + (4 * 300 * 4 * 1000 if zero_infinity else summed)
+
+
+def test_selecting_by_a_mask_counts_the_places() -> None:
+    x, mask = meta(30, 40), meta(30, 40, dtype=torch.bool)
+    rows = meta(30, dtype=torch.bool)
+    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [mask]), meta(500)) == 8 * 2 * 500
+    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [rows]), meta(7, 40)) == 8 * 7
+    assert scratch_bytes(AMPERE, "aten::masked_select", (x, mask), meta(500)) == 8 * 2 * 500
+
+
+def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
+    x, values, index = meta(1000, 64), meta(300, 64), meta(300, dtype=torch.int64)
+    rows = meta(1000, dtype=torch.bool)
+    put = "aten::index_put_"
+    assert scratch_bytes(AMPERE, put, (x, [index], values, False), x) == 0
+    assert scratch_bytes(AMPERE, put, (x, [index], values, True), x) == 6 * 8 * 300
+    assert scratch_bytes(AMPERE, put, (x, [index], meta(1).expand(300, 64), True), x) == 6 * 8 * 300 + 4 * 300 * 64
+    assert scratch_bytes(AMPERE, put, (x, [rows], values, True), x) == 7 * 8 * 300
+    pairs = [meta(20, 1, dtype=torch.int64), meta(15, dtype=torch.int64)]
+    assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 6 * 8 * 300
+
+
+# bfloat16 where the card has none
+
+
+@pytest.mark.parametrize("card", ["T4", "V100 16GB", "RTX 2080 Ti", "GTX 1080 Ti"])
+def test_bfloat16_is_emulated_below_8_0(card: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8))
+    model(torch.zeros(1, 3, 16, 16))
+    told = {"device": "cuda", "autocast": torch.bfloat16, "optimizer": "adamw"}
+    emulated, native = (estimate_memory(model, (3, 16, 16), 64, gpu=name, **told) for name in (card, "A100 40GB"))
+    assert most_saved(emulated) == most_saved(native)
+    half = estimate_memory(model, (3, 16, 16), 64, gpu=card, **{**told, "autocast": torch.float16})
+    assert most_saved(emulated) == most_saved(half)
+
+
+def most_saved(estimate: MemoryEstimate) -> int:
+    """The most that is kept for the backward at one time; the peak may be elsewhere, where a workspace is larger."""
+    return max(dict(point.live)["saved_activations"] for point in estimate.timeline)
+
+
+def test_models_are_told_that_bfloat16_is_emulated() -> None:
+    asked = torch.cuda.is_bf16_supported
+    for capability, natively in ((TURING, False), (AMPERE, True)):
+        with standing_in_for(CUDA, capability):
+            assert torch.cuda.is_bf16_supported()
+            assert torch.cuda.is_bf16_supported(including_emulation=False) is natively
+    assert torch.cuda.is_bf16_supported is asked
+
+
+def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
+    x, weight = (meta(*shape, dtype=torch.bfloat16) for shape in ((4, 8, 16, 16), (32, 8, 3, 3)))
+    out = meta(4, 32, 16, 16, dtype=torch.bfloat16)
+    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    columns = 8 * 3 * 3 * 16 * 16 * 2
+    assert scratch_bytes(TURING, "aten::convolution", args, out) == columns
+    assert scratch_bytes(AMPERE, "aten::convolution", args, out) > columns
+    last = x.to(memory_format=torch.channels_last)
+    assert scratch_bytes(TURING, "aten::convolution", (last, *args[1:]), out) == columns + x.numel() * 2

@@ -1,0 +1,204 @@
+"""Matrix products in half precision: their scratch memory against torch's profiler, on each instruction set."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.ops.test_workspace_conv import CASES
+from tests.truth.kernel_truth import Call, agree, aten, described, measured, tensors
+from tests.truth.memory_truth import measure
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
+from torchsummary_plus.step.workspace import Workspaces
+
+ROOT = Path(__file__).parents[2]
+
+SIZES = (1, 2, 3, 8, 17, 24, 32, 33, 50, 64, 65, 100, 128, 200, 256, 300, 513, 600, 1024)
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def matrix(rows: int, columns: int, dtype: torch.dtype, layout: str, batch: tuple[int, ...] = ()) -> Tensor:
+    """A matrix of zeros by rows, by columns, or of every other column of a wider one."""
+    if layout == "columns":
+        return torch.zeros(*batch, columns, rows, dtype=dtype).transpose(-1, -2)
+    if layout == "spaced":
+        return torch.zeros(*batch, rows, 2 * columns, dtype=dtype)[..., ::2]
+    return torch.zeros(*batch, rows, columns, dtype=dtype)
+
+
+def products(count: int, seed: int) -> Iterator[Call]:
+    """Products of many shapes and layouts, small ones among them."""
+    draw = random.Random(seed)
+    while count:
+        m, k, n = (draw.choice(SIZES) for _ in range(3))
+        batch = draw.choice(((), (), (1,), (3,), (8,)))
+        if m * k * n > 4e7:
+            continue
+        dtype = HALVES[count % 2]
+        a, b = (
+            matrix(*shape, dtype, draw.choice(("rows", "rows", "columns", "columns", "spaced")), batch)
+            for shape in ((m, k), (k, n))
+        )
+        bias = torch.zeros(*batch, m, n, dtype=dtype)
+        plain, added = (aten.bmm, aten.baddbmm) if batch else (aten.mm, aten.addmm)
+        yield (plain.default, a, b) if draw.random() < 0.6 else (added.default, bias, a, b)
+        count -= 1
+
+
+def vectors() -> Iterator[Call]:
+    for dtype in HALVES:
+        for rows, columns in ((64, 100), (200, 513), (30, 40)):
+            for layout in ("rows", "columns", "spaced"):
+                yield aten.mv.default, matrix(rows, columns, dtype, layout), torch.zeros(columns, dtype=dtype)
+        yield aten.mm.default, matrix(1, 512, dtype, "rows"), matrix(512, 128, dtype, "columns")
+        for layout in ("rows", "columns"):
+            yield aten.mm.default, matrix(512, 128, dtype, "rows"), matrix(128, 1, dtype, layout)
+
+
+def disagreeing(calls: list[Call]) -> list[str]:
+    """The calls that hold other than their rules say; where these know a bound alone, more than that."""
+    wrong = []
+    for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
+        operator, *args = call
+        books = Workspaces("cpu")
+        phases = books.scratch(operator.name(), tuple(args), {}, out)
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors(out)]
+        low, high = (
+            max(sum(sizes[: one.results]) + int(one.nbytes * (1 + sign * one.band)) for one in phases)
+            for sign in (-1, 1)
+        )
+        high = max(high, sum(sizes) + books.take_doubt())
+        if not low <= peak <= high:
+            wrong.append(f"{operator.name()}{described(args)}: {low:,} to {high:,} instead of {peak:,}")
+    return wrong
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("threads", [1, 2, 5], indirect=True)
+def test_products_in_half_precision() -> None:
+    calls = [*products(25, torch.get_num_threads()), *vectors()]
+    wrong = disagreeing(calls)
+    assert not wrong, "\n".join(wrong)
+
+
+def reductions() -> Iterator[Call]:
+    """Sums and means along axes that lie apart, or can be run through as one."""
+    for shape, dims in (
+        ((2, 10, 8, 8), (0, 2, 3)), ((1, 10, 8, 8), (0, 2, 3)), ((2, 10, 8, 8), (2, 3)), ((2, 10, 8, 8), (0,)),
+        ((2, 10, 8, 8), (1, 2)), ((2, 10, 8, 8), (0, 2)), ((2, 10, 8), (0, 2)), ((30, 10), (0,)), ((30, 10), (0, 1)),
+    ):  # fmt: skip
+        for dtype in HALVES:
+            x = torch.zeros(shape, dtype=dtype)
+            turned = x.transpose(0, -1).contiguous().transpose(0, -1)
+            for operand in (x, turned, torch.zeros((), dtype=dtype).expand(shape)):
+                yield aten.sum.dim_IntList, operand, [*dims]
+                yield aten.mean.dim, operand, [*dims]
+
+
+def test_reductions_in_half_precision() -> None:
+    agree(reductions())
+
+
+def convolutions() -> Iterator[Call]:
+    """Those that oneDNN takes in half precision on this processor, forward and backward."""
+    for dtype in HALVES:
+        if not multiplies(dtype):
+            continue
+        for case in (replace(case, dtype=dtype) for name, case in CASES.items() if not name.startswith("float64")):
+            x, weight, bias = case.tensors()
+            y = aten.convolution(x, weight, bias, *case.settings)
+            grad = torch.ones((), dtype=dtype).expand(y.shape) if case.expanded else torch.randn_like(y)
+            sizes, wanted = None if bias is None else [len(bias)], [*case.wanted, bias is not None]
+            yield aten.convolution.default, x, weight, bias, *case.settings
+            yield aten.convolution_backward.default, grad, x, weight, sizes, *case.settings, wanted
+
+
+@pytest.mark.usefixtures("threads")
+def test_convolutions_in_half_precision_are_within_their_bounds() -> None:
+    wrong = disagreeing(list(convolutions()))
+    assert not wrong, "\n".join(wrong)
+
+
+class Net(nn.Module):
+    """A convolution and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 24, 3), nn.Linear(24, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(self.conv(x).mean((2, 3)))
+        return y.softmax(-1)
+
+
+class Recurrent(nn.Module):
+    """A layer of an LSTM without its states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(24, 40, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)[0]
+        return y
+
+
+MODELS = {
+    "net": (Net, (16, 3, 12, 12), "train"),
+    "inferring": (Net, (16, 3, 12, 12), "eval"),
+    "lstm": (Recurrent, (4, 6, 24), "train"),
+    "encoder": (lambda: nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), (2, 20, 64), "eval"),
+}
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_range_of_a_step_holds_the_truth(name: str) -> None:
+    build, shape, mode = MODELS[name]
+    for dtype in HALVES:
+        model, x = build().to(dtype), torch.zeros(shape, dtype=dtype)
+        estimate = estimate_memory(model, input_data=x, mode=mode)
+        low, high = estimate.peak_range
+        assert low <= measure(model, (x,), mode).peak_bytes <= high
+        assert (low < high) >= bool(estimate.unknown)
+
+
+SIMULATED = {
+    "AVX2": has_avx512(),
+    "AVX512_CORE": has_avx512_bf16(),
+    "AVX512_CORE_BF16": has_avx512_fp16() or has_tiles(),
+}
+"""Instruction sets -> whether this processor has more for half precision, so that it can stand in for one without."""
+
+TESTS = (
+    "tests/ops/test_workspace_half.py::test_products_in_half_precision[1]",
+    "tests/ops/test_workspace_half.py::test_the_range_of_a_step_holds_the_truth",
+    "tests/step/test_memory_models.py::test_a_model_of_any_kind[bfloat16]",
+)
+
+
+@pytest.mark.skipif("INSIDE" in os.environ, reason="this is one of the processes")
+def test_narrower_instruction_sets() -> None:
+    """The tests of half precision in processes that oneDNN keeps to less: it asks the processor once."""
+    running = {}
+    for name in (name for name, is_narrower in SIMULATED.items() if is_narrower):
+        capability = "avx2" if name == "AVX2" else "avx512"
+        limits = {"ONEDNN_MAX_CPU_ISA": name, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1", "INSIDE": "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS]
+        running[name] = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **limits}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    told = {name: process.communicate()[0] for name, process in running.items()}
+    failed = [f"{name}: {told[name][-2000:]}" for name, process in running.items() if process.returncode]
+    assert not failed, "\n".join(failed)

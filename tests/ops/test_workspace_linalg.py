@@ -1,0 +1,203 @@
+"""What linear algebra, distances and bags of embeddings take on the CPU: each rule against torch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.kernel_truth import Call, agree, aten, measured, predicted
+from tests.truth.memory_truth import measure
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.ops.scratch.registry import SCRATCH
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+R = torch.randn
+SHAPES = ((1, 1), (2, 2), (8, 8), (12, 12), (40, 40), (3, 16, 16), (2, 3, 5, 5))
+
+
+def positive(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Symmetric matrices of positive eigenvalues."""
+    x = R(*shape, dtype=dtype)
+    return x @ x.mT + 2 * shape[-1] * torch.eye(shape[-1], dtype=dtype)
+
+
+def square() -> Iterable[Call]:
+    for shape in SHAPES:
+        for dtype in (torch.float32, torch.float64):
+            x, b = positive(*shape, dtype=dtype), R(*shape[:-1], 3, dtype=dtype)
+            yield aten.linalg_inv_ex.default, x
+            yield aten._linalg_solve_ex.default, x, b
+            yield aten._linalg_det.default, x
+            yield aten._linalg_slogdet.default, x
+            for vectors in (True, False):
+                yield aten._linalg_eigh.default, x, "L", vectors
+
+
+def test_systems_determinants_and_eigenvalues() -> None:
+    """Factors with their pivots, LAPACK's answers and its work."""
+    agree(square())
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
+@pytest.mark.parametrize("shape", [(33, 3), (64, 32), (128, 100), (32, 128), (2000, 10), (700, 300)])
+def test_the_work_of_qr_with_several_threads_is_in_the_range(shape: tuple[int, int], threads: None) -> None:
+    class Orthogonal(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.qr(x)[0]
+
+    x = R(shape)
+    estimate = estimate_memory(Orthogonal(), input_data=x, mode="eval")
+    low, high = estimate.peak_range
+    assert dict(estimate.unknown).keys() == {"aten::linalg_qr"}
+    assert low <= measure(Orthogonal(), (x,), "eval").peak_bytes <= high
+
+
+def test_singular_values() -> None:
+    shapes = ((1, 1), (20, 8), (8, 20), (3, 12, 12), (2, 3, 4, 9))
+    agree((aten._linalg_svd.default, R(*s), f, v) for s in shapes for f in (True, False) for v in (True, False))
+
+
+def test_the_work_of_qr_is_within_its_band() -> None:
+    """LAPACK chooses its blocks; the results and the factors of the reflections are exact."""
+    shapes = [(m, n) for m in (1, 8, 20, 30, 64, 200, 400) for n in (1, 8, 20, 30, 64, 200, 400)]
+    calls = [(aten.linalg_qr.default, R(*shape), mode) for shape in shapes for mode in ("reduced", "complete")]
+    band = SCRATCH["cpu", "aten::linalg_qr"].band
+    for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
+        operator, *args = call
+        results = sum(t.numel() * t.element_size() for t in out)
+        work, said = peak - results, predicted(operator, tuple(args), out) - results
+        assert said * (1 - band) <= work <= said * (1 + band), (args[0].shape, args[1], work, said)
+
+
+def test_distances() -> None:
+    pairs = ((40, 50), (1, 200), (200, 1), (30, 30))
+    agree((aten._euclidean_dist.default, R(a, 6), R(b, 6)) for a, b in pairs)
+    agree((aten._euclidean_dist.default, R(3, a, 6), R(3, b, 6)) for a, b in pairs)
+    agree((aten._euclidean_dist.default, R(a, 1).double(), R(b, 1).double()) for a, b in pairs)
+
+
+def bilinear(x: Tensor, w: Tensor, y: Tensor) -> Call:
+    """As ``F.bilinear`` calls it."""
+    return aten._trilinear.default, x, w, y, [1, 3], [0], [1, 2], [2, 3]
+
+
+def gradients(x: Tensor, w: Tensor, y: Tensor, grad: Tensor) -> Iterable[Call]:
+    """As the formulas of its gradients call it."""
+    yield aten._trilinear.default, grad, w, y, [2, 3], [0], [1, 2], [1, 3]
+    yield aten._trilinear.default, x, grad, y, [1, 3], [2, 3], [1, 2], [0]
+    yield aten._trilinear.default, x, w, grad, [1, 3], [0], [2, 3], [1, 2]
+
+
+def products() -> Iterable[Call]:
+    for rows, out, a, b in ((20, 8, 32, 16), (5, 1, 40, 30), (64, 10, 3, 7)):
+        x, w, y, grad = R(rows, a), R(out, a, b), R(rows, b), R(rows, out)
+        yield bilinear(x, w, y)
+        yield from gradients(x, w, y, grad)
+
+
+def test_bilinear_forms() -> None:
+    agree(products())
+
+
+def bags() -> Iterable[Call]:
+    offsets = torch.tensor([0, 3, 10, 11, 30])
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for kind in (torch.int64, torch.int32):
+            table, indices = R(50, 16).to(dtype), torch.randint(0, 50, (40,)).to(kind)
+            for mode in (0, 1, 2):
+                for last, padding in ((False, -1), (True, -1), (False, 2)):
+                    places = torch.cat([offsets, torch.tensor([40])]).to(kind) if last else offsets.to(kind)
+                    for operator in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default):
+                        yield operator, table, indices, places, False, mode, False, None, last, padding
+                    if not mode and dtype is torch.float32:
+                        yield operator, table, indices, places, False, mode, False, torch.rand(40), last, padding
+
+
+def test_bags_of_embeddings() -> None:
+    agree(bags())
+
+
+def bags_backward() -> Iterable[Call]:
+    table, indices, offsets = R(50, 16), torch.randint(0, 50, (40,)), torch.tensor([0, 3, 10, 11, 30])
+    for mode in (0, 1, 2):
+        for weights in (None, torch.rand(40)) if mode == 0 else (None,):
+            _, places, sizes, greatest = aten._embedding_bag(table, indices, offsets, False, mode, False, weights)
+            for grad in (R(5, 16), torch.ones(()).expand(5, 16)):
+                yield (
+                    aten._embedding_bag_backward.default, grad, indices, offsets, places, sizes, greatest, 50, False,
+                    mode, False, weights, -1,
+                )  # fmt: skip
+
+
+def test_gradients_of_bags() -> None:
+    agree(bags_backward())
+
+
+class Applied(nn.Module):
+    """A function of a parameter."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *shape: int) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(positive(*shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.weight) * x
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "inverse": torch.linalg.inv,
+    "determinant": lambda w: torch.linalg.slogdet(w)[1],
+    "Cholesky": torch.linalg.cholesky,
+    "QR": lambda w: torch.linalg.qr(w)[1],
+    "singular values": torch.linalg.svdvals,
+    "eigenvalues": torch.linalg.eigvalsh,
+    "distances": lambda w: torch.cdist(w, w.detach()),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_step_through_it(name: str, mode: str) -> None:
+    model, x = Applied(FUNCTIONS[name], 30, 30), torch.ones(1)
+    estimate = estimate_memory(model, input_data=x, mode=mode)
+    assert abs(estimate.peak_bytes - measure(model, (x,), mode).peak_bytes) <= 16
+    assert not estimate.unknown
+
+
+def test_what_has_no_rule_is_named() -> None:
+    model = Applied(torch.linalg.matrix_exp, 6, 6)
+    estimate = estimate_memory(model, input_data=torch.ones(1), mode="eval", steps=1)
+    assert estimate.unknown == (("aten::linalg_matrix_exp", 1),)
+
+
+class Multiplied(nn.Module):
+    """A product of elements of a parameter and an input."""
+
+    def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.product, self.weight = product, nn.Parameter(torch.rand(40, 30) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x * self.weight)
+
+
+PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of all": torch.prod,
+    "along rows": lambda x: x.prod(1),
+    "along columns, kept": lambda x: torch.prod(x, 0, keepdim=True),
+    "cumulative": lambda x: x.cumprod(dim=1),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_gradient_of_a_product_without_a_zero(name: str) -> None:
+    model, x = Multiplied(PRODUCTS[name]), torch.rand(40, 30) + 0.5
+    estimate = estimate_memory(model, input_data=x)
+    assert abs(estimate.peak_bytes - measure(model, (x,)).peak_bytes) <= 16
+    assert any("assumed to contain no zeros" in text for text in estimate.assumptions)
+    assert not estimate_memory(model, input_data=x, mode="eval").assumptions

@@ -1,0 +1,80 @@
+"""The pages: built without a warning, their links checked, every public name among the calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchsummary_plus
+from docs.measured import measured_table
+from docs.measured_cuda import cuda_table
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages as built; a warning, as of a link that leads nowhere, is an error."""
+    folder = tmp_path_factory.mktemp("pages")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", folder / "trees"]
+    done = subprocess.run([*command, ROOT / "docs", folder / "html"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_every_public_name_is_among_the_calls(pages: Path) -> None:
+    text = (pages / "api.html").read_text(encoding="utf-8")
+    names = [name for name in torchsummary_plus.__all__ if name != "__version__"]
+    assert [name for name in names if f'.{name}"' not in text] == []
+
+
+def test_what_was_measured_is_on_its_page(pages: Path) -> None:
+    text = (pages / "how_right.html").read_text(encoding="utf-8")
+    assert "&lt;!-- measured" not in text and "<!-- measured" not in text
+    assert ("<th" in text) == any((ROOT / "benchmarks" / "data").glob("cpu_truth_*.json"))
+
+
+def test_the_table_tells_what_a_recording_holds(tmp_path: Path) -> None:
+    cases = {
+        "net/sgd/2": {"family": "mlp", "measured": [1000, 2000], "predicted": [1000, 1900]},
+        "net/eval/2": {"family": "mlp", "measured": [500, 500], "predicted": [500, 510]},
+        "other/eval/2": {"family": "rnn", "measured": [100, 100], "predicted": [100, 100]},
+        "broken/eval/2": {"family": "rnn", "error": "it did not run"},
+    }
+    machine = {"isa": "AVX9", "torch": "9.9", "onednn": "9", "threads": 1}
+    (tmp_path / "cpu_truth_avx9.json").write_text(json.dumps({"machine": machine, "cases": cases}))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in measured_table(tmp_path).splitlines()]
+    assert rows[-3:] == [
+        ["mlp", "1", "4", "50.0 %", "0.000 %", "5.000 %", "5.000 %", "-5.00 %"],
+        ["rnn", "1", "2", "100.0 %", "0.000 %", "0.000 %", "0.000 %", "+0.00 %"],
+        ["all", "2", "6", "66.7 %", "0.000 %", "5.000 %", "5.000 %", "-5.00 %"],
+    ]
+
+
+def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) -> None:
+    """What is not predicted is off by all of it; what has not been compared does not count."""
+    measured = {"peak_bytes": 1000, "reserved_bytes": 2000}
+    records = [
+        {**measured, "held_out": False, "predicted": {"peak_bytes": 1000, "reserved_bytes": 1980}},
+        {**measured, "held_out": True, "predicted": {"peak_bytes": 980, "reserved_bytes": 1980}},
+        {**measured, "held_out": True, "predicted": {"error": "no rule"}},
+        {**measured, "held_out": True},
+        {"held_out": True, "error": "OutOfMemoryError"},
+    ]
+    recording = {"gpu": "NVIDIA A1", "set": "libraries", "records": records}
+    (tmp_path / "gpu_truth_noop_a1_torch_1.json").write_text(json.dumps(recording))
+    text = cuda_table(tmp_path)
+    assert text.startswith("Models of other libraries:")
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]] == [
+        ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "1.00 %", "100.00 %"],
+        ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "1.00 %", "100.00 %"],
+    ]
+    assert cuda_table(tmp_path / "nowhere") == "Nothing was compared yet."
+
+
+def test_no_recording_is_said_to_be_none(tmp_path: Path) -> None:
+    assert measured_table(tmp_path) == "No recording comes with this version."

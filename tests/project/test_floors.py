@@ -1,0 +1,124 @@
+"""The architecture as a law: a file imports only from its own room and the rooms above it, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
+
+ROOMS = ("data", "live", "ops", "trace", "watch", "step", "ranks", "memory", "report", "render", "results", "api")
+"""The folders in the order in which they may import; ``ops`` may not import ``trace``."""
+
+TOP = ("", "__main__", "legacy")
+"""Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
+
+WITHOUT_TORCH = ("data", "memory", "report", "render", "results")
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def imports(name: str) -> Iterator[str]:
+    """Absolute dotted names of all that a file imports, at its top or in a function."""
+    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = origin(name, node)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner.partition(".")[2] in FILES else base
+
+
+def origin(name: str, node: ast.ImportFrom) -> str:
+    """The absolute module of a ``from ... import``, its leading dots resolved."""
+    if not node.level:
+        return node.module or ""
+    is_package = FILES[name].name == "__init__.py"
+    here = [PACKAGE.name, *name.split(".")] if name else [PACKAGE.name]
+    climb = node.level - is_package
+    above = here[: len(here) - climb]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def inside(module: str) -> str | None:
+    """The name inside the package, or None for another's module."""
+    head, _, rest = module.partition(".")
+    return rest if head == PACKAGE.name else None
+
+
+def own(name: str) -> set[str]:
+    """What a file imports of the package; ``from . import __version__`` at the top of it is no import of a room."""
+    return {found for module in imports(name) if (found := inside(module)) is not None}
+
+
+def test_every_file_is_in_a_room() -> None:
+    assert [name for name in FILES if room(name) not in ROOMS and name not in TOP] == []
+    assert {room(name) for name in FILES} >= set(ROOMS)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in TOP])
+def test_a_file_imports_only_from_its_own_room_and_those_above(name: str) -> None:
+    allowed = ROOMS[: ROOMS.index(room(name)) + 1]
+    assert [other for other in own(name) if other and room(other) not in allowed] == []
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    parts = {name: {other for other in own(name) if other and other != name} for name in FILES}
+    registries = {name for name, path in FILES.items() if path.name == "__init__.py"}
+    around = {name: {folder for folder in registries if name.startswith(f"{folder}.")} for name in FILES}
+    graph = {name: others - around[name] for name, others in parts.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if room(name) in WITHOUT_TORCH])
+def test_plain_data_and_views_never_import_torch(name: str) -> None:
+    assert not [module for module in imports(name) if module.partition(".")[0] == "torch"]
+
+
+def test_tabulate_has_one_importer() -> None:
+    assert [name for name in FILES if any(module.partition(".")[0] == "tabulate" for module in imports(name))] == [
+        "render.text"
+    ]
+
+
+def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
+    """Beside the standard library: no part of torch that ``import torch`` leaves out, no tabulate before a table."""
+    code = (
+        "import json, sys, torch; before = set(sys.modules); import torchsummary_plus;"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    added = json.loads(done.stdout)
+    heads = {module.partition(".")[0] for module in added}
+    assert heads - set(sys.stdlib_module_names) == {PACKAGE.name}
+
+
+def test_the_law_sees_a_breach() -> None:
+    """The instrument itself: relative imports resolve, inside packages too."""
+    node = ast.parse("from ..data.errors import InputError").body[0]
+    assert isinstance(node, ast.ImportFrom)
+    assert origin("render.text", node) == "torchsummary_plus.data.errors"
+    node = ast.parse("from .api.table import summary").body[0]
+    assert isinstance(node, ast.ImportFrom)
+    assert origin("", node) == "torchsummary_plus.api.table"

@@ -1,0 +1,95 @@
+"""The README and the pages do what they say: Python runs and prints what they show, shell commands exit with 0."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.columns import PAGE, with_columns
+from torchsummary_plus import MemoryEstimate, ModelSummary
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.render.columns import COLUMNS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: of what kind, and what is in them."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every call of ``torchsummary-plus`` in a shell block of a page, also behind an installation."""
+    found = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"))]
+    lines = [line for kind, text in found if kind == "bash" for line in text.splitlines()]
+    calls = [part.strip() for line in lines for part in line.split("&&")]
+    return [re.sub(r"^\S*torchsummary-plus ", "", call) for call in calls if re.match(r"\S*torchsummary-plus ", call)]
+
+
+def test_pictures_are_there_and_small() -> None:
+    pictures = [ROOT / place for place in re.findall(r'(?:src|srcset)="([^"]+)"', README)]
+    assert pictures and all(0 < picture.stat().st_size < 200_000 for picture in pictures)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
+    """One after the other, as a reader would run them; a text block is what the block above it prints."""
+    names: dict[str, Any] = {}
+    found = blocks(path.read_text(encoding="utf-8"))
+    for (kind, code), (next_kind, text) in zip(found, [*found[1:], ("", "")]):
+        if kind != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, path.name, "exec"), names)
+        assert printed.getvalue() == (text if next_kind == "text" else "")
+
+
+def test_the_readme_shows_what_its_python_prints() -> None:
+    kinds = [kind for kind, _ in blocks(README)]
+    assert ("python", "text") in pairwise(kinds)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_shell_commands_exit_with_0(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(command)) == 0
+
+
+@pytest.mark.parametrize("name", ["main job", "tests"])
+def test_ci_finds_each_command_behind_its_marker(name: str) -> None:
+    assert re.search(rf"^<!-- {name} -->\n```bash\n.+\n```$", README, flags=re.MULTILINE)
+
+
+def test_the_table_of_columns_is_that_of_the_registry() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == with_columns(page), "python -m docs.columns writes it"
+    assert all(f"| `{name}` | " in page and column.about for name, column in COLUMNS.items())
+
+
+@pytest.mark.parametrize(("page", "title", "result"), [
+    ("numbers.md", "Totals", ModelSummary),
+    ("memory.md", "What comes back", MemoryEstimate),
+])  # fmt: skip
+def test_every_field_that_is_explained_is_there(page: str, title: str, result: type) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)", row)]
+    assert names and all(hasattr(result, name) or name in result.__dataclass_fields__ for name in names)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"(?:src|srcset)=\"([^\"]+)\"", text)
+    assert [link for link in links if not (path.parent / link).exists()] == []

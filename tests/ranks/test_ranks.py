@@ -1,0 +1,250 @@
+"""The memory of one rank of many: against real processes, by laws, and without a trace in the process that asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from torchsummary_plus import estimate_memory, max_batch_size
+from torchsummary_plus.data.errors import InputError, StepError, SummaryError, UnsupportedError
+from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
+from torchsummary_plus.ranks.process_group import Rank
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+
+ROOT = Path(__file__).parents[2]
+RECORDED = (
+    *("llama ddp", "llama ddp view", "llama zero", "llama fsdp", "llama fsdp keep", "llama fsdp accumulate"),
+    *("llama fsdp checkpoint", "llama fsdp clip", "llama fsdp tied", "llama tp", "cnn ddp", "cnn fsdp"),
+)
+WIDTH = 64
+
+
+@pytest.fixture(autouse=True)
+def no_group_of_other_tests() -> None:
+    """Tests of this process that begin a group leave it there."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))
+
+
+def fsdp(device: str = "cpu", **options: Any) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    model = net()
+    for layer in model.children():
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def ddp(device: str = "cpu", **options: Any) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(net().to(device), **options)
+
+
+def estimated(build: Any, world_size: int, **options: Any) -> MemoryEstimate:
+    options = {"optimizer": "adamw", "progress": False, **options}
+    return estimate_memory(build, (WIDTH,), 4, world_size=world_size, **options)
+
+
+def told() -> dict[str, str | None]:
+    """What the environment tells a process of its rank."""
+    return {name: os.environ.get(name) for name in Rank(8, 1).environment()}
+
+
+def benchmark(*words: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.ranks_truth", "--ranks", "0", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_peaks_are_those_of_real_processes() -> None:
+    """To the byte, in a world of two, as an interposed allocator has recorded them."""
+    told = benchmark("--world", "2", "--exactly", *RECORDED)
+    assert told.splitlines()[-1] == f"{len(RECORDED)} of {len(RECORDED)} to the byte", told
+
+
+@pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="an allocator is compiled for Linux")
+def test_a_peak_is_that_of_processes_that_run_now() -> None:
+    told = benchmark("--world", "2", "--explain", "--exactly", "cnn fsdp")
+    assert told.splitlines()[-1] == "1 of 1 to the byte", told
+
+
+def test_a_world_of_one_is_the_estimate_of_the_model() -> None:
+    alone = estimate_memory(net(), (WIDTH,), 4, optimizer="adamw", progress=False)
+    ranked = estimated(net, 1)
+    assert (ranked.peak_bytes, ranked.steady_bytes) == (alone.peak_bytes, alone.steady_bytes)
+    assert dict(ranked.at_peak) == dict(alone.at_peak)
+    assert ranked.phase_peaks.items() >= {k: v for k, v in alone.phase_peaks.items() if k != "setup"}.items()
+
+
+def test_kinds_and_modules_add_up() -> None:
+    for build in (fsdp, partial(fsdp, reshard_after_forward=False), ddp):
+        found = estimated(build, 4)
+        assert sum(found.at_peak.values()) == found.peak_bytes
+        assert sum(module.own_bytes for module in found.by_module) == found.peak_bytes
+
+
+def test_states_of_ddp_are_those_of_one_device_and_the_buckets() -> None:
+    alone, many = estimated(net, 1), estimated(ddp, 4)
+    weights = alone.at_peak["parameters"]
+    for kind in ("parameters", "optimizer_state"):
+        assert many.at_peak[kind] == alone.at_peak[kind]
+    assert many.at_peak["buckets"] >= weights
+    assert many.steady_bytes - alone.steady_bytes == many.at_peak["buckets"]
+
+
+def test_shards_times_the_world_are_the_whole() -> None:
+    whole, shard = estimated(net, 1), estimated(fsdp, 4)
+    assert 4 * shard.at_peak["parameters"] == whole.at_peak["parameters"]
+    assert {"unsharded_parameters", "all_gather_buffers", "reduce_scatter_buffers"} & shard.at_peak.keys()
+
+
+def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
+    def build() -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        return fully_shard(nn.Linear(WIDTH, 5), mesh=init_device_mesh("cpu", (4,)))
+
+    worst = estimated(build, 4, ranks="all")
+    assert worst.info.ranks == 4
+    assert worst.peak_bytes == max(estimated(build, 4, rank=rank).peak_bytes for rank in (0, 3))
+    assert "rank 0 of 4, the worst of 4" in str(worst)
+
+
+def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        own, part = dist.group.WORLD, dist.new_group([0, 1])
+        environment, hook = told(), sys.excepthook
+
+        def failing() -> nn.Module:
+            fsdp()
+            raise ZeroDivisionError
+
+        estimated(fsdp, 8)
+        with pytest.raises(StepError, match="ZeroDivisionError"):
+            estimated(failing, 8)
+        assert dist.group.WORLD is own
+        assert (dist.get_world_size(), dist.get_rank(), dist.get_world_size(part)) == (2, 1, 2)
+        for group in (own, part):
+            assert group is not None
+            assert torch._C._distributed_c10d._resolve_process_group(group.group_name) is group
+        assert (told(), sys.excepthook) == (environment, hook)
+        dist.all_reduce(torch.ones(2), group=part)
+    finally:
+        dist.destroy_process_group()
+    assert not torch.cuda.is_initialized()
+
+
+def test_a_script_that_begins_its_own_group_is_in_the_world_already() -> None:
+    def build() -> nn.Module:
+        dist.init_process_group("nccl")
+        assert (os.environ["RANK"], os.environ["LOCAL_RANK"], dist.get_world_size()) == ("9", "1", 16)
+        return ddp()
+
+    estimated(build, 16, rank=9)
+    assert not dist.is_initialized()
+
+
+def test_streams_and_communicators_on_a_card() -> None:
+    found = estimated(partial(fsdp, "cuda"), 8, gpu="H100")
+    assert len(set(found.log.streams)) > 1
+    assert found.log.communicators == 1
+    context, most = found.device_bytes[0] - found.reserved_bytes, found.device_bytes[1] - found.reserved_bytes
+    assert context > COMMUNICATOR_BYTES[0] and most > COMMUNICATOR_BYTES[1]
+    assert found.fits("H100")
+    assert estimated(partial(ddp, "cuda"), 8, gpu="H100").at_peak["buckets"]
+    assert not torch.cuda.is_initialized()
+
+
+def test_the_largest_batch_of_a_rank() -> None:
+    room = 4 << 20
+    found = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
+    assert found.peak_bytes <= room < found.next_peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"world_size": 0}, "world_size is 0"),
+        ({"world_size": True}, "world_size is True"),
+        ({"world_size": 4, "rank": 4}, "rank is 4 in a world of 4; accepted: 0 to 3"),
+        ({"world_size": 4, "rank": -1}, "rank is -1"),
+        ({"rank": 2}, "rank is 2 without world_size"),
+        ({"ranks": "all"}, "ranks were given without world_size"),
+        ({"world_size": 4, "ranks": "some"}, "ranks is 'some'"),
+    ],
+)
+def test_what_is_no_world_is_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        estimate_memory(net, (WIDTH,), 4, progress=False, **options)
+
+
+def test_what_is_no_builder_is_said() -> None:
+    with pytest.raises(InputError, match="a function without arguments that builds and wraps"):
+        estimate_memory(net(), (WIDTH,), 4, world_size=4)
+    with pytest.raises(InputError, match="the builder returned None"):
+        estimate_memory(lambda: None, (WIDTH,), 4, world_size=4)
+    with pytest.raises(InputError, match="or with world_size its builder"):
+        estimate_memory(net, (WIDTH,), 4)
+    with pytest.raises(SummaryError, match="the builder failed: ValueError: no"):
+        estimate_memory(_refusing, (WIDTH,), 4, world_size=4)
+
+
+def test_what_is_not_covered_is_refused_with_what_is() -> None:
+    with pytest.raises(UnsupportedError, match=r"FSDP1\) is not covered: use fully_shard"):
+        estimated(lambda: FullyShardedDataParallel(net()), 2)
+
+
+class FullyShardedDataParallel(nn.Sequential):
+    """A wrapper by the name of torch's, which itself cannot be had without other processes."""
+
+
+def tensor_parallel(device: str, is_sharded: bool = False) -> nn.Module:
+    """The two products over ranks, after one another; what is left of the network is sharded if asked."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = parallelize_module(net()[:3], mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return fully_shard(model, mesh=mesh["dp"]) if is_sharded else model
+
+
+def sizes_of_tensors(found: MemoryEstimate) -> list[int]:
+    return [storage.nbytes for storage in found.log.storages if storage.kind != "workspace"]
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_tensor_parallel_on_a_gpu_takes_the_tensors_of_the_cpu(is_sharded: bool) -> None:
+    here, there = (
+        estimated(partial(tensor_parallel, device, is_sharded), 4, optimizer=None, gpu=gpu)
+        for device, gpu in (("cpu", None), ("cuda", "H100"))
+    )
+    tensors = [sorted(filter(WIDTH.__le__, sizes_of_tensors(one))) for one in (here, there)]
+    assert tensors[0] == tensors[1]
+    assert not torch.cuda.is_initialized()
+
+
+def _refusing() -> nn.Module:
+    raise ValueError("no")

@@ -1,0 +1,391 @@
+"""Explanations: the arithmetic gives the row's own numbers, for every common layer, and the notes' figures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from examples.cnn3d import CNN3d
+from examples.gpt2 import GPT2, Config
+from examples.resnet import resnet18
+from examples.simple_cnn import PooledCNN
+from tests.trace.zoo import ZOO
+from torchsummary_plus import InputError, explain, explain_batch, summary
+from torchsummary_plus.data.records import tensors
+from torchsummary_plus.render.arithmetic import minus, product, quotient, total
+from torchsummary_plus.render.explain_registry import RULES, Arithmetic, register_explanation
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "Conv1d": (lambda: nn.Conv1d(6, 4, 5, stride=2, padding=3), (6, 21)),
+    "Conv2d": (lambda: nn.Conv2d(3, 8, (3, 5), stride=(1, 2), padding=(0, 1), dilation=(2, 1)), (3, 17, 19)),
+    "Conv2d, grouped": (lambda: nn.Conv2d(8, 12, 3, groups=4, bias=False), (8, 9, 9)),
+    "Conv2d, depthwise": (lambda: nn.Conv2d(8, 8, 3, groups=8), (8, 9, 9)),
+    "Conv2d, valid": (lambda: nn.Conv2d(3, 4, 3, padding="valid"), (3, 9, 9)),
+    "Conv2d, lazy": (lambda: nn.LazyConv2d(4, 3), (3, 9, 9)),
+    "Conv3d": (lambda: nn.Conv3d(2, 3, 3, stride=2), (2, 7, 8, 9)),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(4, 6, 5, stride=3, dilation=2), (4, 9)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(8, 4, 4, 2, 1, output_padding=1), (8, 8, 8)),
+    "ConvTranspose2d, grouped": (lambda: nn.ConvTranspose2d(8, 4, 3, groups=2, bias=False), (8, 8, 8)),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(2, 3, 3), (2, 4, 4, 4)),
+    "MaxPool2d": (lambda: nn.MaxPool2d(3, 2, 1), (3, 11, 12)),
+    "MaxPool2d, ceil": (lambda: nn.MaxPool2d(3, 2, dilation=2, ceil_mode=True), (3, 12, 12)),
+    "AvgPool1d": (lambda: nn.AvgPool1d(3), (3, 11)),
+    "AvgPool3d": (lambda: nn.AvgPool3d(2, padding=1), (3, 6, 6, 6)),
+    "LPPool2d": (lambda: nn.LPPool2d(2, 3), (3, 11, 11)),
+    "Linear": (lambda: nn.Linear(5, 7), (5,)),
+    "Linear, long": (lambda: nn.Linear(5, 7, bias=False), (3, 4, 5)),
+    "Bilinear": (lambda: nn.Bilinear(3, 4, 5), [(3,), (4,)]),
+    "Embedding": (lambda: nn.Embedding(100, 16), (12,)),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(6), (6, 4, 4)),
+    "BatchNorm1d, plain": (lambda: nn.BatchNorm1d(6, affine=False), (6, 4)),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(6, affine=True), (6, 4, 4)),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 6), (6, 4, 4)),
+    "LayerNorm": (lambda: nn.LayerNorm((3, 4)), (5, 3, 4)),
+    "LayerNorm, no bias": (lambda: nn.LayerNorm(4, bias=False), (5, 4)),
+    "RMSNorm": (lambda: nn.RMSNorm(8), (5, 8)),
+    "LSTM": (lambda: nn.LSTM(6, 8, batch_first=True), (5, 6)),
+    "LSTM, deep": (lambda: nn.LSTM(6, 8, 4, bidirectional=True, bias=False), (5, 6)),
+    "LSTM, projected": (lambda: nn.LSTM(6, 8, 2, proj_size=3), (5, 6)),
+    "GRU": (lambda: nn.GRU(6, 8, 2, bidirectional=True), (5, 6)),
+    "RNN": (lambda: nn.RNN(6, 8, 3, nonlinearity="relu"), (5, 6)),
+    "LSTMCell": (lambda: nn.LSTMCell(4, 8), (4,)),
+    "GRUCell": (lambda: nn.GRUCell(4, 8, bias=False), (4,)),
+    "RNNCell": (lambda: nn.RNNCell(4, 8), (4,)),
+    "PReLU": (lambda: nn.PReLU(6), (6, 4)),
+    "Flatten": (lambda: nn.Flatten(), (3, 4, 5)),
+    "PixelShuffle": (lambda: nn.PixelShuffle(2), (8, 3, 3)),
+    "ZeroPad2d": (lambda: nn.ZeroPad2d((1, 2, 3, 4)), (3, 5, 5)),
+    "ReLU": (lambda: nn.ReLU(), (3, 4)),
+    "Dropout": (lambda: nn.Dropout(), (3, 4)),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((2, 3)), (3, 8, 8)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2.0), (3, 4, 4)),
+    "Softmax": (lambda: nn.Softmax(-1), (7,)),
+    "double": (lambda: nn.Linear(5, 7, dtype=torch.float64), (5,)),
+    "half": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.bfloat16), (3, 9, 9)),
+}
+
+WORKING = {"Conv", "Linear", "Bilin", "LSTM", "GRU", "RNN", "LSTMC", "GRUCe", "RNNCe"}
+"""How the names of layers begin that multiply."""
+
+
+def value(text: str) -> int:
+    """What an arithmetic says, by Python's own reading of it."""
+    names = {"floor": lambda x: x.__floor__(), "ceil": lambda x: x.__ceil__()}
+    fractions = re.sub(r"(\d+)", r"F(\1)", text.replace(",", "").replace(" x ", " * "))
+    found = eval(fractions, {"F": Fraction, "__builtins__": {}}, names)
+    assert found == int(found)
+    return int(found)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_explained_numbers_are_the_rows(name: str) -> None:
+    """Every step says what Python makes of it; every figure is the row's, and has its arithmetic."""
+    build, size = LAYERS[name]
+    row = summary(build(), size, 2, verbose=0).rows[0]
+    told = explain(row)
+    for step in told.steps:
+        assert value(step.expr.text) == step.expr.value == told[step.name]
+    assert told.get("parameters", 0) == row.num_params
+    assert told.get("parameter_bytes", 0) == sum(p.numel() * p.element_size() for p in build_again(build, size))
+    assert told["output_bytes"] == row.output_bytes
+    assert told["mult_adds"] == row.own_mult_adds
+    shape = next(iter(tensors(row.outputs))).shape
+    for step in told.steps:
+        if step.name.startswith("axis_"):
+            assert step.expr.value == shape[int(step.name[5:])]
+    if name.startswith(("Conv", "MaxPool", "AvgPool", "LPPool")):
+        assert sum(step.name.startswith("axis_") for step in told.steps) == len(shape) - 2
+    if row.own_mult_adds:
+        assert next(step for step in told.steps if step.name == "mult_adds").expr.rank, "an arithmetic, not a number"
+
+
+SMALL = st.integers(1, 3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SMALL, SMALL, SMALL, st.integers(0, 3), SMALL, st.integers(7, 12), st.booleans(), st.booleans(), st.booleans())
+def test_any_convolution(
+    kernel: int, stride: int, dilation: int, padding: int, groups: int, size: int, bias: bool, turned: bool, pool: bool
+) -> None:
+    layer: nn.Module
+    if pool:
+        layer = nn.MaxPool2d(kernel, stride, min(padding, kernel // 2), dilation, ceil_mode=turned)
+    elif turned:
+        layer = nn.ConvTranspose2d(6, 12, kernel, stride, min(padding, 2), 0, groups, bias, dilation)
+    else:
+        layer = nn.Conv2d(6, 12, kernel, stride, padding, dilation, groups, bias)
+    row = summary(layer, (6, size, size + 1), 1, verbose=0).rows[0]
+    told = explain(row)
+    assert (told.get("parameters", 0), told["mult_adds"]) == (row.num_params, row.own_mult_adds)
+    last_window_starts_outside = pool and turned
+    if not last_window_starts_outside:
+        assert (told["axis_2"], told["axis_3"]) == next(iter(tensors(row.outputs))).shape[2:]
+
+
+def build_again(build: Callable[[], nn.Module], size: Any) -> list[torch.Tensor]:
+    model = build()
+    if any(nn.parameter.is_lazy(p) for p in model.parameters()):
+        model(torch.zeros(2, *size))
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"kdim": 12, "vdim": 20}, {"bias": False}, {"add_bias_kv": True, "add_zero_attn": True}]
+)
+def test_attention_with_its_own_widths(options: dict[str, Any], batch_first: bool) -> None:
+    layer = nn.MultiheadAttention(16, 4, batch_first=batch_first, **options)
+    query, key, width = (2, 5, 16), (2, 7, options.get("kdim", 16)), options.get("vdim", 16)
+    given = [torch.zeros(shape) for shape in (query, key, (*key[:2], width))]
+    if not batch_first:
+        given = [x.transpose(0, 1).contiguous() for x in given]
+    row = summary(layer, input_data=tuple(given), verbose=0).rows[0]
+    told = explain(row)
+    assert told["parameters"] == row.num_params
+    assert told["mult_adds"] == row.own_mult_adds
+    steps = {step.name: step.expr for step in told.steps}
+    assert steps["parameters"].rank and steps["mult_adds"].rank
+    assert value(steps["mult_adds"].text) == row.own_mult_adds
+
+
+def test_attention_as_published() -> None:
+    """FACTS: MultiheadAttention(64, 4) on 2 x 16 tokens has 589,824 multiply-adds."""
+    x = torch.zeros(16, 2, 64)
+    told = explain(summary(nn.MultiheadAttention(64, 4), input_data=(x, x, x), verbose=0).rows[0])
+    assert told["mult_adds"] == 589_824
+
+
+@pytest.mark.parametrize("build", [resnet18, lambda: GPT2(Config(32, 2, 4, 50, 16)), PooledCNN])
+def test_every_row_of_a_model_is_explained(build: Callable[[], nn.Module]) -> None:
+    size = {"ResNet": (3, 64, 64), "GPT2": (12,), "PooledCNN": (1, 28, 28)}[type(build()).__name__]
+    result = summary(build(), size, functional=True, verbose=0)
+    for row in result.rows:
+        told = explain(row)
+        if row.called:
+            assert told["mult_adds"] == row.own_mult_adds and told.get("output_bytes", 0) == row.output_bytes
+        if row.num_params:
+            assert told["parameters"] == row.num_params
+    assert sum(explain(row).get("mult_adds", 0) for row in result.rows) == result.total_mult_adds
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if not case.needs])
+def test_no_layer_is_too_odd_to_be_explained(name: str) -> None:
+    """Quantized, scripted, weight-normed, called with nothing: arithmetic or not, the numbers are the row's."""
+    case = ZOO[name]
+    for row in summary(case.build(), verbose=0, functional=True, **case.call()).rows:
+        told = explain(row)
+        assert told.get("mult_adds", 0) == row.own_mult_adds and told.get("output_bytes", 0) == row.output_bytes
+        assert told.get("parameters", 0) >= row.num_params or row.kind == "function"
+        assert str(told) and told.to_latex()
+
+
+def test_the_notes_first_layer() -> None:
+    """FACTS, D: 840 parameters, a feature map of 993.74 MB of 1,000,000 bytes."""
+    text = str(explain(CNN3d().conv1, (1, 193, 229, 193)))
+    assert "Parameters: (3 x 3 x 3 x 1 + 1) x 30 = 840\n" in text
+    assert "Depth: (193 - 3) / 1 + 1 = 191\n" in text and "Height: (229 - 3) / 1 + 1 = 227\n" in text
+    assert "1 x 30 x 191 x 227 x 191 x 4 = 993,742,440 bytes = 947.71 MiB = 993.74 MB\n" in text
+
+
+def test_the_notes_total() -> None:
+    """FACTS, D: 3,301,651 parameters are 13.21 MB, and so are their gradients."""
+    with torch.device("meta"):
+        layer = nn.Linear(3_301_650, 1)
+    assert "Bytes of parameters: 3,301,651 x 4 = 13,206,604 bytes = 12.59 MiB = 13.21 MB" in str(explain(layer))
+    told = explain_batch(layer, (3_301_650,), engine=False)
+    assert told["gradient_bytes"] == told["parameter_bytes"] == 13_206_604
+
+
+class OwnConvolution(nn.Conv2d):
+    """It does more than its class says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return torch.cat([y, y], dim=-1)
+
+
+def test_arithmetic_that_does_not_hold_is_left_out() -> None:
+    row = summary(OwnConvolution(3, 4, 3), (3, 8, 8), verbose=0).rows[0]
+    told = explain(row)
+    assert told["parameters"] == 4 * 28 and "(3 x 3 x 3 + 1) x 4" in str(told)
+    labels = [step.label for step in told.steps]
+    assert "Height" in labels and "Width" not in labels
+    assert told["output_bytes"] == row.output_bytes == 4 * 6 * 12 * 4
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+@pytest.mark.parametrize("depth", [None, 1])
+def test_the_columns_of_arithmetic_give_the_columns_beside_them(style: str, depth: int | None) -> None:
+    result = summary(resnet18(), (3, 64, 64), 2, verbose=0)
+    names = ["num_params", "params_arithmetic", "mult_adds", "mult_adds_arithmetic"]
+    table = result.tables(columns=names, style=style, depth=depth)[0]
+    told = 0
+    for row in table.rows:
+        params, params_text, work, work_text = (cell.value for cell in row.cells)
+        for count, text in ((params, params_text), (work, work_text)):
+            assert text is None or value(text) == count
+            told += text is not None
+        if row.path == "conv1":
+            assert (params_text, work_text) == ("7 x 7 x 3 x 64", "2 x 147 x 64 x 32 x 32")
+    assert told > (40 if depth is None else 3)
+
+
+def test_what_is_not_made_yet_has_no_parameters() -> None:
+    assert not explain(nn.LazyLinear(4)) and str(explain(nn.LazyLinear(4))) == "LazyLinear"
+    assert "Parameters: (8 + 1) x 4 = 36" in str(explain(nn.LazyLinear(4), (8,)))
+
+
+def test_what_is_counted_elsewhere_is_said() -> None:
+    gpt2 = summary(GPT2(Config(32, 2, 4, 50, 16)), (12,), verbose=0)
+    head = next(row for row in gpt2.rows if row.path == "lm_head")
+    assert "Parameters: 32 x 50 = 1,600 (0 of them counted in this row)" in str(explain(head))
+
+
+def test_a_layer_of_ones_own_can_be_explained() -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = nn.Parameter(torch.zeros(3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    assert "Parameters: 3 x 2 = 6" in str(explain(Doubling()))
+    register_explanation("Doubling", rule=Arithmetic(lambda layer: product(2, layer.shapes["pairs"][0])))
+    try:
+        assert "Parameters: 2 x 3 = 6" in str(explain(Doubling()))
+        with pytest.raises(InputError, match="Doubling is explained already"):
+            register_explanation("Doubling", rule=Arithmetic())
+    finally:
+        del RULES["Doubling"]
+
+
+def test_other_arguments_are_refused() -> None:
+    with pytest.raises(InputError, match="layer is 3; accepted: a row of a summary"):
+        explain(3)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(st.integers(1, 99), lambda inner: st.tuples(st.sampled_from("+x-/"), inner, inner), max_leaves=8))
+def test_text_says_what_the_value_is(tree: Any) -> None:
+    """Random arithmetic, read by Python: brackets stand wherever they must."""
+
+    def build(node: Any) -> Any:
+        if isinstance(node, int):
+            return node
+        one, other = build(node[1]), build(node[2])
+        if node[0] == "/":
+            return quotient(one, other) if (other if isinstance(other, int) else other.value) > 0 else one
+        return {"+": total, "x": product, "-": minus}[node[0]](one, other)
+
+    expr = build(tree)
+    if not isinstance(expr, int):
+        assert value(expr.text) == expr.value
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(tmp_path: Path) -> None:
+    told = [explain(build(), size, 2) for build, size in LAYERS.values()]
+    model = nn.Sequential()
+    model.add_module("100%_{}$", nn.Conv2d(3, 4, 3))
+    told.append(explain_batch(model, (3, 8, 8), 4, engine=False))
+    body = "\n".join(one.to_latex() for one in told)
+    page = f"\\documentclass{{article}}\\usepackage{{amsmath}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
+    (tmp_path / "page.tex").write_text(page)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def by_hooks(model: nn.Module, x: torch.Tensor) -> int:
+    """The bytes of what each leaf module gives, by torch itself."""
+    found = []
+    for module in model.modules():
+        if not list(module.children()):
+            module.register_forward_hook(lambda _, __, y: found.append(y.numel() * y.element_size()))
+    model(x)
+    return sum(found)
+
+
+def test_the_batch_formula_is_the_notes() -> None:
+    model = nn.Sequential(nn.Conv3d(1, 30, 3), nn.MaxPool3d(2), nn.Conv3d(30, 8, 3), nn.Flatten(), nn.LazyLinear(1))
+    maps = by_hooks(model, torch.zeros(1, 1, 15, 17, 15))
+    told = explain_batch(model, (1, 15, 17, 15), 10, 1 << 30, engine=False)
+    params = 4 * sum(p.numel() for p in model.parameters())
+    sample = 15 * 17 * 15 * 4 + 2 * maps
+    assert told["map_bytes"] == maps and told["sample_bytes"] == sample
+    assert told["total_bytes"] == 2 * params + 10 * sample
+    assert told["largest_batch"] == ((1 << 30) - 2 * params) // sample
+    assert 2 * params + told["largest_batch"] * sample <= 1 << 30 < 2 * params + (told["largest_batch"] + 1) * sample
+
+
+def test_frozen_parameters_have_no_gradients_and_in_place_no_map() -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    told = explain_batch(model, (8,), engine=False, memory="100 B")
+    assert (told["parameter_bytes"], told["gradient_bytes"]) == (4 * 46, 4 * 10)
+    assert told["map_bytes"] == 4 * (4 + 2)
+    assert told["largest_batch"] == 0
+
+
+def test_the_engine_answers_beside_the_formula() -> None:
+    told = explain_batch(PooledCNN(), (1, 28, 28), memory=64 << 20, device="cpu", optimizer="sgd")
+    assert told.engine is not None and told.engine.batch_size > 1
+    assert f"By the engine: Largest batch: {told.engine.batch_size:,}" in str(told)
+    assert told["largest_batch"] > 1
+
+
+def test_attention_counts_its_output_projection() -> None:
+    told = explain(nn.MultiheadAttention(32, 4, batch_first=True), [(10, 32)] * 3)
+    assert told["parameters"] == 4_224 and told["parameters.out_proj"] == 1_056
+    assert "Parameters: 3,168 + 1,056 = 4,224" in str(told)
+    assert "Parameters of out_proj: (32 + 1) x 32 = 1,056" in str(told)
+
+
+class Residual(nn.Module):
+    """A container of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x + self.scale * self.body(x)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "said"),
+    [
+        (
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+            (10, 32),
+            "Parameters of linear1: (32 + 1) x 64 = 2,112",
+        ),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), (3, 8, 8), "Parameters of 0: (3 x 3 x 3 + 1) x 8 = 224"),
+        (Residual(), (8,), "Parameters of body: (8 + 1) x 16 + (16 + 1) x 8 = 280"),
+        (nn.Transformer(16, 2, 1, 1, 32, batch_first=True), [(5, 16), (5, 16)], "Parameters of encoder: "),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_containers_sum_up_the_formulas_of_their_children(module: nn.Module, size: Any, said: str) -> None:
+    told = explain(module, size)
+    result = summary(module, size, verbose=0)
+    assert told["parameters"] == sum(p.numel() for p in module.parameters()) and said in str(told)
+    assert told["mult_adds"] == result.total_mult_adds
+    children = sum(value for name, value in told.items() if name.startswith("parameters.") and name.count(".") == 1)
+    assert children == told["parameters"]
+    row = explain(result.rows[0])
+    assert row["total_parameters"] == told["parameters"]

@@ -1,0 +1,199 @@
+"""The HTML table: a real parser reads the numbers back, names stay names, and it reads without style and script."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tabulate import tabulate
+from torch import nn
+
+from examples.resnet import resnet18
+from tests.truth.random_models import law, looks, summaries
+from torchsummary_plus import ModelSummary, estimate_memory, summary
+from torchsummary_plus.data.units import UNITS, one_line
+from torchsummary_plus.render.html import fragment, guides, source, table_html
+from torchsummary_plus.render.table import Cell, Field, Table, TableRow
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "</style></table><b>",
+    "\"'`><img src=x onerror=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;i&gt;",
+    "]]>-->",
+    "a\nb\u202e",
+)
+
+
+@pytest.fixture(scope="module")
+def of_resnet() -> ModelSummary:
+    columns = ["output_size", "num_params", "params_percent", "mult_adds", "saved_bytes", "peak_bytes"]
+    return summary(resnet18(), (3, 224, 224), memory="train", col_names=columns, verbose=0)
+
+
+def parsed(html: str) -> Element:
+    """A page or a piece of one, read by the rules of HTML 5; raises for what a browser would have to mend."""
+    found: Element = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parseFragment(html)
+    return found
+
+
+def text_of(element: Element) -> str:
+    return "".join(element.itertext())
+
+
+def label_of(row: Element) -> str:
+    """A row's label without the branches in front of it."""
+    return text_of(row[0]).lstrip("│├└─\u00a0 ")
+
+
+def test_a_parser_reads_the_same_cells_back(of_resnet: ModelSummary) -> None:
+    for table in (*of_resnet.tables(style="tree"), *of_resnet.tables()):
+        page = parsed(str(table_html(table)))
+        rows = page.findall(".//tbody/tr")
+        assert [label_of(row) for row in rows] == [row.label for row in table.rows]
+        assert [[text_of(cell) for cell in row.findall("td")] for row in rows] == [
+            [cell.text for cell in row.cells] for row in table.rows
+        ]
+        numbers = [[cell.get("data-v") for cell in row.findall("td")] for row in rows]
+        for row, found in zip(table.rows, numbers):
+            for field, cell, number in zip(table.fields, row.cells, found):
+                assert number == (str(cell.value) if field.unit and cell.value is not None else None)
+        headings = [text_of(cell) for cell in page.findall(".//thead/tr/th")]
+        assert headings == [table.labels, *(field.heading for field in table.fields)]
+        shown = [text_of(part) for part in page.findall(".//dl//*") if part.tag in ("dt", "dd")]
+        assert shown == [text for total in table.totals for text in (total.field.heading, total.cell.text)]
+        assert [text_of(note) for note in page.findall(".//p")] == list(table.notes)
+
+
+@law(40)
+@given(summaries(memory=(None, "train")), looks, st.sampled_from(UNITS))
+def test_a_parser_reads_any_summary_back(result: ModelSummary, look: dict[str, Any], units: str) -> None:
+    page = parsed(result.to_html(**look, units=units))
+    tables = result.tables(**look, units=units)
+    drawn = page.findall(".//table")
+    assert len(drawn) == len(tables)
+    for element, table in zip(drawn, tables):
+        rows = element.findall(".//tbody/tr")
+        assert [[text_of(cell) for cell in row.findall("td")] for row in rows] == [
+            [one_line(cell.text) for cell in row.cells] for row in table.rows
+        ]
+        assert [(row[0][-1].tail if len(row[0]) else row[0].text) or "" for row in rows] == [
+            one_line(row.label) for row in table.rows
+        ]
+
+
+def test_it_is_nested_unless_asked_otherwise(of_resnet: ModelSummary) -> None:
+    assert '<th scope="row" align="left" title="layer1.0.conv1">' in of_resnet.to_html()
+    assert ">layer1 (Sequential)<" not in of_resnet.to_html(style="torchsummary")
+    assert "--level" in of_resnet.to_html() and "--level:" not in of_resnet.to_html(style=None).partition("<table")[2]
+
+
+def test_a_page_has_all_tables(of_resnet: ModelSummary, tmp_path: Path) -> None:
+    page = of_resnet.save(tmp_path / "r.html", units="auto").read_text()
+    read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+    assert [text_of(caption) for caption in read.iter("caption")] == [table.title for table in of_resnet.tables()]
+    assert "GiB" in page or "MiB" in page
+
+
+def test_names_stay_names() -> None:
+    """Whatever a module or a class is called, it is text; nothing that a name says becomes an element or runs."""
+
+    class Strange(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, name in enumerate(HOSTILE):
+                kind = type(name, (nn.Linear,), {})
+                self.add_module(name.replace(".", "_"), kind(4, 4 + 0 * number))
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            for layer in self.children():
+                x = layer(x)
+            return x
+
+    kind = type("</title><script>", (Strange,), {})
+    result = summary(kind(), (4,), memory="train", verbose=0)
+    for html in (result.to_html(), result._html_page()):
+        page = parsed(html) if html.startswith("<div") else html5lib.parse(html, namespaceHTMLElements=False)
+        kinds = {element.tag for element in page.iter()}
+        assert not kinds & {"img", "b", "i"}
+        assert len(list(page.iter("script"))) == 2 and len(list(page.iter("style"))) in (1, 2)
+        found = page.findall(".//table")[0].findall(".//tbody/tr")
+        assert "49" not in text_of(found[4])
+        for name, row in zip(HOSTILE, found[1:]):
+            shown = name.replace(".", "_").replace("\n", "\\n").replace("\u202e", "\\u202e")
+            assert label_of(row) == f"{shown} ({name})".replace("\n", "\\n").replace("\u202e", "\\u202e")
+            assert row[0].get("title") == shown
+
+
+def test_nothing_is_loaded(of_resnet: ModelSummary) -> None:
+    page = of_resnet._html_page()
+    assert not re.search(r"https?:|//\w+\.\w|\bsrc=|\bhref=|@import|url\(|fetch\(|XMLHttp", page)
+
+
+def test_it_reads_without_style_and_script(of_resnet: ModelSummary) -> None:
+    """What is left where both are taken out, as GitHub does: the branches of the tree, headings with a scope."""
+    plain = re.sub(
+        r"<(style|script)>.*?</\1>|\s(style|class|data-[\w-]+)=\"[^\"]*\"", "", of_resnet.to_html(), flags=re.S
+    )
+    page = parsed(plain)
+    lines = [text_of(row[0]).replace("\u00a0", " ") for row in page.findall(".//tbody/tr")][:16]
+    assert lines[:7] == [
+        "ResNet", "├─conv1 (Conv2d)", "├─bn1 (BatchNorm2d)", "├─relu (ReLU)", "├─maxpool (MaxPool2d)",
+        "├─layer1 (Sequential)", "│ ├─0 (BasicBlock)",
+    ]  # fmt: skip
+    assert {th.get("scope") for th in page.iter("th")} == {"row", "col"}
+    assert not list(page.iter("button")) and not list(page.iter("input"))
+
+
+def test_branches_are_those_of_the_text(of_resnet: ModelSummary) -> None:
+    table, *_ = of_resnet.tables(style="tree")
+    lines = of_resnet.render(style="tree").splitlines()[3:]
+    for guide, row, line in zip(guides([row.level for row in table.rows]), table.rows, lines, strict=False):
+        assert line.startswith(f"{guide}{row.label} ")
+
+
+def test_bars_are_shares_of_the_whole() -> None:
+    fields = (Field("own", "Own", "elements", adds_up=True), Field("all", "All", "bytes"), Field("n", "N", "count"))
+    cells = [(10, 100, 5), (30, 80, 5), (60, 0, 5), (0, 0.4, None)]
+    rows = tuple(TableRow(str(i), "", 0, tuple(Cell(v, str(v)) for v in values)) for i, values in enumerate(cells))
+    read = parsed(str(table_html(Table("T", "L", fields, rows)))).findall(".//tbody/tr")
+    bars = [[cell.get("style") for cell in row.findall("td")] for row in read]
+    assert bars == [
+        ["--e:10.0", "--b:100.0", None],
+        ["--e:30.0", "--b:80.0", None],
+        ["--e:60.0", None, None],
+        [None] * 3,
+    ]
+
+
+def test_ten_thousand_rows(of_resnet: ModelSummary) -> None:
+    """As a ratio to tabulate's time for the same cells, and to the size: nothing in it grows faster than the rows."""
+    table = of_resnet.tables(style="tree")[0]
+    table = replace(table, rows=table.rows[:1] + (table.rows[1:] * 200)[:9999])
+    cells = [[row.label, *(cell.text for cell in row.cells)] for row in table.rows]
+    fragment([replace(table, rows=table.rows[:9])])
+    start = process_time()
+    drawn = fragment([table])
+    middle = process_time()
+    tabulate(cells, disable_numparse=True)
+    assert middle - start < 6 * (process_time() - middle)
+    assert len(drawn) < 10_000 * 500
+
+
+def test_an_estimate_has_html_too() -> None:
+    estimate = estimate_memory(nn.Linear(8, 4), (8,), device="cpu")
+    assert [text_of(one) for one in parsed(estimate.to_html()).iter("caption")] == [estimate.tables()[0].title]
+
+
+def test_the_script_ends_with_its_element() -> None:
+    """Style and script stand in the page as they are."""
+    assert "</" not in source("table.css") and "</script" not in source("table.js")

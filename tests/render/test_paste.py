@@ -1,0 +1,295 @@
+"""Every format, read by a real parser, shows what the summary holds: a law over random models of hostile names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from torch import nn
+
+from tests.truth.random_models import HOSTILE, Branches, law, looks, summaries
+from torchsummary_plus import InputError, MemoryEstimate, MissingExtraError, ModelSummary, summary
+from torchsummary_plus.data.units import UNITS, one_line
+from torchsummary_plus.render.latex import latex_text
+from torchsummary_plus.render.table import Table, TableRow
+
+LAW = law(40)
+MEMORY = law(6)
+
+
+def plain(text: str) -> str:
+    """A text as a page shows it: spaces run together."""
+    return " ".join(text.split())
+
+
+def shown(table: Table) -> list[list[str]]:
+    """What a table shows, line by line, without its nesting."""
+    headings = [table.labels, *(field.heading for field in table.fields)]
+    rows = [[one_line(row.label), *(one_line(cell.text) for cell in row.cells)] for row in table.rows]
+    return [list(map(plain, line)) for line in [headings, *rows]]
+
+
+def markdown_tables(text: str, markup: tuple[str, ...] = ()) -> list[list[list[str]]]:
+    """The tables of a Markdown document, as a parser with the tables of GitHub reads them; no other markup is there."""
+    tables: list[list[list[str]]] = []
+    for token in (tokens := MarkdownIt("commonmark").enable("table").parse(text)):
+        if token.type == "table_open":
+            tables.append([])
+        elif token.type == "tr_open":
+            tables[-1].append([])
+        elif token.type == "inline" and tokens[tokens.index(token) - 1].type in ("th_open", "td_open"):
+            assert {child.type for child in token.children or ()} <= {"text", "text_special", *markup}
+            tables[-1][-1].append(plain("".join(child.content for child in token.children or ())))
+    return tables
+
+
+@LAW
+@given(summaries(), looks, st.sampled_from(UNITS))
+def test_markdown_shows_the_table_and_nothing_in_it_is_markup(result: ModelSummary, look: Any, units: str) -> None:
+    tables = result.tables(**look, units=units)
+    text = result.to_markdown(**look, units=units)
+    assert markdown_tables(text) == [shown(table) for table in tables]
+    items = [plain(line[2:]) for line in text.splitlines() if line.startswith("- ")]
+    assert len(items) == sum(len(table.totals) + len(table.notes) for table in tables)
+
+
+@LAW
+@given(summaries(), looks)
+def test_csv_holds_the_numbers(result: ModelSummary, look: Any) -> None:
+    text = result.to_csv(**look)
+    table = result.tables(**look)[0]
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    assert header == ["layer", "path", "level", *(field.name for field in table.fields)]
+    written = [["" if value is None else str(value).replace("\0", "\ufffd") for value in row] for row in of_rows(table)]
+    assert rows == written
+    assert text.endswith("\r\n") and len(re.findall(r'[^"\r\n]*(?:"[^"]*"[^"\r\n]*)*\r\n', text)) == len(rows) + 1
+
+
+def of_rows(table: Table) -> list[list[Any]]:
+    return [[row.label, row.path, row.level, *(cell.value for cell in row.cells)] for row in table.rows]
+
+
+@LAW
+@given(summaries(), looks)
+def test_pandas_reads_the_csv_and_gets_the_frame(result: ModelSummary, look: Any) -> None:
+    look = {"columns": None, **look}
+    frame = result.to_dataframe(**look).drop(columns="type")
+    for name in frame:
+        if frame[name].dtype == object:
+            frame[name] = _as_text(frame[name])
+    words = {name: "string" for name in frame if frame[name].dtype == "string"}
+    text = result.to_csv(**look)
+    read = pandas.read_csv(
+        io.StringIO(text, newline=""),
+        dtype=dict(frame.dtypes),
+        keep_default_na=False,
+        na_values={name: [""] for name in frame if name not in ("layer", "path")},
+    )
+    assert set(frame.dtypes.astype(str)) <= {"string", "Int64", "Float64"} and {"layer", "path"} <= set(words)
+    assert [[None if pandas.isna(v) else v for v in row] for row in frame.itertuples(index=False)] == of_rows(
+        result.tables(**look)[0]
+    )
+    pandas.testing.assert_frame_equal(read, frame.replace({name: {"\0": "\ufffd"} for name in words}, regex=True))
+
+
+def _as_text(shapes: Any) -> Any:
+    """Shapes as the CSV has them."""
+    texts = [None if one is None else _shape_text(one) for one in shapes]
+    return pandas.array(texts, "string")
+
+
+def _shape_text(shape: Any) -> str:
+    if isinstance(shape, dict):
+        return "{" + ", ".join(f"{name}: {_shape_text(one)}" for name, one in shape.items()) + "}"
+    if isinstance(shape, tuple):
+        return "[" + ", ".join(map(_shape_text, shape)) + "]"
+    return str(shape)
+
+
+def test_a_frame_has_types_shapes_bytes_and_dtypes() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+    frame = summary(net, (3, 8, 8), verbose=0).to_dataframe()
+    assert list(frame) == [
+        "layer", "type", "path", "level", "input_size", "output_size", "num_params", "mult_adds", "output_bytes",
+        "dtype",
+    ]  # fmt: skip
+    assert frame[frame["type"] == "Linear"]["output_size"].tolist() == [(-1, 10)]
+    assert frame["output_size"].map(lambda shape: shape[1]).tolist() == [8, 8, 288, 10]
+    assert frame["output_bytes"].sum() == 4 * (8 * 36 * 3 + 10) and set(frame["dtype"]) == {"float32"}
+    assert list(summary(net, (3, 8, 8), verbose=0).to_dataframe(columns=["num_params"]))[4:] == ["num_params"]
+    trained = summary(net, (3, 8, 8), memory="train", verbose=0)
+    assert {"saved_bytes", "peak_bytes"} <= set(trained.to_dataframe())
+
+
+@LAW
+@given(summaries())
+def test_the_parsed_numbers_are_the_summarys_own(result: ModelSummary) -> None:
+    for style in ("torchsummary", "tree"):
+        frame = result.to_dataframe(style=style, depth=None, columns=["num_params", "mult_adds"])
+        assert frame["num_params"].sum() == result.total_params
+        work = frame["mult_adds"].fillna(0)
+        assert (work.iloc[0] if style == "tree" else work.sum()) == result.total_mult_adds
+
+
+@LAW
+@given(summaries())
+def test_json_gives_an_equal_summary_back(result: ModelSummary) -> None:
+    assert_comes_back(result)
+
+
+@MEMORY
+@given(summaries(("train", "eval")))
+def test_json_gives_an_equal_estimate_back_with_its_log(result: ModelSummary) -> None:
+    assert_comes_back(result)
+    if result.memory is not None:
+        assert_comes_back(result.memory)
+        assert MemoryEstimate.from_json(result.memory.to_json()).timeline == result.memory.timeline
+
+
+def assert_comes_back(result: Any) -> None:
+    text = result.to_json()
+    back = type(result).from_json(text)
+    assert back == result and back.to_json() == text and str(back) == str(result)
+    assert json.loads(text) == result.to_dict()
+    jsonschema.Draft202012Validator(type(result).json_schema()).validate(result.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda data: data.update(type="Estimate"),
+            r"is of 'Estimate', version 1.1; accepted: ModelSummary, 1.1 or another 1.x",
+        ),
+        (lambda data: data.update(version=0), r"version 0; accepted: ModelSummary, 1.1"),
+        (lambda data: data.pop("rows"), "is not a ModelSummary; its fields: rows, "),
+        (lambda data: data.update(total_params="many"), "'many' is not of type int"),
+        (lambda data: data["rows"][0].update(colour=1), "is not a Row; its fields: index, "),
+        (lambda data: data.update(inputs=3), "3 is not one of TensorSpec, Group, NoneType"),
+        (lambda data: data.update(unknown_ops=[["aten::x"]]), "does not have 2 items"),
+    ],
+    ids=["type", "version", "missing", "value", "unknown", "union", "tuple"],
+)
+def test_json_of_another_kind_is_refused(change: Any, told: str) -> None:
+    data = summary(nn.Linear(2, 2), (2,), verbose=0).to_dict()
+    change(data)
+    with pytest.raises(InputError, match=re.escape(told)):
+        ModelSummary.from_json(json.dumps(data))
+    with pytest.raises(InputError, match="not valid JSON"):
+        ModelSummary.from_json("{")
+
+
+def test_derived_figures_stand_beside_the_fields() -> None:
+    result = summary(nn.Linear(2, 2), (2,), verbose=0)
+    assert result.to_dict()["derived"] == {"non_trainable_params": 0, "total_bytes": result.total_bytes}
+
+
+def test_a_frame_without_pandas_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=re.escape('pip install "torchsummary_plus[pandas]"')):
+        summary(nn.Linear(2, 2), (2,), verbose=0).to_dataframe()
+
+
+def hostile() -> nn.Module:
+    """A model whose every name is hostile."""
+    model = Branches()
+    for name in HOSTILE:
+        if "." not in name:
+            model.add_module(name, type(name.replace("\0", ""), (nn.Sequential,), {})(nn.Linear(4, 4)))
+    return model
+
+
+def test_nesting_shows_in_markdown() -> None:
+    text = summary(hostile(), (4,), verbose=0).to_markdown(style="tree")
+    levels = [line.count("&nbsp;" * 4) for line in text.splitlines() if line.startswith("| ")][2:]
+    assert levels[:3] == [0, 1, 2] and set(levels) == {0, 1, 2}
+
+
+def latex_page(*tables: str) -> str:
+    packages = r"\usepackage{booktabs,longtable}\usepackage[landscape,margin=1cm,paperwidth=60cm]{geometry}"
+    return "\n".join([r"\documentclass{article}", packages, r"\begin{document}", *tables, r"\end{document}"])
+
+
+def compiled(folder: Path, *tables: str) -> str:
+    """The text of the pages that pdflatex makes of some tables."""
+    if shutil.which("pdflatex") is None or shutil.which("pdftotext") is None:
+        pytest.skip("there is no pdflatex, or no pdftotext to read its pages")
+    assert all(table.isascii() for table in tables)
+    (folder / "page.tex").write_text(latex_page(*tables), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    assert ".pk>" not in done.stdout, "a font was drawn dot by dot, which not every TeX can"
+    page = subprocess.run(["pdftotext", "-layout", "page.pdf", "-"], cwd=folder, capture_output=True, check=True)
+    return page.stdout.decode()
+
+
+def test_latex_compiles_and_the_page_has_the_numbers(tmp_path: Path) -> None:
+    """Hostile names, both styles, a step's memory, a table longer than a page; read back from the PDF."""
+    short = summary(nn.Sequential(nn.Linear(7, 5), nn.ReLU()), (7,), memory="train", verbose=0)
+    odd = summary(hostile(), (4,), verbose=0)
+    texts = [
+        short.to_latex(caption="100% of it_all & more", label="tab:short"),
+        odd.to_latex(style="tree", units="auto"),
+        odd.to_latex(columns=["input_size", "kernel_size", "params_percent"]),
+        odd.to_latex(columns=[], depth=1),
+    ]
+    assert r"\begin{table}" in texts[0] and r"\label{tab:short-2}" in texts[0] and r"\begin{longtable}" in texts[1]
+    page = compiled(tmp_path, *texts)  # An underscore is a line there.
+    for figure in (f"{short.total_params:,}", f"{odd.total_params:,}", "100% of it all & more", "a|b", "<script>"):
+        assert figure in page
+    assert page.count("Linear") == 1 + 2 * sum(row.class_name == "Linear" for row in odd.rows)
+    assert re.search(r"Linear-1 +\[.1, 5\] +40 +0 +208\n", page)
+
+
+def test_every_letter_of_europe_compiles(tmp_path: Path) -> None:
+    """What LaTeX has no command for is named by its number; the letters of ASCII come out as they went in."""
+    letters = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA0, 0x250), *range(0x370, 0x400))]
+    rows = tuple(TableRow(f"{c} {c}{c} x{c}x", "", 0, ()) for c in letters)
+    page = compiled(tmp_path, latex_text([Table("letters", "Letter", (), rows)]))
+    for c in "abcXYZ0189(){}[]<>|/\\%$#&+=*@!?.;:":
+        assert f"{c} {c}{c} x{c}x" in page, c
+
+
+@law(3)
+@given(st.lists(summaries(), min_size=4, max_size=4), st.sampled_from(["torchsummary", "tree"]))
+def test_random_tables_compile_and_have_the_numbers(results: list[ModelSummary], style: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = compiled(Path(folder), *(result.to_latex(style=style, columns=["num_params"]) for result in results))
+    tables = [result.tables(style=style, columns=["num_params"])[0] for result in results]
+    expected = Counter(cell.text for table in tables for row in table.rows for cell in row.cells if cell.value)
+    expected.update(total.cell.text for table in tables for total in table.totals if total.cell.value)
+    there = Counter(page.split())
+    assert not {text: count for text, count in expected.items() if there[text] < count}
+
+
+def test_files_of_other_minor_versions_are_read() -> None:
+    made = summary(nn.Sequential(nn.Linear(4, 4)), (4,), memory="train", style="tree", verbose=0)
+    data = made.to_dict()
+    older = {**data, "version": 1, "view": {name: data["view"][name] for name in ("style", "depth", "col_names")}}
+    assert ModelSummary.from_json(json.dumps(older)) == made
+    newer = json.loads(made.to_json())
+    newer.update(version="1.9", spirit="unheard of")
+    newer["rows"][0]["mood"] = "good"
+    newer["memory"]["info"]["weather"] = "fine"
+    assert ModelSummary.from_json(json.dumps(newer)) == made
+    with pytest.raises(InputError, match="its fields"):
+        ModelSummary.from_json(json.dumps({**newer, "version": data["version"]}))
+    with pytest.raises(InputError, match=r"version 2\.0; accepted: ModelSummary, 1\.1 or another 1\.x"):
+        ModelSummary.from_json(json.dumps({**newer, "version": "2.0"}))

@@ -1,0 +1,128 @@
+"""Figures as they are seen: readable on dark and light paper, names whole, no text over another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import matplotlib
+import pytest
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.text import Annotation, Text
+from torch import nn
+
+from examples.resnet import resnet18
+from torchsummary_plus import Comparison, ModelSummary, compare, summary
+from torchsummary_plus.render.figure import BLACK, LAYERS, seen
+
+matplotlib.use("Agg")
+
+FIGURES = ["total_params", "total_mult_adds", "forward_backward_bytes", "param_bytes", "training_peak_bytes"]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    pyplot.close("all")
+
+
+@cache
+def resnet() -> ModelSummary:
+    return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw", "device": "cuda"}, verbose=0)
+
+
+@cache
+def models() -> Comparison:
+    names = ["facebook/convnext-tiny-224-finetuned", "ResNet-18", "averylongnamewithoutanybreaks"]
+    nets = [nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 8)) for n in (4, 64, 8000)]
+    return compare(*nets, input_size=(8,), names=names, memory="train")
+
+
+DRAWINGS: dict[str, Callable[[], Axes]] = {
+    "layers": lambda: resnet().plot("mult_adds"),
+    "holders": lambda: resnet().memory.plot(),  # type: ignore[union-attr]
+    "timeline": lambda: resnet().memory.plot_timeline(memory="T4"),  # type: ignore[union-attr]
+    "near limit": lambda: resnet().memory.plot_timeline(memory="2310MiB"),  # type: ignore[union-attr]
+    "models": lambda: models().plot(),
+    "five figures": lambda: models().plot(FIGURES),
+}
+
+
+def luminance(colour: object) -> float:
+    """WCAG's relative luminance."""
+    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in to_rgb(colour)]  # type: ignore[arg-type]
+    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def contrast(one: object, other: object) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def drawn(name: str) -> tuple[Axes, list[Text]]:
+    ax = DRAWINGS[name]()
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    beyond = [label for label in ax.get_xticklabels() if label.get_position()[0] > ax.get_xlim()[1]]
+    texts = [text for text in ax.figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    return ax, [text for text in texts if text not in beyond]
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background", "seaborn-v0_8-darkgrid", "Solarize_Light2"])
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_text_is_readable(name: str, style: str) -> None:
+    with pyplot.style.context(style):
+        ax, texts = drawn(name)
+        papers = {matplotlib.colors.to_hex(ax.get_facecolor()), matplotlib.colors.to_hex(ax.figure.get_facecolor())}
+        faint = [text.get_text() for text in texts if min(contrast(text.get_color(), one) for one in papers) < 4.5]
+    assert texts and faint == []
+
+
+def test_black_is_seen_on_dark_paper() -> None:
+    with pyplot.style.context("dark_background"):
+        ax = pyplot.subplots()[1]
+        assert all(contrast(seen(colour, ax), "black") > 1.5 for colour in LAYERS.values())
+    assert seen(BLACK, pyplot.subplots()[1]) == BLACK
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_text_covers_another_or_leaves_the_page(name: str) -> None:
+    ax, texts = drawn(name)
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts]
+    over = [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if _overlap(one, other)]
+    assert over == []
+    page = ax.figure.bbox
+    assert [text for text, box in boxes if box.x0 < page.x0 - 1 or box.x1 > page.x1 + 1] == []
+
+
+def _overlap(one: matplotlib.transforms.Bbox, other: matplotlib.transforms.Bbox) -> bool:
+    """Whether boxes share more than the pixel that rounding may give them."""
+    across = min(one.x1, other.x1) - max(one.x0, other.x0)
+    return across > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 1
+
+
+@pytest.mark.parametrize("name", ["models", "five figures"])
+def test_a_comparison_shows_names_whole_and_values_in_their_panels(name: str) -> None:
+    ax, texts = drawn(name)
+    labels = [label.get_text().replace("\n", "") for label in ax.get_yticklabels()]
+    assert labels[:3] == [entry.name for entry in models().entries]
+    axis_lines = sorted({round(ax.transData.transform((line.get_xdata()[0], 0))[0], 1) for line in ax.lines})
+    numbers = [text for text in texts if isinstance(text, Annotation) and text.get_text()[0].isdigit()]
+    assert numbers
+    for text in numbers:
+        box = Text.get_window_extent(text)
+        crossed = [x for x in axis_lines if box.x0 < x < box.x1]
+        assert not crossed, (text.get_text(), box, axis_lines)
+
+
+@pytest.mark.parametrize("name", ["timeline", "near limit"])
+def test_the_leader_line_crosses_no_label(name: str) -> None:
+    _, texts = drawn(name)
+    (leader,) = (text for text in texts if isinstance(text, Annotation) and text.arrow_patch is not None)
+    path = leader.arrow_patch.get_path().transformed(leader.arrow_patch.get_transform())  # type: ignore[union-attr]
+    others = [text for text in texts if text is not leader and isinstance(text, Annotation)]
+    assert any("context" in text.get_text() for text in others)
+    for text in others:
+        assert not path.intersects_bbox(Text.get_window_extent(text), filled=False), text.get_text()

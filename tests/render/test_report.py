@@ -1,0 +1,116 @@
+"""The report as a file, and the treemap's geometry; what a browser makes of it is in test_browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import html5lib
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from examples.resnet import resnet18
+from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
+from torchsummary_plus.render.html_memory import ticks, timeline
+from torchsummary_plus.render.treemap import Box, squarified, treemap
+
+WHOLE = Box(0, 0, 1000, 420)
+
+
+@pytest.fixture(scope="module")
+def made() -> ModelSummary:
+    return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw", "device": "cuda"}, verbose=0)
+
+
+@given(st.lists(st.integers(1, 10**12), max_size=40), st.floats(1, 2000), st.floats(1, 2000))
+def test_boxes_are_as_large_as_their_shares_and_fill_the_whole(sizes: list[int], width: float, height: float) -> None:
+    sizes.sort(reverse=True)
+    boxes = squarified(sizes, Box(3, 5, width, height))
+    assert len(boxes) == len(sizes)
+    for size, box in zip(sizes, boxes):
+        assert box.width * box.height == pytest.approx(width * height * size / sum(sizes), rel=1e-6, abs=1e-9)
+        assert box.x >= 3 - 1e-6 and box.x + box.width <= 3 + width + 1e-6 * width
+        assert box.y >= 5 - 1e-6 and box.y + box.height <= 5 + height + 1e-6 * height
+    for one, other in ((a, b) for i, a in enumerate(boxes) for b in boxes[:i]):
+        across = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
+        down = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+        assert min(across, down) <= 1e-6 * max(width, height)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tiles_are_all_of_the_peak(device: str, made: ModelSummary) -> None:
+    """Every module that holds much has its own tile; those without room for a name are merged beside it."""
+    estimate = estimate_memory(resnet18(), (3, 64, 64), 8, device=device, optimizer="adamw")
+    tiles = [tile for tile in treemap(estimate, WHOLE) if tile.kind]
+    own = {module.path: module.own_bytes for module in estimate.by_module[1:]}
+    much = {path for path, nbytes in own.items() if nbytes > estimate.peak_bytes / 100}
+    assert much <= {tile.path for tile in tiles}
+    assert any(tile.label == "no module" for tile in tiles) == (estimate.outside_bytes > 0)
+    assert sum(tile.box.width * tile.box.height for tile in tiles) > 0.6 * WHOLE.width * WHOLE.height
+
+
+def test_the_drawing_of_the_step_is_the_timeline(made: ModelSummary) -> None:
+    estimate = made.memory
+    assert estimate is not None
+    data = timeline(estimate)["data"]
+    totals = [sum(row[4:]) for row in data["points"]]
+    assert max(totals) == estimate.peak_bytes
+    told = {
+        (data["names"][row[1]], data["names"][row[2]], data["names"][row[3]], sum(row[4:])) for row in data["points"]
+    }
+    assert told <= {(point.operator, point.module, point.phase, point.total_bytes) for point in estimate.timeline}
+    assert len(json.dumps(data)) < 200_000
+
+
+@given(st.integers(1, 10**15))
+def test_a_scale_has_a_few_round_figures(highest: int) -> None:
+    found = [nbytes for nbytes, _ in ticks(highest)]
+    assert 4 <= len(found) <= 12 and found[0] == 0 and found[-1] <= highest
+
+
+def test_a_report_is_written_again(made: ModelSummary, tmp_path: Path) -> None:
+    place = tmp_path / "report.html"
+    assert made.to_html_report(place) == place
+    first = place.read_bytes()
+    with pytest.raises(FileExistsError):
+        made.to_html_report(place, overwrite=False)
+    assert made.to_html_report(str(place)) == place and place.read_bytes() == first
+
+
+def test_whatever_a_result_is_it_has_a_report(tmp_path: Path) -> None:
+    estimate = estimate_memory(nn.Linear(8, 4), (8,), device="cpu")
+    static = summary(nn.Linear(8, 4), verbose=0)
+    for number, result in enumerate((estimate, static)):
+        page = result.to_html_report(tmp_path / f"{number}.html").read_text("utf-8")
+        read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+        assert [section.get("data-tab") for section in read.iter("section")] == [["Memory"], ["Layers"]][number]
+
+
+def test_a_comparison_has_tabs_of_its_own(made: ModelSummary, tmp_path: Path) -> None:
+    wide = summary(resnet18(num_classes=10), (3, 64, 64), 8, verbose=0)
+    both = compare(made, wide, names=["a", "b"])
+    of_models, of_both = ["Layers", "Memory"], ["Comparison", "Side by side"]
+    pages = {
+        made.to_html_report(tmp_path / "0.html", compare=[wide]): [*of_models, "ResNet: Layers"],
+        made.to_html_report(tmp_path / "1.html", compare=both): [*of_models, *of_both],
+        both.to_html_report(tmp_path / "2.html"): of_both,
+    }
+    for page, tabs in pages.items():
+        read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page.read_text("utf-8"))
+        assert [section.get("data-tab") for section in read.iter("section")] == tabs
+    changed = [row for row in read.iter("tr") if row.get("data-change") == "changed"]
+    assert [row[0].get("title") for row in changed] == ["fc"]
+
+
+def test_names_stay_names_in_a_report(tmp_path: Path) -> None:
+    """Also where they are data of a script."""
+    model = nn.Sequential()
+    model.add_module("</script><img src=x onerror=alert(1)>", nn.Linear(64, 64))
+    model.add_module("<!--<script>", nn.Linear(64, 64))
+    page = summary(model, (64,), memory="train", verbose=0).to_html_report(tmp_path / "r.html").read_text("utf-8")
+    read = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+    assert not list(read.iter("img")) and len(list(read.iter("script"))) == 3
+    data = next(script for script in read.iter("script") if script.get("class") == "tsp-data")
+    assert "</script><img src=x onerror=alert(1)>" in json.loads("".join(data.itertext()))["names"]

@@ -1,0 +1,357 @@
+"""The loss of a step: by name, a module or function, with targets; predicted beside the step run for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus import (
+    InputError,
+    MemoryEstimate,
+    compare,
+    estimate_memory,
+    max_batch_size,
+    measure_memory,
+    summary,
+)
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.data.memory_records import SUMMED
+from torchsummary_plus.step.losses import LOSSES
+
+
+def net(bounded: bool = False) -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 10), *([nn.Sigmoid()] if bounded else []))
+
+
+class Tokens(nn.Module):
+    """A language model: (N, T) tokens -> (N, T, vocabulary) scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(500, 16)
+        self.head = nn.Linear(16, 500)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.embed(ids))
+        return scores
+
+
+class Output(dict):  # type: ignore[type-arg]
+    """What transformers' models return: by name and by attribute."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Labelled(Tokens):
+    """As transformers do it: with labels also the loss."""
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Any:
+        scores = super().forward(ids)
+        output = Output(logits=scores, loss=None)
+        if labels is not None:
+            shifted = F.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+            output["loss"] = F.cross_entropy(scores.float().view(-1, 500), shifted.view(-1), ignore_index=-100)
+        return output
+
+
+def same(predicted: MemoryEstimate, measured: MemoryEstimate) -> None:
+    assert predicted.peak_bytes == measured.peak_bytes
+    assert predicted.at_peak == measured.at_peak
+    assert predicted.phase_peaks == measured.phase_peaks
+    assert predicted.steady_bytes == measured.steady_bytes
+    assert predicted.assumptions[:1] == measured.assumptions[:1]
+
+
+def truth(model: nn.Module, x: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> int:
+    """The peak of a loop as people write it, by torch's profiler."""
+
+    def run() -> None:
+        for _ in range(2):
+            output = model(x)
+            value = loss(output, targets)
+            del output
+            value.backward()
+            del value
+            model.zero_grad()
+
+    return measure_run(run, [*model.parameters(), x, targets])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_named_loss_is_predicted_to_the_byte(name: str) -> None:
+    if name == "causal_lm":
+        model, size, dtypes = Tokens(), (12,), torch.long
+    else:
+        model, size, dtypes = net(bounded=name == "bce"), (16,), None  # type: ignore[assignment]
+    asked: dict[str, Any] = {"batch_size": 32, "dtypes": dtypes, "loss": name, "optimizer": "adamw"}
+    predicted = estimate_memory(model, size, **asked)
+    same(predicted, measure_memory(model, size, **asked))
+    assert predicted.info.loss == name and SUMMED not in predicted.assumptions
+
+
+def test_the_step_is_the_one_that_a_loop_runs() -> None:
+    x, classes = torch.rand(64, 16), torch.zeros(64, dtype=torch.int64)
+    predicted = estimate_memory(net(), input_data=x, loss="cross_entropy")
+    assert predicted.peak_bytes == truth(net(), x, classes, F.cross_entropy)
+    weighted = nn.CrossEntropyLoss(label_smoothing=0.1)
+    assert estimate_memory(net(), input_data=x, loss=weighted).peak_bytes == truth(net(), x, classes, weighted)
+
+
+LIKE_TORCH: list[tuple[Any, str]] = [
+    ("MSELoss", "mse"),
+    ("mse_loss", "mse"),
+    ("binary_cross_entropy_with_logits", "bce_with_logits"),
+    (nn.CrossEntropyLoss(), "cross_entropy"),
+    (F.cross_entropy, "cross_entropy"),
+    (partial(F.mse_loss, reduction="sum"), "mse"),
+    (nn.HuberLoss(delta=2.0), "huber"),
+]
+
+
+@pytest.mark.parametrize(("given", "name"), LIKE_TORCH, ids=[str(given)[:30] for given, _ in LIKE_TORCH])
+def test_torchs_names_modules_and_functions_mean_the_same(given: Any, name: str) -> None:
+    one, other = (estimate_memory(net(), (16,), 32, loss=loss) for loss in (given, name))
+    assert one.peak_bytes == other.peak_bytes and one.at_peak == other.at_peak
+
+
+def squared(output: Tensor, target: Any) -> Tensor:
+    parts = target.values() if isinstance(target, dict) else target if isinstance(target, list) else [target]
+    return sum((output.square().sum() + part.float().sum() for part in parts), torch.zeros(()))
+
+
+TARGETS: dict[str, tuple[Any, int]] = {
+    "a tensor": (torch.zeros(8, 3), 8 * 3 * 4),
+    "a size": ((10,), 8 * 10 * 4),
+    "a number": (7, 8 * 7 * 4),
+    "a size and a dtype": (((), "int64"), 8 * 8),
+    "a list": ([(3,), ((2, 2), torch.int32)], 8 * 3 * 4 + 8 * 4 * 4),
+    "a dict": ({"a": (3,), "b": torch.zeros(8, dtype=torch.int64)}, 8 * 3 * 4 + 8 * 8),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_are_inputs_and_grow_with_the_batch(name: str) -> None:
+    targets, nbytes = TARGETS[name]
+    for batch in (8, 24):
+        asked = {"batch_size": batch, "loss": squared, "targets": targets}
+        predicted = estimate_memory(net(), (16,), **asked)
+        same(predicted, measure_memory(net(), (16,), **asked))
+        assert predicted.at_peak["inputs"] == batch * 16 * 4 + nbytes * batch // 8
+    limit = max_batch_size(net(), (16,), 1 << 20, device="cpu", loss=squared, targets=targets)
+    assert limit.is_proved
+    peaks = [
+        estimate_memory(net(), (16,), limit.batch_size + more, loss=squared, targets=targets).peak_bytes
+        for more in (0, 1)
+    ]
+    assert peaks == [limit.peak_bytes, limit.next_peak_bytes]
+
+
+def test_a_language_models_classes_are_its_last_axis() -> None:
+    ids = torch.randint(0, 500, (4, 12))
+    bare = estimate_memory(Tokens(), input_data=ids, loss="cross_entropy")
+    assert bare.at_peak["inputs"] == 2 * ids.nbytes
+    assert bare.assumptions == ("targets of cross_entropy: int64 [4, 12], of 500 classes (axis 2)",)
+    named = estimate_memory(Labelled(), input_data=ids, loss="cross_entropy")
+    assert named.assumptions == bare.assumptions and named.at_peak == bare.at_peak
+
+    def flat(scores: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(scores.view(-1, 500), targets.view(-1))
+
+    assert bare.peak_bytes == truth(Tokens(), ids, ids.clone(), flat)
+
+
+def test_causal_lm_is_the_loss_that_such_models_have() -> None:
+    ids = torch.randint(0, 500, (4, 12))
+    named = estimate_memory(Labelled(), input_data=ids, loss="causal_lm")
+    own = estimate_memory(Labelled(), input_data={"ids": ids, "labels": ids.clone()})
+    assert named.peak_bytes == own.peak_bytes and named.at_peak == own.at_peak
+    assert own.info.loss == "the output's own" and not own.assumptions
+
+
+def test_pixels_have_their_classes_in_axis_1() -> None:
+    asked: dict[str, Any] = {"batch_size": 2, "loss": "cross_entropy"}
+    model = nn.Conv2d(3, 5, 3, padding=1)
+    predicted = estimate_memory(model, (3, 12, 12), **asked)
+    assert predicted.assumptions == ("targets of cross_entropy: int64 [2, 12, 12], of 5 classes (axis 1)",)
+    assert predicted.at_peak["inputs"] == 2 * 3 * 12 * 12 * 4 + 2 * 12 * 12 * 8
+
+
+class Weighted(nn.Module):
+    """A loss with a parameter and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(10, 10))
+        self.register_buffer("scale", torch.ones(10))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output @ self.centres * self.scale, target)
+
+
+def test_the_tensors_of_a_loss_are_booked_and_trained() -> None:
+    loss = Weighted()
+    kept = [tensor.clone() for tensor in (*loss.parameters(), *loss.buffers())]
+    asked = {"batch_size": 32, "loss": loss, "targets": ((), torch.long), "optimizer": "adamw"}
+    predicted = estimate_memory(net(), (16,), **asked)
+    same(predicted, measure_memory(net(), (16,), **asked))
+    plain = estimate_memory(net(), (16,), 32, loss="cross_entropy", optimizer="adamw")
+    assert predicted.at_peak["parameters"] - plain.at_peak["parameters"] == 400
+    assert predicted.at_peak["buffers"] == 40
+    assert predicted.at_peak["optimizer_state"] - plain.at_peak["optimizer_state"] == 804
+    assert all(map(torch.equal, kept, (*loss.parameters(), *loss.buffers())))
+    assert all(p.grad is None for p in loss.parameters())
+    on_card = estimate_memory(net(), (16,), gpu="T4", **asked)
+    assert on_card.info.device == "cuda:0"
+
+
+def test_a_sum_that_stands_in_is_said_everywhere() -> None:
+    estimate = estimate_memory(net(), (16,), 32)
+    assert estimate.assumptions == (SUMMED,) and estimate.info.loss == "the output's sum"
+    for text in (str(estimate), estimate.to_markdown(), estimate.to_latex(caption="A step"), estimate.to_html()):
+        assert "no loss was given" in text
+    assert SUMMED not in estimate_memory(net(), (16,), mode="eval").assumptions
+    one = estimate_memory(net(), (16,), 32, loss=lambda out: out.sum())
+    assert one.assumptions == () and one.peak_bytes == estimate.peak_bytes
+
+
+def test_a_callable_of_the_output_stays_one() -> None:
+    def mean(output: Tensor, weight: float = 1.0) -> Tensor:
+        return output.mean() * weight
+
+    estimate = estimate_memory(net(), (16,), 32, loss=mean)
+    assert estimate.info.loss == "mean" and not estimate.assumptions
+
+
+def test_under_autocast_targets_are_single_precision() -> None:
+    asked: dict[str, Any] = {"batch_size": 32, "loss": "mse", "autocast": torch.bfloat16}
+    assert estimate_memory(net(), (16,), **asked).assumptions == ("targets of mse: float32 [32, 10]",)
+    half = estimate_memory(net().bfloat16(), (16,), 32, loss="mse")
+    assert half.assumptions == ("targets of mse: bfloat16 [32, 10]",)
+
+
+def with_target(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).sum()
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"loss": "msee"}, "loss is 'msee'; accepted: 'cross_entropy'"),
+    ({"loss": 3}, "loss is 3; accepted"),
+    ({"loss": with_target}, "loss with_target takes an output and targets"),
+    ({"targets": (3,)}, "targets were given without a loss"),
+    ({"loss": "mse", "targets": "x"}, "targets hold 'x'; accepted"),
+    ({"loss": "mse", "train_step": print}, "loss and train_step were both given"),
+    ({"autocast": "float64"}, "autocast is torch.float64; accepted"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_cannot_be_a_loss_is_named(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimate_memory(net(), (16,), 2, **words)
+
+
+def test_models_are_compared_under_a_loss() -> None:
+    found = compare(net(), net(), input_size=(16,), memory={"loss": "mse", "optimizer": "sgd"}, names=["a", "b"])
+    peaks = found.entries[0].peaks
+    assert peaks is not None and peaks.training_peak_bytes
+    assert peaks.training_peak_bytes == estimate_memory(net(), (16,), loss="mse", optimizer="sgd").peak_bytes
+
+
+SETTINGS = ("RTX 3060 12GB", "adamw", "autocast to bfloat16", "loss: mse")
+
+
+def test_every_result_says_what_its_step_is() -> None:
+    asked: dict[str, Any] = {"gpu": "RTX 3060", "optimizer": "adamw", "loss": "mse", "autocast": "bfloat16"}
+    step = estimate_memory(net(), (16,), 32, **asked)
+    table = summary(net(), (16,), 32, memory=asked, verbose=0)
+    models = compare(net(), net(), input_size=(16,), memory=asked, names=["a", "b"])
+    steps = compare(step, step, names=["one", "two"])
+    for result in (step, table, models, steps):
+        shown = (str(result), result.to_markdown(), result.to_html(), result.to_latex(caption="Ours"))
+        for text in shown:
+            assert [word for word in SETTINGS if word not in text] == []
+        info = {"gpu": "RTX 3060 12GB", "device": "cuda:0", "optimizer": "adamw", "loss": "mse", "dtype": "float32"}
+        for name, value in {**info, "autocast": "bfloat16"}.items():
+            assert f'"{name}":"{value}"' in result.to_json()
+    peaks = models.entries[0].peaks
+    assert peaks is not None and (peaks.gpu, peaks.info.loss, peaks.batch_size) == ("RTX 3060", "mse", 1)
+    assert [word for word in ("float32", "cpu", "no optimizer") if word not in str(estimate_memory(net(), (16,)))] == []
+
+
+def test_reports_say_what_their_step_is(tmp_path: Path) -> None:
+    step = estimate_memory(net(), (16,), 32, loss="mse", gpu="RTX 3060")
+    table = summary(net(), (16,), 32, memory={"loss": "huber", "optimizer": "sgd"}, verbose=0)
+    page = table.to_html_report(tmp_path / "page.html", compare=step).read_text(encoding="utf-8")
+    assert str(step.info) in page and "sgd, float32, loss: huber" in page
+
+
+def test_a_limit_says_what_was_asked() -> None:
+    asked: dict[str, Any] = {"loss": "mse", "optimizer": "sgd"}
+    limit = max_batch_size(net(), (16,), "RTX 3060", **asked)
+    assert (limit.memory, limit.memory_bytes, limit.info.gpu) == ("RTX 3060", 11_910 << 20, "RTX 3060 12GB")
+    assert limit.context_bytes == 990 << 20
+    assert (limit.info.mode, limit.info.optimizer, limit.info.batch_size) == ("train", "sgd", limit.batch_size)
+    assert (
+        "; a training step in 11910.00 MB less 990.00 for the context, RTX 3060 12GB, sgd, float32, loss: mse"
+        in str(limit)
+    )
+    plain = max_batch_size(net(), (16,), 1 << 20, device="cpu", mode="eval")
+    assert (plain.memory, plain.memory_bytes) == ("", 1 << 20)
+    assert str(plain).endswith("; an inference step in 1.00 MB, cpu, float32")
+    assert "in 1.00 MB (1MiB), cpu" in str(max_batch_size(net(), (16,), "1MiB", device="cpu"))
+
+
+# A card means CUDA
+
+
+def test_a_card_means_cuda_in_every_call() -> None:
+    on_cuda = estimate_memory(net(), (16,), device="cuda", gpu="T4")
+    named = estimate_memory(net(), (16,), gpu="T4")
+    assert named == on_cuda and named.backend == "cuda"
+    table = summary(net(), (16,), 1, memory={"gpu": "T4"}, verbose=0)
+    assert table.memory is not None and table.memory.peak_bytes == named.peak_bytes
+    models = compare(net(), net(), input_size=(16,), memory={"gpu": "T4"})
+    peaks = models.entries[0].peaks
+    assert peaks is not None and peaks.training_peak_bytes == named.peak_bytes
+    assert max_batch_size(net(), (16,), "T4").info.device == "cuda:0"
+
+
+CONFLICTS: dict[str, Callable[[], object]] = {
+    "estimate_memory": lambda: estimate_memory(net(), (16,), device="cpu", gpu="RTX 3060"),
+    "max_batch_size": lambda: max_batch_size(net(), (16,), "RTX 4090", device="cpu"),
+    "summary": lambda: summary(net(), (16,), memory={"gpu": "T4", "device": "cpu"}, verbose=0),
+    "summary on the CPU": lambda: summary(net(), (16,), device="cpu", memory={"gpu": "T4"}, verbose=0),
+    "compare": lambda: compare(net(), net(), input_size=(16,), memory={"gpu": "T4", "device": "cpu"}),
+    "fits": lambda: estimate_memory(net(), (16,)).fits("RTX 3060"),
+    "plot_timeline": lambda: estimate_memory(net(), (16,)).plot_timeline(memory="RTX 3060"),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_a_card_on_the_cpu_is_an_error_with_its_cure(name: str) -> None:
+    with pytest.raises(InputError, match=r"accepted with a GPU: device='cuda'|an estimate with gpu='RTX 3060 12GB'"):
+        CONFLICTS[name]()
+
+
+def test_an_amount_of_memory_may_be_the_cpu_s() -> None:
+    assert estimate_memory(net(), (16,)).fits("24GiB")
+    assert max_batch_size(net(), (16,), "1MiB", device="cpu").batch_size
+
+
+@pytest.mark.parametrize("command", [[], ["compare"]])
+def test_the_shell_takes_a_loss_and_a_card(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    models = ["examples/simple_cnn.py:PooledCNN"] * (2 if command else 1)
+    words = [*command, *models, "1,28,28", "--batch-size", "2", "--loss", "cross_entropy"]
+    assert main([*words, "--gpu", "T4"]) == 0
+    assert "batch of 2, T4, no optimizer, float32, loss: cross_entropy" in capsys.readouterr().out
+    assert main([*words, "--gpu", "T4", "--device", "cpu"]) == 2
+    assert "accepted with a GPU: device='cuda'" in capsys.readouterr().err
+    assert main([*words[:-1], "cross"]) == 2

@@ -1,0 +1,256 @@
+"""The step run for real, beside the one predicted: the same data, byte for byte, by kind, phase and module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from examples.gpt2 import GPT2, SMALL
+from examples.resnet import resnet18
+from tests.truth.memory_truth import measure
+from tests.truth.snapshot import snapshot
+from torchsummary_plus import (
+    ForwardError,
+    InputError,
+    MemoryEstimate,
+    StepComparison,
+    StepError,
+    compare,
+    estimate_memory,
+    measure_memory,
+)
+from torchsummary_plus.data.memory_records import KINDS
+from torchsummary_plus.watch.quiet_profile import without_notes
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+class Tied(nn.Module):
+    """Tokens in, tokens out, by one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.lstm = nn.LSTM(32, 32, batch_first=True)
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        y, _ = self.lstm(self.embedding(ids))
+        return self.head(y)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+class Wide(nn.Module):
+    """Methods called straight, several outputs, a buffer, a frozen part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.norm = nn.BatchNorm1d(32)
+        self.frozen = nn.Linear(32, 32).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.encoder.forward(x).mean(1)
+        return {"a": self.norm(y), "b": self.frozen(y)}
+
+
+class Scaled(nn.Module):
+    """Products with Python's numbers, which autograd keeps as tensors of eight bytes; of sums it keeps none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) * 0.5
+        z = self.second(y) / 3 + 1
+        z = (z * 2).tanh().clone()
+        z *= 3
+        return 2 - z * True
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 10)), (64,)),
+    "resnet18": (resnet18, (3, 64, 64)),
+    "tied": (Tied, (12,)),
+    "checkpointed": (Checkpointed, (64,)),
+    "gpt2": (lambda: GPT2(replace(SMALL, vocabulary=100, context=32, width=48, depth=2, heads=4)), (16,)),
+    "wide": (Wide, (10, 32)),
+    "scaled": (Scaled, (16,)),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "eval": {"mode": "eval"},
+    "sgd": {"optimizer": "sgd"},
+    "adamw": {"optimizer": "adamw"},
+    "kept": {"optimizer": "sgd", "keep_output": True, "steps": 3},
+}
+
+
+def kinds(estimate: MemoryEstimate) -> dict[str, int]:
+    """The bytes at the peak by kind; what passes inside a kernel is of one kind, results that are under way with it."""
+    passing = ("temporaries", "workspace", "gradients")
+    found = {kind: nbytes for kind, nbytes in estimate.at_peak.items() if kind not in passing}
+    return {**found, "passing": sum(estimate.at_peak[kind] for kind in passing)}
+
+
+def held(estimate: MemoryEstimate) -> dict[str, int]:
+    """What each module holds at the peak and adds to the step."""
+    figures = {f"{one.path} at the peak": one.own_bytes for one in estimate.by_module}
+    for one in estimate.by_module:
+        for field in fields(one.own):
+            figures[f"{one.path} {field.name}"] = getattr(one.own, field.name)
+            figures[f"{one.path} {field.name} inclusive"] = getattr(one.inclusive, field.name)
+    return figures
+
+
+def saved(estimate: MemoryEstimate) -> dict[str, int | None]:
+    """What each call keeps, and what is live when it ends."""
+    calls = list(enumerate(estimate.by_call))
+    return {f"{n} {path} saved": memory.saved_bytes for n, (path, memory) in calls} | {
+        f"{n} {path} live": memory.peak_bytes for n, (path, memory) in calls
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_measured_is_what_is_predicted(name: str, way: str) -> None:
+    make, size = MODELS[name]
+    model = make()
+    predicted, measured = (call(model, size, 3, **WAYS[way]) for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert measured.steady_bytes == predicted.steady_bytes
+    assert measured.phase_peaks == predicted.phase_peaks
+    assert kinds(measured) == kinds(predicted)
+    assert held(measured) == held(predicted)
+    assert saved(measured) == saved(predicted)
+    where = (measured.peak_phase, measured.peak_location, measured.peak_operator)
+    assert where == (predicted.peak_phase, predicted.peak_location, predicted.peak_operator.partition(".")[0])
+    assert sum(measured.at_peak.values()) == measured.peak_bytes
+    assert sum(one.own_bytes for one in measured.by_module) == measured.peak_bytes
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_peak_is_that_of_every_allocation(mode: str) -> None:
+    make, size = MODELS["mlp"]
+    model = make()
+    oracle = measure(make(), (torch.rand(3, *size),), mode, torch.optim.SGD)
+    assert measure_memory(model, size, 3, mode=mode, optimizer="sgd").peak_bytes == oracle.peak_bytes
+
+
+def test_the_users_own_step_is_measured() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        for part in x.split(4):
+            model(part).square().mean().backward()
+        model.zero_grad()
+
+    make, size = MODELS["mlp"]
+    predicted, measured = (call(make(), size, 8, train_step=step) for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert kinds(measured) == kinds(predicted)
+
+
+def test_the_model_is_untouched() -> None:
+    model = resnet18()
+    model.layer1.eval()
+    model.fc.weight.grad = torch.ones_like(model.fc.weight)
+    before = snapshot(model)
+    measure_memory(model, (3, 64, 64), 2, optimizer="sgd")
+    assert snapshot(model) == before
+    with pytest.raises(ForwardError):
+        measure_memory(model, (4, 64, 64), 2)
+    assert snapshot(model) == before
+
+
+def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
+    make, size = MODELS["mlp"]
+    with pytest.raises(ForwardError, match=r"0 \(Linear\)"):
+        measure_memory(make(), (65,), 2)
+    with pytest.raises(StepError, match="loss"):
+        measure_memory(make(), size, 2, loss=lambda output: output.no_such_thing)
+    with pytest.raises(InputError, match=r"the model is on cpu, not on cuda:0; move it with model\.to\('cuda:0'\)"):
+        measure_memory(make(), size, 2, device="cuda")
+    with torch.device("meta"):
+        model = make()
+    with pytest.raises(InputError, match="has meta tensors"):
+        measure_memory(model, size, 2)
+
+
+def test_predicted_and_measured_side_by_side() -> None:
+    make, size = MODELS["mlp"]
+    model = make()
+    predicted, measured = (call(model, size, 32, optimizer="adamw") for call in (estimate_memory, measure_memory))
+    both = compare(predicted, measured)
+    assert both.names == ("predicted", "measured")
+    (table,) = both.tables()
+    rows = {row.path: [cell.value for cell in row.cells] for row in table.rows}
+    assert rows["peak_bytes"] == [predicted.peak_bytes, measured.peak_bytes, 0]
+    assert sum(values[0] for path, values in rows.items() if path.removeprefix("peak_")[:-6] in KINDS) == (
+        predicted.peak_bytes
+    )
+    assert rows["optimizer_peak_bytes"][0] == predicted.phase_peaks["optimizer"]
+    assert "Training step, batch of 32, cpu, adamw, float32, loss: the output's sum, measured; peak in the" in str(both)
+    assert "reserved_bytes" not in rows
+    assert StepComparison.from_json(both.to_json()) == both
+
+
+def test_from_tensors_to_what_the_device_shows() -> None:
+    make, size = MODELS["mlp"]
+    steps = [estimate_memory(make(), size, batch, "cuda", optimizer="adamw") for batch in (2, 2048)]
+    rows = {row.path: row.cells for row in compare(*steps, names=["small", "large"]).tables()[0].rows}
+    for step, number in zip(steps, (0, 1)):
+        value = {path: cells[number].value for path, cells in rows.items()}
+        assert value["peak_bytes"] + value["cached_bytes"] == value["reserved_bytes"] == step.reserved_bytes
+        assert (value["device_bytes_low"], value["device_bytes_high"]) == step.device_bytes
+
+
+def test_what_cannot_be_compared_is_an_error() -> None:
+    make, size = MODELS["mlp"]
+    estimate = estimate_memory(make(), size)
+    with pytest.raises(InputError, match="accepted: estimates only, or models"):
+        compare(estimate, make())  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="two or more"):
+        compare(estimate)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_fused_optimizers_copy_gradients_that_are_not_contiguous(optimizer: Any) -> None:
+    model = nn.Sequential(nn.Conv2d(8, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 8, 8).to(memory_format=torch.channels_last)
+
+    def fused(parameters: Any) -> Any:
+        return optimizer(parameters, lr=0.01, fused=True)
+
+    steps = [call(model, input_data=x, optimizer=fused) for call in (estimate_memory, measure_memory)]
+    predicted, measured = (step.phase_peaks["optimizer"] for step in steps)
+    assert measured == predicted
+
+
+def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: pytest.CaptureFixture[str]) -> None:
+    class Loud(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            os.write(2, b"from the model\n")
+            return super().forward(x)
+
+    measure_memory(Loud(4, 4), (4,))
+    assert set(capfd.readouterr().err.splitlines()) == {"from the model"}
+    with without_notes():
+        os.write(2, b"USDT: a note\nand a warning\n")
+    assert capfd.readouterr().err == "and a warning\n"

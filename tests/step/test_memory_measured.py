@@ -1,0 +1,152 @@
+"""Steps that no fake tensors can take: sparse and nested tensors, measured in a real step, and said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.memory_truth import cpu_deltas, highest
+from tests.truth.releases import from_release
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import ForwardError, StepError
+from torchsummary_plus.live.stored import all_stored
+from torchsummary_plus.step import untouched
+
+WIDTH = 64
+ROWS = 32
+
+
+def adjacency() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (torch.rand(ROWS, ROWS, generator=generator) > 0.8).float()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+
+class Graph(Layer):
+    """A layer whose adjacency is a buffer."""
+
+    def __init__(self, graph: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("graph", graph)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(self.graph, self.linear(x)).relu()
+
+
+class Pooled(Layer):
+    """A graph that the forward makes, and squares, as a graph U-Net does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        graph = torch.eye(ROWS).to_sparse()
+        graph = (graph @ graph).coalesce()
+        return torch.sparse.addmm(y, graph, y)
+
+
+class Ragged(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        ragged = torch.nested.as_nested_tensor([x[:5], x[5:20]], layout=torch.jagged)
+        return self.linear(ragged).relu().to_padded_tensor(0.0)
+
+
+class Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 128, batch_first=True), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sentences = x.view(4, 8, WIDTH)
+        return self.encoder(sentences, src_key_padding_mask=sentences[..., 0] > sentences[:, :1, 0])
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "COO": (lambda: Graph(adjacency().to_sparse()), "train"),
+    "CSR": (lambda: Graph(adjacency().to_sparse_csr().clone()), "eval"),
+    "made in the forward": (Pooled, "train"),
+    "jagged": (Ragged, "train"),
+    "padded": (Padded, "eval"),
+}
+
+
+def truth(model: nn.Module, x: Tensor, mode: str) -> int:
+    model.train(mode == "train")
+
+    def run() -> None:
+        for _ in range(2):
+            if mode == "train":
+                model(x).sum().backward()
+                model.zero_grad()
+            else:
+                model(x)
+
+    with torch.set_grad_enabled(mode == "train"):
+        peak, _ = highest(cpu_deltas(run))
+    held = all_stored([*model.parameters(), *model.buffers(), x])
+    return peak + sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
+
+
+padded = from_release("2.6", "the padding of jagged tensors")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=padded if name == "jagged" else ()) for name in MODELS])
+def test_a_step_without_fakes_is_measured(name: str) -> None:
+    build, mode = MODELS[name]
+    torch.manual_seed(0)
+    model, x = build(), torch.randn(ROWS, WIDTH)
+    held = list(model.state_dict().values())
+    before = [tensor.to_dense().clone() for tensor in held]
+    estimate = estimate_memory(model, input_data=x, mode=mode)
+    assert "measured by a real step on the CPU: the step cannot run on fake tensors" in estimate.assumptions[0]
+    assert all(map(torch.equal, [tensor.to_dense() for tensor in held], before))
+    assert estimate.peak_bytes == truth(model, x, mode)
+
+
+@padded
+def test_jagged_tensors_without_gradients_have_fakes() -> None:
+    torch.manual_seed(0)
+    model, x = Ragged(), torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert estimate.assumptions == ()
+    assert estimate.peak_bytes == truth(model, x, "eval")
+
+
+def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
+    estimate = estimate_memory(Pooled(), (WIDTH,), ROWS, device="cuda", mode="eval")
+    assert [assumption.partition(":")[0] for assumption in estimate.assumptions] == [
+        "estimated with the CPU's kernels",
+        "measured by a real step on the CPU",
+    ]
+    assert estimate.peak_bytes % 512 == 0
+
+
+@padded
+def test_a_step_that_is_too_large_to_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ForwardError, match=r"only a real step can provide, but the model is on the meta device"):
+        estimate_memory(Pooled().to("meta"), (WIDTH,), ROWS)
+    monkeypatch.setattr(untouched, "LARGEST", 1000)
+    with pytest.raises(StepError, match=r"\(Ragged\) failed(.|\n)*more than 1,000 bytes"):
+        estimate_memory(Ragged(), (WIDTH,), ROWS)
+
+
+def test_the_model_is_not_blamed_for_what_the_step_does() -> None:
+    def failing(model: nn.Module, x: Tensor) -> None:
+        model(x).view(7, 11)
+
+    def ragged_then_failing(y: Tensor) -> Any:
+        torch.nested.as_nested_tensor(list(y), layout=torch.jagged)
+        raise OSError("the disk is full")
+
+    x = torch.randn(ROWS, WIDTH)
+    with pytest.raises(StepError, match=r"the train_step failed: RuntimeError: shape '\[7, 11\]' is invalid"):
+        estimate_memory(nn.Linear(WIDTH, WIDTH), input_data=x, train_step=failing)
+    with pytest.raises(StepError, match=r"the loss failed: OSError: the disk is full"):
+        estimate_memory(nn.Linear(WIDTH, WIDTH), input_data=x, loss=ragged_then_failing)

@@ -1,0 +1,189 @@
+"""A step through one operator, predicted beside the same step run for real: to the byte, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchsummary_plus import StepError, estimate_memory, measure_memory
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+SIDE = 64
+
+
+class Through(nn.Module):
+    """A layer and what comes behind it; what that needs beside is a buffer, which is there before the step."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIDE, SIDE)
+        self.function = function
+        self.register_buffer("places", torch.arange(SIDE).remainder(7))
+        self.register_buffer("weights", torch.ones(SIDE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        count = self.function.__code__.co_argcount
+        return self.function(*(y, self.places, self.weights)[:count])
+
+
+TWICE: dict[str, Callable[..., Tensor]] = {
+    "+": lambda x: x + x,
+    "-": lambda x: x - x,
+    "*": lambda x: x * x,
+    "* and +": lambda x: x * x + x,
+    "@": lambda x: x @ x,
+    "**": lambda x: x.abs() ** x,
+    "lerp": lambda x: torch.lerp(x, x, 0.3),
+    "where": lambda x: torch.where(x > 0, x, x),
+    "atan2": lambda x: torch.atan2(x, x),
+    "maximum": lambda x: torch.maximum(x, x),
+    "fmin": lambda x: torch.fmin(x, x * 2),
+    "logaddexp": lambda x: torch.logaddexp(x, x),
+    "addcmul": lambda x: torch.addcmul(x, x, x),
+    "addmm": lambda x: torch.addmm(x, x, x),
+    "stack": lambda x: torch.stack([x, x, x]),
+    "cdist": lambda x: torch.cdist(x, x),
+    "cosine_similarity": lambda x: F.cosine_similarity(x, x),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "layer_norm": lambda x: F.layer_norm(x, (SIDE,), x[0], x[0]),
+    "kl_div": lambda x: F.kl_div(x, x, reduction="batchmean"),
+}
+SELECTING: dict[str, Callable[..., Tensor]] = {
+    "index": lambda x, i: x[i],
+    "index_select": lambda x, i: x.index_select(1, i),
+    "gather": lambda x, i: x.gather(0, i.expand(SIDE, SIDE)),
+    "take": lambda x, i: x.take(i),
+    "trace": lambda x: x.trace(),
+    "diag": lambda x: x.diag(),
+    "max": lambda x: x.max(1)[0],
+    "max of all": lambda x: x / x.max(),
+    "min of all": lambda x: torch.min(x),
+    "median of all": lambda x: x.median(),
+    "prod by name": lambda x: torch.prod(input=x.sigmoid(), dim=1),
+    "topk": lambda x: x.topk(3)[0],
+    "sort": lambda x: x.sort()[0],
+    "cummax": lambda x: x.cummax(0)[0],
+    "index_add": lambda x, i: x.index_add(0, i, x),
+    "index_put": lambda x, i: x.index_put((i,), x, accumulate=True),
+    "scatter_add": lambda x, i: x.scatter_add(0, i.expand(SIDE, SIDE), x),
+    "masked_select": lambda x, _, w: x.masked_select(w.expand(SIDE, SIDE) > 0),
+    "clamp": lambda x, _, w: x.clamp(-w, w * x.detach().abs()),
+    "clamp between learned": lambda x: x.clamp(-x.abs(), 2 * x),
+    "clamp_min": lambda x, _, w: torch.clamp_min(x, w),
+    "clamp of one side": lambda x: x.clamp(max=1.0),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(0, i.expand(SIDE, SIDE), x, "amax"),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, x, "amax"),
+}
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": lambda x, i, w: F.cross_entropy(x, i, w, label_smoothing=0.1),
+    "with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x.detach().sigmoid()),
+    "with_logits, weights": lambda x, _, w: F.binary_cross_entropy_with_logits(x, x.detach().sigmoid(), w),
+    "with_logits, pos_weight": lambda x, _, w: F.binary_cross_entropy_with_logits(
+        x, x.detach().sigmoid(), pos_weight=w
+    ),
+    "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
+    "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
+    "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+    "huber": lambda x: F.huber_loss(x, x.detach()),
+    "triplet": lambda x: F.triplet_margin_loss(x, x.roll(1), x.roll(2)),
+}
+TURNED: dict[str, Callable[..., Tensor]] = {
+    "contiguous": lambda x: x.t().contiguous(),
+    "reshape": lambda x: x.t().reshape(-1),
+    "svd": lambda x: torch.linalg.svd(x)[1],
+    "lu": lambda x: torch.linalg.lu(x)[1],
+    "solve": lambda x: torch.linalg.solve(x, x),
+}
+CASES = {
+    f"{what}: {name}": function
+    for what, cases in {"twice": TWICE, "selecting": SELECTING, "loss": LOSSES, "turned": TURNED}.items()
+    for name, function in cases.items()
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_through_an_operator(case: str) -> None:
+    torch.manual_seed(0)
+    model = Through(CASES[case])
+    x = torch.randn(SIDE, SIDE)
+    predicted, measured = (call(model, input_data=x, optimizer="sgd") for call in (estimate_memory, measure_memory))
+    assert predicted.phase_peaks == measured.phase_peaks
+    assert predicted.peak_bytes == measured.peak_bytes
+    assert predicted.unknown == ()
+
+
+def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
+    estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
+    (told,) = estimate.assumptions
+    assert told == "multi_margin_loss_backward in the step, 2 times: sizes computed on zeros"
+
+
+@torch.library.custom_op("torchsummary_plus_tests::cubed", mutates_args=(), schema="(Tensor x) -> Tensor")
+def cubed(x: Tensor) -> Tensor:
+    return x**3
+
+
+@torch.library.custom_op(
+    "torchsummary_plus_tests::cubed_backward", mutates_args=(), schema="(Tensor grad, Tensor x) -> Tensor"
+)
+def cubed_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return 3 * x**2 * grad
+
+
+cubed.register_autograd(
+    lambda ctx, grad: cubed_backward(grad, ctx.saved_tensors[0]),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
+    estimate = estimate_memory(Through(lambda x: cubed(x)), (SIDE,), SIDE, device, optimizer="sgd", loss=torch.sum)
+    scratch = {"torchsummary_plus_tests::cubed_backward"} if device == "cpu" else set()
+    assert {note.partition(",")[0] for note in estimate.assumptions} == scratch | {
+        "torchsummary_plus_tests::cubed in the model itself",
+        "torchsummary_plus_tests::cubed_backward in the step",
+    }
+    assert {one.path: one.own.saved_bytes for one in estimate.by_module}["layer"] == 4 * SIDE * SIDE
+    assert sum(estimate.at_peak.values()) == estimate.peak_bytes
+
+
+@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=())
+def picky_backward(grad: Tensor) -> Tensor:
+    if not grad.any():
+        raise ValueError("nothing but zeros")
+    return grad.clone()
+
+
+class Picky(torch.autograd.Function):
+    """Nothing, with a gradient by an operator that refuses zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return picky_backward(grad)
+
+
+def test_an_operator_that_refuses_zeros_is_told_by_a_real_step() -> None:
+    model = Through(lambda x: Picky.apply(x))
+    estimate = estimate_memory(model, (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
+    assert estimate.assumptions == (
+        "torchsummary_plus_tests::picky_backward in the step, 2 times: sizes taken from a real step",
+    )
+
+
+def test_where_there_is_none_it_is_named_and_not_its_refusal() -> None:
+    model = Through(lambda x: Picky.apply(x)).to("meta")
+    with pytest.raises(StepError, match=r"torchsummary_plus_tests\.picky_backward.* needs the values") as raised:
+        estimate_memory(model, (SIDE,), SIDE, optimizer="sgd")
+    assert "nothing but zeros" not in str(raised.value)

@@ -1,0 +1,239 @@
+"""Optimizers of torch with all their flags, and those of others, each predicted beside its real step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.step.optimizer_zoo import STYLES
+from tests.step.step_parts import WIDTH, block, rows, squared
+from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
+from torchsummary_plus.data.memory_records import LEAST_DOUBT
+from torchsummary_plus.step.optimizers import NAMES
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+FLAGS: dict[str, Any] = {
+    **dict.fromkeys(("amsgrad", "fused", "maximize", "differentiable", "nesterov", "centered", "capturable"), True),
+    "foreach": True,
+    "weight_decay": 0.1,
+    "momentum": 0.9,
+    "decoupled_weight_decay": True,
+    "lr": "tensor",
+    "initial_accumulator_value": 0.1,
+    "lr_decay": 0.1,
+}
+PAIRED = ("adamw",)
+"""Tried with two flags at a time; all others with one."""
+ELSEWHERE = ("lbfgs", "sparseadam", "muon")
+
+
+class Mixed(nn.Module):
+    """Parameters of every rank, one of them no scalar and one not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 8)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.turned = nn.Parameter(torch.ones(70, 64).t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x))) * self.scale + self.turned.sum()
+
+
+def flagged() -> Iterator[Any]:
+    """Every optimizer with its flags, one or two at a time, as far as it takes them."""
+    for name, kind in NAMES.items():
+        if name in ELSEWHERE:
+            continue
+        own = {flag: FLAGS[flag] for flag in inspect.signature(kind).parameters if flag in FLAGS}
+        sizes = (0, 1, 2) if name in PAIRED else (0, 1)
+        for flags in (dict(chosen) for size in sizes for chosen in combinations(own.items(), size)):
+            if accepts(kind, flags):
+                yield pytest.param(kind, flags, id=f"{name} {' '.join(flags)}")
+
+
+def made(kind: Any, flags: dict[str, Any], params: Any) -> Any:
+    given = {**flags, "lr": torch.tensor(0.01)} if "lr" in flags else flags
+    return kind(params, **given)
+
+
+def accepts(kind: Any, flags: dict[str, Any]) -> bool:
+    """Whether a real optimizer with these flags steps on the CPU."""
+    parameter = nn.Parameter(torch.ones(2, 2))
+    parameter.grad = torch.ones(2, 2)
+    try:
+        made(kind, flags, [parameter]).step()
+    except (ValueError, RuntimeError, AssertionError):
+        return False
+    return True
+
+
+def both(model: nn.Module, **asked: Any) -> tuple[MemoryEstimate, MemoryEstimate]:
+    torch.manual_seed(0)
+    return estimate_memory(model, **asked), measure_memory(model, **asked)
+
+
+def same(predicted: MemoryEstimate, measured: MemoryEstimate) -> None:
+    assert predicted.phase_peaks == measured.phase_peaks
+    assert predicted.peak_bytes == measured.peak_bytes
+    assert predicted.steady_bytes == measured.steady_bytes
+    assert predicted.unknown == ()
+
+
+@pytest.mark.parametrize(("kind", "flags"), list(flagged()))
+def test_an_optimizer_with_its_flags(kind: Any, flags: dict[str, Any]) -> None:
+    same(*both(Mixed(), input_size=(WIDTH,), batch_size=4, optimizer=lambda params: made(kind, flags, params)))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_optimizers_of_others(style: str) -> None:
+    predicted, measured = both(block(), input_data=rows(), loss=squared, optimizer=STYLES[style], steps=3)
+    same(predicted, measured)
+    assert predicted.peak_range == (predicted.peak_bytes, predicted.peak_bytes)
+
+
+Clip = Callable[[Any], object]
+CLIPS: dict[str, Clip] = {
+    "norm": lambda params: nn.utils.clip_grad_norm_(params, 1.0, error_if_nonfinite=True),
+    "norm, infinite": lambda params: nn.utils.clip_grad_norm_(params, 1.0, float("inf")),
+    "norm, foreach": lambda params: nn.utils.clip_grad_norm_(params, 1.0, foreach=True),
+    "value": lambda params: nn.utils.clip_grad_value_(params, 1.0),
+    "value, loop": lambda params: nn.utils.clip_grad_value_(params, 1.0, foreach=False),
+}
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_gradients_clipped_and_scaled(clip: str) -> None:
+    model = block()
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        scaler.scale(squared(model(x))).backward()
+        scaler.unscale_(optimizer)
+        CLIPS[clip](model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    same(*both(model, input_data=rows(), train_step=step, steps=3))
+
+
+class Fitted(nn.Module):
+    """Two layers and a target that they don't reach: LBFGS goes on to its limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layers(x) - x[:, :8]).pow(2).mean()
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_iter": 4}, {"max_iter": 6, "history_size": 3}, {"max_iter": 5, "max_eval": 3}]
+)
+def test_lbfgs_to_its_limits(options: dict[str, int]) -> None:
+    predicted, measured = both(
+        Fitted(), input_data=rows(), optimizer=lambda params: torch.optim.LBFGS(params, lr=0.1, **options)
+    )
+    assert predicted.peak_bytes == measured.peak_bytes
+    assert predicted.steady_bytes == measured.steady_bytes
+    assert predicted.peak_range[0] < predicted.peak_bytes == predicted.peak_range[1] - LEAST_DOUBT
+    limits = f"max_iter {options['max_iter']}, max_eval {options.get('max_eval', options['max_iter'] * 5 // 4)}"
+    assert f"LBFGS in the step, 2 times: assumed to run to its limits ({limits}) without converging" in (
+        predicted.assumptions
+    )
+
+
+@pytest.mark.parametrize("iterations", [3, 8])
+def test_lbfgs_that_searches_along_lines(iterations: int) -> None:
+    predicted, measured = both(
+        Fitted(),
+        input_data=rows(),
+        optimizer=lambda params: torch.optim.LBFGS(params, max_iter=iterations, line_search_fn="strong_wolfe"),
+    )
+    least, most = predicted.peak_range
+    assert least <= measured.peak_bytes <= most
+    assert any("each line search is assumed to accept its first point" in note for note in predicted.assumptions)
+
+
+def test_lbfgs_by_its_name_and_one_that_has_converged() -> None:
+    named = estimate_memory(Fitted(), input_data=rows(), optimizer="lbfgs")
+    assert "assumed to run to its limits (max_iter 20, max_eval 25)" in " ".join(named.assumptions)
+    assert named.at_peak["optimizer_state"] > 40 * named.at_peak["parameters"]
+    converged = measure_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())
+    expected = estimate_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())
+    assert expected.peak_range[0] <= converged.peak_bytes < expected.peak_bytes
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """All that must be as it was: values, and which objects hold them."""
+    groups = optimizer.param_groups
+    return (
+        str(optimizer.state_dict()),
+        [id(p) for group in groups for p in group["params"]],
+        [id(value) for state in optimizer.state.values() for value in state.values() if not isinstance(value, float)],
+        [id(p.grad) for p in model.parameters()],
+        [p.tolist() for p in model.parameters()],
+        torch.get_rng_state().tolist(),
+    )
+
+
+@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
+@pytest.mark.parametrize(("before", "with_tensor"), [(0, False), (2, False), (2, True)])
+def test_an_optimizer_of_the_user_is_left_as_it_was(
+    before: int, with_tensor: bool, call: Callable[..., MemoryEstimate]
+) -> None:
+    model, x = Fitted(), rows()
+    rate = torch.tensor(0.1)
+    optimizer = torch.optim.LBFGS(model.parameters(), rate if with_tensor else 0.1, max_iter=3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = model(x)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        schedule.step()
+
+    for _ in range(before):
+        step(model, x)
+    expected = state_of(model, optimizer)
+    measured = call(model, input_data=x, train_step=step)
+    assert state_of(model, optimizer) == expected
+    assert rate.item() == pytest.approx(0.1 * 0.1**before if with_tensor else 0.1)
+    if not with_tensor:
+        assert measured.peak_bytes == estimate_memory(model, input_data=x, train_step=step).peak_bytes
+
+
+def test_optimizers_that_step_in_the_backward_are_measured() -> None:
+    model, x = block(), rows()
+    optimizers = {p: torch.optim.Adam([p]) for p in model.parameters()}
+
+    def step_and_drop(parameter: Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_and_drop)
+    predicted, measured = both(model, input_data=x, loss=squared)
+    assert predicted.phase_peaks == measured.phase_peaks
+    assert measured.at_peak["optimizer_state"] > 0
+    assert not any(one.state for one in optimizers.values())
+
+
+def test_sparse_gradients_are_named() -> None:
+    model = nn.Embedding(100, 32, sparse=True)
+    estimate = estimate_memory(model, input_data=torch.arange(8), optimizer="sparseadam")
+    assert "aten::_sparse_coo_tensor_with_dims_and_tensors" in dict(estimate.unknown)

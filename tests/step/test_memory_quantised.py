@@ -1,0 +1,194 @@
+"""Weights as libraries quantise and offload them: bitsandbytes, peft, torchao, accelerate, and torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.memory_truth import storage_bytes
+from tests.truth.weights_truth import agree, everything, rows
+from torchsummary_plus import summary
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size, measure_memory
+
+WIDE, NARROW = 256, 128
+WEIGHTS = 2 * WIDE * NARROW
+BIASES = WIDE + NARROW
+
+pytestmark = [pytest.mark.usefixtures("threads"), pytest.mark.filterwarnings("ignore")]
+
+
+def mlp(make: Callable[..., nn.Module] = nn.Linear, **options: Any) -> nn.Sequential:
+    return nn.Sequential(make(NARROW, WIDE, **options), nn.ReLU(), make(WIDE, NARROW, **options))
+
+
+def four_bit(double: bool) -> nn.Module:
+    """Packed weights after a plain layer, so that gradients go through them."""
+    layers = pytest.importorskip("bitsandbytes.nn")
+    packed = mlp(layers.LinearNF4, compress_statistics=double, compute_dtype=torch.float32)
+    return nn.Sequential(nn.Linear(NARROW, NARROW), packed).to("cpu")
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = pytest.importorskip("bitsandbytes.nn")
+        self.up = layers.LinearNF4(NARROW, WIDE, compute_dtype=torch.float32)
+        self.down = layers.LinearNF4(WIDE, NARROW, compute_dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.down(self.up(x).relu())
+
+
+def qlora() -> nn.Module:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(Named().to("cpu"), peft.LoraConfig(r=8, target_modules=["up", "down"]))  # type: ignore[no-any-return]
+
+
+def test_four_bits_in_a_training_step() -> None:
+    agree(lambda: four_bit(True), rows(4, NARROW), "train", torch.optim.SGD)
+
+
+def test_a_qlora_step() -> None:
+    agree(qlora, rows(4, NARROW), "train", torch.optim.AdamW)
+    trained = sum(p.numel() for p in qlora().parameters() if p.requires_grad)
+    state = estimate_memory(qlora(), (NARROW,), 4, optimizer="adamw").at_peak["optimizer_state"]
+    assert 8 * trained <= state <= 8 * trained + 64
+    assert max_batch_size(qlora(), (NARROW,), "4GiB", optimizer="adamw").batch_size > 1000
+
+
+def test_packed_weights_count_as_what_they_stand_for() -> None:
+    model = four_bit(double=True)
+    done = summary(model, (NARROW,), 2, verbose=0)
+    assert done.total_params == WEIGHTS + BIASES + NARROW**2 + NARROW
+    assert done.total_mult_adds == 2 * (WEIGHTS + NARROW**2)
+    assert not done.unknown_ops
+    states = [layer.weight.quant_state for layer in (model[1][0], model[1][2])]
+    held = [t for s in states for t in (s.absmax, s.code, s.offset, s.state2.absmax, s.state2.code)]
+    assert done.param_bytes == storage_bytes([*model.parameters(), *held])
+    assert done.param_bytes < 4 * (NARROW**2 + BIASES + NARROW) + WEIGHTS
+
+
+def test_eight_bits() -> None:
+    layers = pytest.importorskip("bitsandbytes.nn")
+
+    def build() -> nn.Module:
+        return mlp(layers.Linear8bitLt, has_fp16_weights=False).to("cpu")
+
+    done = summary(build(), (NARROW,), 2, verbose=0)
+    assert (done.total_params, done.total_mult_adds) == (WEIGHTS + BIASES, 2 * WEIGHTS)
+    assert done.param_bytes == WEIGHTS + 4 * BIASES + 4 * BIASES
+    measured, predicted = (call(build(), (NARROW,), 2, mode="eval") for call in (measure_memory, estimate_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["AdamW8bit", "Lion32bit"])
+def test_the_scratch_memory_of_an_operator_of_another_library(name: str) -> None:
+    optim = pytest.importorskip("bitsandbytes.optim")
+    options = {"min_8bit_size": 16} if "8" in name else {}
+    agree(mlp, rows(4, NARROW), "train", lambda parameters: getattr(optim, name)(parameters, lr=1e-3, **options))
+
+
+def test_what_a_run_on_zeros_has_told_is_said() -> None:
+    pytest.importorskip("bitsandbytes")
+    estimate = estimate_memory(four_bit(True), (NARROW,), 4)
+    assert "bitsandbytes::gemm_4bit, 4 times: scratch memory measured on zeros" in estimate.assumptions
+    assert not estimate.unknown
+
+
+def test_what_a_library_takes_on_a_card_is_unknown() -> None:
+    estimate = estimate_memory(four_bit(False), (NARROW,), 4, "cuda")
+    assert "bitsandbytes::gemm_4bit" in dict(estimate.unknown)
+
+
+CONFIGS = [
+    "Int8WeightOnlyConfig",
+    "Int8DynamicActivationInt8WeightConfig",
+    "Float8WeightOnlyConfig",
+    "IntxWeightOnlyConfig",
+]
+
+
+def torchao(config: str) -> nn.Module:
+    quantization = pytest.importorskip("torchao.quantization")
+    model = mlp()
+    quantization.quantize_(model, getattr(quantization, config)())
+    return model
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_torchao(config: str) -> None:
+    agree(lambda: torchao(config), rows(4, NARROW), "eval")
+    done = summary(torchao(config), (NARROW,), 2, verbose=0)
+    assert (done.run.kind, done.total_params, done.total_mult_adds) == ("fake", WEIGHTS + BIASES, 2 * WEIGHTS)
+    assert WEIGHTS <= done.param_bytes < 1.2 * WEIGHTS + 4 * BIASES
+    weight: Any = torchao(config)[0].weight
+    assert done.rows[1].num_params == weight.numel() + WIDE
+
+
+def offloaded(how: str, folder: Path) -> nn.Module:
+    accelerate = pytest.importorskip("accelerate")
+    model = mlp()
+    if how == "memory":
+        return accelerate.cpu_offload(model, torch.device("cpu"))  # type: ignore[no-any-return]
+    if how == "disk":
+        return accelerate.disk_offload(model, folder, torch.device("cpu"))  # type: ignore[no-any-return]
+    return accelerate.dispatch_model(model, {"0": "cpu", "1": "cpu", "2": "disk"}, "cpu", offload_dir=folder)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["memory", "disk", "both"])
+def test_weights_that_come_and_go(how: str, tmp_path: Path) -> None:
+    agree(lambda: offloaded(how, tmp_path), rows(4, NARROW), "eval")
+    model = offloaded(how, tmp_path)
+    before = [(p.device, id(p)) for p in model.parameters()]
+    done = summary(model, (NARROW,), 2, verbose=0)
+    assert (done.total_params, done.total_mult_adds) == (WEIGHTS + BIASES, 2 * WEIGHTS)
+    assert [(p.device, id(p)) for p in model.parameters()] == before
+    held = {"memory": WEIGHTS + BIASES, "disk": 0, "both": WEIGHTS // 2 + WIDE}[how]
+    assert estimate_memory(model, (NARROW,), 2, mode="eval").at_peak["parameters"] == 4 * held
+
+
+def test_a_card_has_one_layer_at_a_time(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = accelerate.cpu_offload(mlp(), torch.device("cuda", 0))
+    estimate = estimate_memory(model, (NARROW,), 2, mode="eval")
+    assert estimate.info.device == "cuda:0"
+    assert 4 * WEIGHTS // 2 <= estimate.at_peak["temporaries"] + estimate.at_peak["parameters"] < 4 * WEIGHTS
+    from_disk = estimate_memory(offloaded("disk", tmp_path), (NARROW,), 2, "cuda", mode="eval")
+    assert estimate.peak_bytes == from_disk.peak_bytes
+
+
+PARAMETRIZED: dict[str, Callable[[nn.Linear], nn.Module]] = {
+    "weight norm": nn.utils.parametrizations.weight_norm,
+    "spectral norm": nn.utils.parametrizations.spectral_norm,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETRIZED)
+def test_parametrized_weights(name: str) -> None:
+    agree(lambda: PARAMETRIZED[name](nn.Linear(NARROW, WIDE)), rows(4, NARROW), "train", torch.optim.SGD)
+
+
+def test_torchs_own_dynamic_quantisation() -> None:
+    def build() -> nn.Module:
+        return torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}, torch.qint8)  # type: ignore[no-any-return]
+
+    measured, predicted = (call(build(), (NARROW,), 2, mode="eval") for call in (measure_memory, estimate_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
+    model = qlora()
+    before = everything(model)
+    given = {"input_data": torch.rand(4, NARROW), "mode": mode}
+    estimate_memory(model, **given)
+    measure_memory(model, **given)
+    for run in ("fake", "real"):
+        summary(model, **given, verbose=0, run=run)
+    assert everything(model) == before
+    model(given["input_data"])

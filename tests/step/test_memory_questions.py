@@ -1,0 +1,234 @@
+"""What a loss or a training step asks of values: told by a real step, or guessed so that its checks pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, distributions, nn
+
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.trace import rehearsal
+
+WIDTH = 64
+
+
+def gaussian(y: Tensor) -> Tensor:
+    return F.gaussian_nll_loss(y, torch.zeros_like(y), y.exp())
+
+
+def normal(y: Tensor) -> Tensor:
+    return -distributions.Normal(y, F.softplus(y), validate_args=True).log_prob(torch.zeros_like(y)).mean()
+
+
+def bernoulli(y: Tensor) -> Tensor:
+    return -distributions.Bernoulli(y.sigmoid(), validate_args=True).log_prob(torch.ones_like(y)).mean()
+
+
+def multivariate(y: Tensor) -> Tensor:
+    covariance = y[:4, :, None] * y[:4, None] + 100 * torch.eye(WIDTH)
+    made = distributions.MultivariateNormal(y[:4], covariance, validate_args=True)
+    return -made.log_prob(torch.zeros(WIDTH)).mean()
+
+
+def asserted(y: Tensor) -> Tensor:
+    assert not torch.isnan(y).any()
+    assert (y.exp() >= 0).all()
+    assert torch.allclose(y, y + 0)
+    torch._assert((y.abs() >= 0).all(), "negative")
+    torch.testing.assert_close(y, y.clone())
+    return y.pow(2).mean()
+
+
+def guarded(y: Tensor) -> Tensor:
+    """With checks of which some want yes for an answer, and some no, whatever the values are taken to be."""
+    if y.sum() < -1e9 or not (y.mean() > -1e9):
+        raise ValueError("too small")
+    if bool((y + 5).max() > 1e9) or y.norm().item() > 1e9:
+        raise ValueError("too large")
+    if not (y.std() - 1 < 5):
+        raise ValueError("too wide")
+    if (y.min() - y.max() >= 0).any():
+        raise ValueError("all alike")
+    return y.pow(2).mean()
+
+
+LOSSES = (gaussian, normal, bernoulli, multivariate, asserted, guarded)
+
+
+def hard(y: Tensor) -> Tensor:
+    """The harder half of all elements."""
+    loss = y.pow(2)
+    rows, columns = torch.where(loss > 0.5)
+    return loss[rows, columns].exp().sum() + loss[loss > 0.3].mean()
+
+
+def by_class(y: Tensor) -> Tensor:
+    chosen, place = torch.unique(y.argmax(-1), return_inverse=True)
+    return torch.zeros(len(chosen), WIDTH).index_add(0, place, y).pow(2).mean()
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def truth(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor]) -> int:
+    def run() -> None:
+        for _ in range(2):
+            loss(model(x)).backward()
+            model.zero_grad()
+
+    return measure_run(run, [*model.parameters(), x])
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, hard, by_class], ids=lambda loss: loss.__name__)
+def test_a_real_step_tells_what_a_loss_asks(loss: Callable[[Tensor], Tensor]) -> None:
+    model, x = linear(), torch.randn(32, WIDTH)
+    estimate = estimate_memory(model, input_data=x, loss=loss)
+    assert estimate.peak_bytes == truth(model, x, loss)
+    assert estimate.assumptions
+    assert all("taken from a real step" in assumption for assumption in estimate.assumptions)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+def test_without_a_real_step_checks_pass(loss: Callable[[Tensor], Tensor], device: str) -> None:
+    x = torch.randn(32, WIDTH)
+    estimate = estimate_memory(linear().to("meta"), input_data=x, loss=loss, device=device)
+    assert any("assumed to be" in assumption for assumption in estimate.assumptions)
+    if device == "cpu":
+        assert estimate.peak_bytes == truth(linear(), x, loss)
+
+
+@pytest.mark.parametrize("loss", [hard, by_class], ids=lambda loss: loss.__name__)
+def test_without_a_real_step_sizes_are_in_the_range(loss: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(32, WIDTH)
+    low, high = estimate_memory(linear().to("meta"), input_data=x, loss=loss).peak_range
+    assert low < truth(linear(), x, loss) <= high
+
+
+def early(y: Tensor) -> Tensor:
+    """More layers while a value is large: none where every value is 1."""
+    for _ in range(5):
+        if y.abs().mean() < 2:
+            break
+        y = y.exp()
+    return y.sum()
+
+
+@pytest.mark.parametrize("scale", [0.1, 10])
+def test_either_answer_is_in_the_range(scale: float) -> None:
+    x = torch.randn(32, WIDTH) * scale
+    estimate = estimate_memory(linear().to("meta"), input_data=x, loss=early)
+    low, high = estimate.peak_range
+    assert low <= truth(linear(), x, early) <= high
+    assert low < high
+
+
+def test_an_assumption_names_the_operator_the_place_and_the_answer() -> None:
+    estimate = estimate_memory(linear().to("meta"), (WIDTH,), 4, loss=gaussian)
+    (assumption,) = estimate.assumptions
+    said, _, place = assumption.partition(" in gaussian_nll_loss ")
+    assert said == "_local_scalar_dense in the step, 2 times: value assumed to be False"
+    assert place.startswith("(functional.py:")
+
+
+class Descent:
+    """A step that goes on until a value is low enough, which no fake one ever is."""
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+        self.losses: list[float] = []
+
+    def __call__(self, model: nn.Module, x: Tensor) -> None:
+        while True:
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.5 * parameter.grad
+                    parameter.grad = None
+            value = loss.item()
+            self.losses.append(1.0)
+            if value < self.least:
+                return
+
+
+def test_a_loop_until_convergence_ends() -> None:
+    model, x = linear(), torch.randn(32, WIDTH)
+    real, guessed = Descent(0.1), Descent(0.1)
+    estimate = estimate_memory(model, input_data=x, train_step=real)
+    assert "taken from a real step" in estimate.assumptions[0]
+    assert estimate.peak_bytes == estimate_memory(model.to("meta"), input_data=x, train_step=guessed).peak_bytes
+    assert len(guessed.losses) > 101
+
+
+def test_an_optimizer_that_a_check_may_skip_steps_as_in_reality() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        optimizer = torch.optim.Adam(model.parameters())
+        model(x).pow(2).mean().backward()
+        norm = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
+        if norm < 1e9 and torch.isfinite(norm):
+            optimizer.step()
+        optimizer.zero_grad()
+
+    model, x = linear(), torch.randn(32, WIDTH)
+    other = linear()
+    measured = measure_run(lambda: step(other, x), [*model.parameters(), x])
+    assert estimate_memory(model, input_data=x, train_step=step).peak_bytes == measured
+    assert estimate_memory(model.to("meta"), input_data=x, train_step=step).peak_bytes == measured
+
+
+def test_what_a_real_step_writes_is_put_back() -> None:
+    model, x = linear(), torch.randn(4, WIDTH)
+    teacher, average, seen = linear(), torch.zeros(WIDTH), []
+    optimizer = torch.optim.Adam(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        loss = (model(x) - teacher(x)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        average.lerp_(loss.detach().expand(WIDTH), 0.5)
+        if (average >= 0).all():
+            seen.append(type(x))
+
+    held = [*model.parameters(), average, *(t for state in optimizer.state.values() for t in state.values())]
+    before = [tensor.clone() for tensor in held]
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    estimate_memory(model, input_data=x, train_step=step)
+    assert Tensor in seen
+    assert all(map(torch.equal, held, before))
+    assert all(map(torch.equal, [parameter.grad for parameter in model.parameters()], gradients))
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
+    estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
+    assert "assumed to be False" in estimate.assumptions[0]
+
+
+def failing(y: Tensor) -> Tensor:
+    if (y.abs() >= 0).any():
+        raise ValueError("no value is right")
+    return y.sum()
+
+
+def undecided(y: Tensor) -> Tensor:
+    if (y.abs() >= 0).any():
+        raise ValueError("some values")
+    raise KeyError("no values")
+
+
+@pytest.mark.parametrize(("loss", "said"), [(failing, "no value is right"), (undecided, "some values")])
+def test_what_the_real_step_raises_is_said_of_the_loss(loss: Any, said: str) -> None:
+    with pytest.raises(StepError, match=f"the loss failed: ValueError: {said}"):
+        estimate_memory(linear(), input_data=torch.randn(4, WIDTH), loss=loss)

@@ -1,0 +1,131 @@
+"""Transforms of ``torch.func`` in a model and in a step, each beside its real step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
+
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+
+WIDTH = 64
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+
+class ByRow(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return vmap(lambda row: self.linear(row).relu())(x)
+
+
+class Jacobian(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return vmap(jacrev(lambda row: self.linear(row).tanh()))(x)
+
+
+class Tangent(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return jvp(lambda y: self.linear(y).tanh(), (x,), (torch.ones_like(x),))[1]
+
+
+class ForwardJacobian(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return vmap(jacfwd(lambda row: self.linear(row).tanh()))(x)
+
+
+class Laplacian(Layer):
+    """Physics-informed networks take second derivatives by their inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        second = vmap(hessian(lambda row: self.linear(row).tanh().sum()))(x)
+        return second.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+class Dual(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            return forward_ad.unpack_dual(self.linear(dual).tanh()).tangent
+
+
+class Ensemble(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        held = stack_module_state(list(self.parts))
+        return vmap(lambda *state: functional_call(self.parts[0], state, (x,)))(*held)
+
+
+def gradients(model: nn.Module, x: Tensor) -> None:
+    grad(lambda held: functional_call(model, held, (x,)).pow(2).mean())(dict(model.named_parameters()))
+
+
+def gradients_by_sample(model: nn.Module, x: Tensor) -> None:
+    held = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(held: dict[str, Tensor], row: Tensor) -> Tensor:
+        return functional_call(model, held, (row[None],)).pow(2).mean()
+
+    found = vmap(grad(loss), in_dims=(None, 0))(held, x)
+    torch.stack([each.flatten(1).norm(dim=1) for each in found.values()]).sum()
+
+
+def adapted(model: nn.Module, x: Tensor) -> None:
+    """The gradient through a step of gradient descent."""
+    held = dict(model.named_parameters())
+    first = functional_call(model, held, (x,)).pow(2).mean()
+    found = torch.autograd.grad(first, list(held.values()), create_graph=True)
+    moved = {name: value - slope for (name, value), slope in zip(held.items(), found)}
+    functional_call(model, moved, (x,)).pow(2).mean().backward()
+    model.zero_grad()
+
+
+def plain(model: nn.Module, x: Tensor) -> None:
+    model(x).sum().backward()
+    model.zero_grad()
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8))
+
+
+STEPS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], None]]] = {
+    "vmap": (ByRow, plain),
+    "jacrev": (Jacobian, plain),
+    "jvp": (Tangent, plain),
+    "jacfwd": (ForwardJacobian, plain),
+    "hessian": (Laplacian, plain),
+    "dual numbers": (Dual, plain),
+    "ensemble": (Ensemble, plain),
+    "grad": (mlp, gradients),
+    "by sample": (mlp, gradients_by_sample),
+    "through a step": (mlp, adapted),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_transformed_step_is_its_real_one(name: str) -> None:
+    build, step = STEPS[name]
+    torch.manual_seed(0)
+    model, x = build(), torch.randn(16, WIDTH)
+    asked: dict[str, Any] = {"input_data": x, "train_step": step}
+    estimate, measured = estimate_memory(model, **asked), measure_memory(model, **asked)
+
+    def run() -> None:
+        for _ in range(2):
+            step(model, x)
+
+    assert estimate.peak_bytes == measured.peak_bytes == measure_run(run, [*model.parameters(), x])
+    assert estimate.assumptions == ()

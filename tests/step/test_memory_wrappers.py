@@ -1,0 +1,187 @@
+"""Weights of a class of their own: wrappers of other tensors, and subclasses with a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
+
+from tests.step.wrapped_tensors import Both, Scaled, Scaling, Slotted, Tagged
+from tests.truth.memory_truth import storage_bytes
+from tests.truth.weights_truth import agree, everything, rows
+from torchsummary_plus import summary
+from torchsummary_plus.api.memory import estimate_memory, max_batch_size
+
+WIDTH = 96
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+class Times(nn.Module):
+    """The input through a plain layer, and times a weight."""
+
+    def __init__(self, weight: Tensor, trained: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.weight = nn.Parameter(weight, trained)
+
+    def forward(self, x: Tensor) -> Any:
+        return F.linear(self.first(x).relu(), self.weight)
+
+
+class Tied(Times):
+    """The weight used twice: its gradients are added up."""
+
+    def forward(self, x: Tensor) -> Any:
+        return F.linear(F.linear(self.first(x), self.weight).sin(), self.weight)
+
+
+class Bias(nn.Module):
+    """A buffer of a class of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("bias", TwoTensor(torch.rand(WIDTH), torch.rand(WIDTH)))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.first(x) * self.bias
+
+
+class Beside(nn.Module):
+    """A parameter of a class of its own, which knows its scale; an object and a list know another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight: Any = torch.Tensor._make_subclass(Scaling, torch.rand(WIDTH, WIDTH), True)
+        weight.scale = torch.rand(WIDTH, 1)
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        assert isinstance(weight, Scaling)
+        return x @ weight.scaled()
+
+
+class Tags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(WIDTH, WIDTH))
+        self.register_buffer("tagged", torch.rand(WIDTH, WIDTH).as_subclass(Tagged))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ (self.weight * self.tagged)
+        assert isinstance(y, Tagged)
+        return (y.as_subclass(Tensor) + 1).relu()
+
+
+def drawn() -> Tensor:
+    return torch.rand(WIDTH, WIDTH)
+
+
+def two(inner: Callable[[], Tensor] = drawn) -> Tensor:
+    return TwoTensor(inner(), inner())
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "two": lambda: Times(two(), True),
+    "two, tied": lambda: Tied(two(), True),
+    "two of two": lambda: Times(two(two), True),
+    "scaled": lambda: Times(Scaled.of(drawn()), False),
+    "scaled of two": lambda: Times(Scaled(two(lambda: torch.ones(WIDTH, WIDTH, dtype=torch.int8)), two()), False),
+    "without flattening": lambda: Times(Both(drawn(), drawn()), True),
+    "with slots": lambda: Times(Slotted(drawn(), drawn()), True),
+    "a buffer": Bias,
+    "attributes": Beside,
+    "a class that stays": Tags,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_class_of_its_own(name: str) -> None:
+    agree(MODELS[name], rows(8, WIDTH), "train", torch.optim.SGD)
+
+
+@pytest.mark.parametrize("name", ["two of two", "scaled", "without flattening"])
+def test_inference_with_a_class_of_its_own(name: str) -> None:
+    agree(MODELS[name], rows(8, WIDTH), "eval")
+
+
+def test_a_wrapper_as_the_input() -> None:
+    agree(lambda: nn.Linear(WIDTH, WIDTH), lambda: TwoTensor(torch.rand(8, WIDTH), torch.rand(8, WIDTH)), "train")
+
+
+def test_a_jagged_input() -> None:
+    def ragged() -> Tensor:
+        return torch.nested.nested_tensor([torch.rand(n, WIDTH) for n in (3, 5)], layout=torch.jagged)
+
+    agree(lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH)), ragged, "eval")
+
+
+def test_masked_tensors() -> None:
+    from torch.masked import masked_tensor
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(masked_tensor(drawn(), drawn() > 0.5), False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ (self.weight.sin() * 2).to_tensor(0.0)
+
+    agree(Masked, rows(8, WIDTH), "eval")
+
+
+def test_optimizer_state_of_a_class_of_its_own() -> None:
+    agree(MODELS["two"], rows(8, WIDTH), "train", torch.optim.Adam)
+    state = estimate_memory(MODELS["two"](), (WIDTH,), optimizer="adam").at_peak["optimizer_state"]
+    assert state > 2 * 2 * 4 * WIDTH**2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_table_has_logical_shapes_and_the_bytes_held(name: str) -> None:
+    model = MODELS[name]()
+    done = summary(model, (WIDTH,), verbose=0)
+    real = summary(model, (WIDTH,), verbose=0, run="real")
+    assert (done.run.kind, real.run.kind) == ("fake", "real")
+    assert done.total_params == sum(p.numel() for p in model.parameters())
+    assert done.rows == real.rows
+    assert (done.param_bytes, done.buffer_bytes) == (real.param_bytes, real.buffer_bytes)
+
+
+def test_bytes_are_those_of_the_storages_inside() -> None:
+    weight = Scaled.of(drawn())
+    done = summary(Times(weight, False), (WIDTH,), verbose=0)
+    assert done.param_bytes == storage_bytes([weight.data8, weight.scale]) + 4 * (WIDTH**2 + WIDTH)
+    assert done.total_params == 2 * WIDTH**2 + WIDTH
+    shared = torch.rand(WIDTH, WIDTH)
+    twice = summary(Times(TwoTensor(shared, shared), True), (WIDTH,), verbose=0)
+    assert twice.param_bytes == 4 * (2 * WIDTH**2 + WIDTH)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_left_as_it_was(name: str) -> None:
+    model = MODELS[name]()
+    before = everything(model)
+    given = {"input_data": torch.rand(4, WIDTH)}
+    estimate_memory(model, **given, optimizer="sgd")
+    for run in ("fake", "real"):
+        summary(model, **given, verbose=0, run=run)
+    assert everything(model) == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_on_a_card(name: str) -> None:
+    model = MODELS[name]()
+    on_card = estimate_memory(model, (WIDTH,), 8, "cuda")
+    assert on_card.at_peak["parameters"] >= estimate_memory(model, (WIDTH,), 8).at_peak["parameters"] - 8
+    assert sum(on_card.at_peak.values()) == on_card.peak_bytes
+
+
+def test_the_largest_batch() -> None:
+    assert max_batch_size(MODELS["scaled of two"](), (WIDTH,), "4GiB").batch_size > 1000

@@ -1,0 +1,273 @@
+"""Any model: every case of the zoo is read, its parameters add up in print, and its calls are those torch sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trace.seen import calls_seen, parameter_counts
+from tests.trace.zoo import ZOO, Case
+from torchsummary_plus import ModelSummary, summary
+from torchsummary_plus.data.records import TensorSpec, tensors
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+both_passes = [name for name, case in ZOO.items() if not case.real_only and not case.fake_only]
+comparable = [name for name, case in ZOO.items() if not (case.opaque or case.volatile or case.fake_only)]
+with_sizes = [name for name in comparable if ZOO[name].sizes]
+
+
+def ready(name: str) -> Case:
+    """The case of that name, or a skip where a package is missing."""
+    case = ZOO[name]
+    if case.needs:
+        pytest.importorskip(case.needs)
+    return case
+
+
+def summarise(name: str, batch_size: int = -1, **options: Any) -> ModelSummary:
+    case = ready(name)
+    return summary(case.build(), **case.call(batch_size), verbose=0, **options)
+
+
+def printed_counts(text: str) -> list[int]:
+    """The numbers of the last column of a table's body; a cell without a number holds none of its own."""
+    body = re.split(r"^[=\-\u2500\u2550 ]{20,}$", text, flags=re.MULTILINE)[2]
+    cells = [line.split()[-1] for line in body.splitlines() if line.strip()]
+    return [int(cell.replace(",", "")) for cell in cells if re.fullmatch(r"[\d,]+", cell)]
+
+
+def printed_total(text: str) -> int:
+    found = re.search(r"Total params: ([\d,]+)", text)
+    assert found is not None, text
+    return int(found.group(1).replace(",", ""))
+
+
+def test_the_zoo_is_large() -> None:
+    assert len(ZOO) >= 80
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_total_is_the_sum_over_distinct_tensors(name: str) -> None:
+    s = summarise(name)
+    total, trainable = parameter_counts(ready(name).build()) if ZOO[name].params is None else (ZOO[name].params, None)
+    assert s.total_params == total
+    assert sum(row.num_params for row in s.rows) == total
+    assert s.trainable_params + s.non_trainable_params == total
+    if trainable is not None:
+        assert s.trainable_params == trainable
+    assert s.rows[0].total_params == total
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_rows_are_a_tree_in_call_order(name: str) -> None:
+    rows = summarise(name).rows
+    assert [row.index for row in rows] == list(range(len(rows)))
+    assert rows[0].parent is None and rows[0].depth == 0
+    for row in rows[1:]:
+        assert row.parent is not None and row.parent < row.index
+        assert row.depth == rows[row.parent].depth + 1
+    for row in rows:
+        below = [r for r in rows if r.parent == row.index]
+        assert row.total_params == row.num_params + sum(r.total_params for r in below)
+        assert row.mult_adds == row.own_mult_adds + sum(r.mult_adds for r in below)
+
+
+@pytest.mark.parametrize("style", ["torchsummary", "tree"])
+@pytest.mark.parametrize("name", ZOO)
+def test_printed_parameters_add_up_at_every_depth(name: str, style: str) -> None:
+    s = summarise(name)
+    deepest = max(row.depth for row in s.rows)
+    for depth in {*range(min(deepest, 4) + 1), deepest, None}:
+        text = s.render(style=style, depth=depth, col_names=("num_params",))
+        assert sum(printed_counts(text)) == printed_total(text) == s.total_params, f"depth {depth}\n{text}"
+
+
+@pytest.mark.parametrize("name", both_passes)
+def test_fake_and_real_pass_give_the_same_table(name: str) -> None:
+    fake, real = summarise(name, run="fake"), summarise(name, run="real")
+    assert (fake.run.kind, real.run.kind) == ("fake", "real")
+    if not ZOO[name].volatile:
+        assert fake.rows == real.rows
+        assert str(fake) == str(real)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", both_passes)
+def test_fake_and_real_pass_give_the_same_table_on_cuda(name: str) -> None:
+    """Where plain torch can run the case there: a model with tensors outside its state stays half on the CPU."""
+    case = ready(name)
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cuda, case.arguments())
+    try:
+        case.build().cuda()(*args, **kwargs)
+    except (RuntimeError, AssertionError):
+        pytest.skip("plain torch cannot either")
+    fake, real = (summary(case.build().cuda(), **case.call(), verbose=0, run=run) for run in ("fake", "real"))
+    assert (fake.run.kind, real.run.kind) == ("fake", "real")
+    assert case.volatile or fake.rows == real.rows
+
+
+@pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.fake_only or case.real_only])
+def test_auto_takes_the_pass_that_can(name: str) -> None:
+    s = summarise(name)
+    assert s.run.kind == ("fake" if ZOO[name].fake_only else "real")
+    assert s.run.reason
+
+
+@pytest.mark.parametrize("name", comparable)
+def test_calls_and_shapes_are_those_torch_sees(name: str) -> None:
+    case = ready(name)
+    expected = [(call.class_name, call.outputs) for call in calls_seen(case.build(), case)]
+    rows = [row for row in summarise(name, batch_size=2).rows if row.called and row.kind != "function"]
+    if name == "CalledThroughForward":
+        rows = rows[:1]
+    assert [row.class_name for row in rows] == [class_name for class_name, _ in expected]
+    assert [[spec.shape for spec in tensors(row.outputs)] for row in rows] == [shapes for _, shapes in expected]
+
+
+@pytest.mark.parametrize("name", with_sizes)
+def test_batch_axes_are_exactly_those_that_grow(name: str) -> None:
+    """Two batches in plain torch tell which axes grow, and by how much; the shape shown is that of a batch of 1."""
+    case = ready(name)
+    two, three = calls_seen(case.build(), case, 2), calls_seen(case.build(), case, 3)
+    rows = [row for row in summarise(name).rows if row.called and row.kind != "function"]
+    if name == "CalledThroughForward":
+        rows = rows[:1]
+    for row, small, large in zip(rows, two, three, strict=True):
+        assert small.outputs is not None and large.outputs is not None
+        for spec, a, b in zip(tensors(row.outputs), small.outputs, large.outputs, strict=True):
+            assert spec.batch_axes == tuple(i for i, (m, n) in enumerate(zip(a, b, strict=True)) if m != n), row
+            assert spec.shape == tuple(2 * m - n for m, n in zip(a, b, strict=True)), row
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_result_is_frozen_plain_data(name: str) -> None:
+    """No tensor, no module, no numpy number: nothing that would keep the model alive."""
+    s = summarise(name)
+    plain = {int, str, bool, float, type(None), tuple, frozenset}
+
+    def check(value: Any) -> None:
+        if dataclasses.is_dataclass(value):
+            for f in dataclasses.fields(value):
+                check(getattr(value, f.name))
+            return
+        assert type(value) in plain, f"{type(value)} in a result"
+        if isinstance(value, (tuple, frozenset)):
+            for item in value:
+                check(item)
+
+    for row in s.rows:
+        check(row)
+    check(s.inputs)
+    check(s.run)
+    assert pickle.loads(pickle.dumps(s)).rows == s.rows
+
+
+# --- cases that say more than the laws above ----------------------------------------------------------------
+
+
+def output_of(s: ModelSummary, path: str) -> list[tuple[int, ...]]:
+    (row,) = [row for row in s.rows if row.path == path]
+    return [spec.shape for spec in tensors(row.outputs)]
+
+
+def test_called_through_forward_has_rows() -> None:
+    s = summarise("CalledThroughForward", batch_size=2)
+    assert [(row.path, row.called) for row in s.rows] == [("", True), ("fc", True), ("out", True)]
+    assert output_of(s, "out") == [(2, 2)]
+
+
+def test_plain_list_of_modules_has_rows_and_parameters() -> None:
+    s = summarise("PlainList", batch_size=2)
+    assert [row.class_name for row in s.rows if row.called] == [
+        "PlainList",
+        "Linear",
+        "Sequential",
+        "ReLU",
+        "Linear",
+        "Linear",
+    ]
+
+
+def test_module_made_in_forward_is_seen_as_the_function_it_is() -> None:
+    s = summarise("MadeInForward", functional=True)
+    assert [(row.kind, row.class_name) for row in s.rows[1:]] == [("module", "Linear"), ("function", "relu")]
+
+
+def test_uncalled_modules_come_last_and_keep_their_parameters() -> None:
+    s = summarise("Unused")
+    idle = {row.path: row for row in s.rows if not row.called}
+    assert {path: row.num_params for path, row in idle.items() if row.num_params} == {
+        "idle": 35, "branch.0": 25, "branch.1.0": 10,
+    }  # fmt: skip
+    assert s.rows[0].num_params == 9
+    assert all(row.outputs is None for row in idle.values())
+    assert str(s).count("N/A") == 3
+
+
+def test_lazy_modules_stay_lazy() -> None:
+    case = ZOO["lazy"]
+    model = case.build()
+    s = summary(model, **case.call(), verbose=0)
+    assert s.total_params == case.params
+    assert isinstance(model[0], nn.LazyConv2d) and isinstance(model[0].weight, nn.UninitializedParameter)
+
+
+def test_scripted_module_shows_its_submodules_parameters() -> None:
+    s = summarise("scripted")
+    assert sum(row.num_params for row in s.rows) == 4 * 4 + 4 + 4 * 2 + 2
+    assert [spec.shown for spec in tensors(s.rows[0].outputs)] == [[-1, 2]]
+
+
+def test_compiled_model_shows_the_model_inside() -> None:
+    s = summarise("compiled", batch_size=2)
+    assert {"Linear", "ReLU"} <= {row.class_name for row in s.rows if row.called}
+
+
+def test_fast_path_counts_its_multiply_adds() -> None:
+    """In eval the encoder runs as one fused operator: 2 layers x (projections + attention + feed-forward)."""
+    per_layer = 6 * 8 * 24 + 2 * 6 * 6 * 8 + 6 * 8 * 8 + 2 * 6 * 8 * 16
+    for name in ("encoder_fast_path", "encoder_in_training"):
+        for batch_size in (1, 3):
+            s = summarise(name, batch_size=batch_size)
+            assert s.total_mult_adds == batch_size * 2 * per_layer
+            assert not s.unknown_ops
+
+
+def test_buffers_count_by_storage() -> None:
+    s = summarise("Buffers")
+    assert s.buffer_bytes == 1000 * 4 + 10 * 8 + 8
+
+
+def test_bytes_by_dtype_and_storage() -> None:
+    assert summarise("bfloat16").param_bytes == 2 * (3 * 4 * 9 + 4 + 8)
+    assert summarise("Float8Weights").param_bytes == 12
+    assert summarise("shared_storage").param_bytes == 4 * 20
+    assert summarise("TiedWeights").param_bytes == 4 * 44
+
+
+def test_unknown_operators_are_named_never_counted_as_nothing() -> None:
+    s = summarise("FourierAndInverse")
+    assert any("fft" in name for name, _ in s.unknown_ops) and any("inv" in name for name, _ in s.unknown_ops)
+
+
+def test_a_hundred_thousand_modules() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *[nn.Identity() for _ in range(99_998)])
+    s = summary(model, (4,), batch_size=1, verbose=0)
+    assert len(s.rows) == 100_000
+    assert s.total_params == 20
+    assert isinstance(next(tensors(s.rows[-1].outputs)), TensorSpec)
+
+
+def test_models_of_the_zoo_run_in_plain_torch() -> None:
+    for case in ZOO.values():
+        if not case.needs and not case.fake_only:
+            args, kwargs = case.arguments()
+            case.build()(*args, **kwargs)
+            assert torch.is_grad_enabled()

@@ -1,0 +1,315 @@
+"""What only data decide: small tensors keep their values; the rest is told by one real forward, or assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+from torchsummary_plus.data.errors import ForwardError
+from torchsummary_plus.live.inputs import real_input
+from torchsummary_plus.trace import rehearsal
+
+WIDTH = 64
+DEVICES = ("cpu", "cuda")
+
+
+def rows() -> Tensor:
+    return torch.randn(32, WIDTH)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+
+class Experts(nn.Module):
+    """Each row goes to one of four experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 4)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, chosen = self.gate(x).softmax(-1).max(-1)
+        y = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mine = torch.where(chosen == number)[0]
+            y = y.index_add(0, mine, expert(x[mine]) * weight[mine, None])
+        return y
+
+
+class Masked(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return y[y > 0].exp().sum() + y.masked_select(y < -0.5).exp().sum()
+
+
+class AsTheDevice(Layer):
+    """Asks one thing more on the CPU, as torchvision's ``batched_nms`` does, and then the same on every device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if x.device.type == "cpu":
+            torch.where(y[0] > 0)
+        rows, columns = torch.where(y > 0)
+        return y[rows, columns].exp().sum()
+
+
+class Steered(Layer):
+    """As many layers as a value says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        for _ in range(int(10 * y.abs().mean().item()) + y.argmax(-1)[:2].tolist()[0] % 2):
+            y = torch.tanh(self.linear(y))
+        return y if bool((y > -9).all()) else y.exp()
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Steered()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(x)
+
+
+def peak_of_two_steps(model: nn.Module, x: Tensor) -> int:
+    def run() -> None:
+        for _ in range(2):
+            model(x).pow(2).mean().backward()
+            model.zero_grad()
+
+    return measure_run(run, [*model.parameters(), x])
+
+
+def loss(y: Tensor) -> Tensor:
+    return y.pow(2).mean()
+
+
+@pytest.mark.parametrize("build", [Experts, Masked, Steered])
+def test_one_real_forward_tells_sizes_and_values(build: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = build(), rows()
+    before = {name: (id(t), t._version) for name, t in model.state_dict(keep_vars=True).items()}
+    generator = torch.get_rng_state()
+    estimate = estimate_memory(model, input_data=x, loss=loss)
+    assert {name: (id(t), t._version) for name, t in model.state_dict(keep_vars=True).items()} == before
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert estimate.assumptions
+    assert all("taken from a real forward" in assumption for assumption in estimate.assumptions)
+    assert abs(estimate.peak_bytes - peak_of_two_steps(model, x)) <= 16
+    on_card = estimate_memory(model, input_data=x, device="cuda", loss=loss)
+    assert on_card.assumptions == estimate.assumptions
+
+
+def test_an_answer_is_for_the_shapes_that_it_was_given_for() -> None:
+    torch.manual_seed(0)
+    model = AsTheDevice()
+    estimate = estimate_memory(model, input_data=rows(), device="cuda", loss=loss)
+    assert estimate.assumptions == ("nonzero in the model itself, 2 times: sizes taken from a real forward",)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("build", [Experts, Masked])
+def test_without_values_the_largest_sizes_are_assumed(build: Callable[[], nn.Module], device: str) -> None:
+    torch.manual_seed(0)
+    real = estimate_memory(build(), input_data=rows(), device=device, loss=loss)
+    with torch.device("meta"):
+        bare = build()
+    estimate = estimate_memory(bare, input_data=rows(), device=device, loss=loss)
+    assert estimate.peak_bytes >= real.peak_bytes
+    assert estimate.assumptions
+    assert all(assumption.endswith("assumed to return its maximum size") for assumption in estimate.assumptions)
+
+
+class NamedExperts(Layer):
+    """A dictionary's keys and an index are made of single values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleDict({f"expert_{number}": nn.Linear(WIDTH, WIDTH) for number in range(3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        for number in torch.nonzero(y.sum(0)[:3] < 1e9).squeeze(-1):
+            y = y + self.experts[f"expert_{number}"](y)
+        chosen = torch.ones(32, WIDTH, dtype=torch.bool, device=x.device)
+        rows = tuple(torch.arange(4, device=x.device))
+        chosen[rows, rows] = False
+        return y[chosen].exp().sum()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_values_name_and_index(device: str) -> None:
+    torch.manual_seed(0)
+    model, x = NamedExperts(), rows()
+    estimate = estimate_memory(model, input_data=x, device=device, loss=loss)
+    assert any("value taken from a real forward" in assumption for assumption in estimate.assumptions)
+    if device == "cpu":
+        assert estimate.peak_bytes == measure_memory(model, input_data=x, loss=loss).peak_bytes
+
+
+SELECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "elements": lambda x, mask: x[mask],
+    "rows": lambda x, mask: x[mask[:, 0]],
+    "rows of a column": lambda x, mask: x[:, mask[0]],
+    "masked_select": lambda x, mask: x.masked_select(mask),
+    "few": lambda x, mask: x.masked_select(mask[:, :1]),
+    "put": lambda x, mask: x.index_put_((mask[:, 0],), x[: int(mask[:, 0].sum())].exp()),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_what_selecting_by_a_mask_takes(name: str) -> None:
+    select = SELECTIONS[name]
+    mask = rows() > 0
+
+    class Selecting(Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            return select(x.double(), mask)
+
+    x = rows()
+    model = Selecting()
+    estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
+    with torch.no_grad():
+        measured = measure_run(lambda: model(x), [*model.parameters(), x, mask])
+    assert estimate.peak_bytes == measured
+    assert estimate.assumptions == ()
+
+
+def test_every_row_may_pass_a_mask() -> None:
+    class All(Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            return y[y > -1e9].exp()
+
+    with torch.device("meta"):
+        bare = All()
+    assumed, real = (estimate_memory(model, input_data=rows(), loss=loss) for model in (bare, All()))
+    assert assumed.peak_bytes == real.peak_bytes
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_value_that_nothing_tells_is_an_error_with_its_place_and_cause(device: str) -> None:
+    with torch.device("meta"):
+        model = Inner()
+    with pytest.raises(ForwardError, match=r"part \(Steered\) failed (.|\n)*on the meta device and has no values"):
+        estimate_memory(model, (WIDTH,), 8, device)
+
+
+def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "LONGEST", 1000)
+    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 1000)
+    estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
+    assert all(assumption.endswith("assumed to return its maximum size") for assumption in estimate.assumptions)
+    with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):
+        estimate_memory(Inner(), (WIDTH,), 8)
+
+
+def test_a_failing_real_forward_is_named() -> None:
+    class OnlyFake(Steered):
+        def forward(self, x: Tensor) -> Tensor:
+            if type(x) is Tensor:
+                raise OSError("no real pass today")
+            return super().forward(x)
+
+    with pytest.raises(ForwardError, match="OSError: no real pass today"):
+        estimate_memory(OnlyFake(), (WIDTH,), 8)
+
+
+class Lengths(nn.Module):
+    """Steered by integers of its own, of its input, and of those that it makes on the input's device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("depth", torch.tensor(2))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        rows = torch.arange(mask.shape[0], device=mask.device)[mask.bool().any(1)]
+        x = x[rows][:, : int(mask.sum(1).max())]
+        if mask.bool().all():
+            return x
+        for _ in range(int(self.depth) + (torch.ones(2, 2, device=x.device).cumsum(0).max().long().item())):
+            x = self.linear(x)
+        return x[mask.bool()[rows][:, : x.shape[1]]]
+
+
+def test_small_tensors_of_no_floats_keep_their_values_on_every_device() -> None:
+    model = Lengths()
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
+    x = torch.randn(3, 4, WIDTH)
+    shapes = []
+    for device in DEVICES:
+        estimate = estimate_memory(
+            model, input_data=(x, mask), device=device, loss=lambda y: shapes.append(tuple(y.shape)) or y.sum()
+        )
+        assert estimate.assumptions == ()
+    assert set(shapes) == {tuple(model(x, mask).shape)} == {(5, WIDTH)}
+
+
+def test_values_go_when_what_is_not_known_is_written() -> None:
+    class Writes(Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            counts = torch.zeros(4, device=x.device)
+            view = counts[:2]
+            counts += self.linear(x).detach().sum()
+            return x.repeat(2 if view.sum() > 1e9 else 1, 1) + self.linear(x)
+
+    for device in DEVICES:
+        estimate = estimate_memory(Writes(), (WIDTH,), 4, device, loss=torch.sum)
+        assert ["real forward" in assumption for assumption in estimate.assumptions] == [True]
+
+
+def test_outside_the_forward_a_real_step_tells_or_a_value_is_taken_to_be_one() -> None:
+    seen: list[Any] = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        loss = model(x).sum()
+        loss.backward()
+        model.zero_grad()
+        seen.append((loss.item(), bool(loss > 3), int(x.long().max())))
+
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, 1)
+    estimate = estimate_memory(model, (WIDTH,), 4, train_step=step)
+    told = seen[-1]
+    step(model, real_input((4, WIDTH), torch.float32, torch.device("cpu")))
+    assert told == seen[-1]
+    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value taken from a real step",)
+    estimate = estimate_memory(model.to("meta"), (WIDTH,), 4, train_step=step)
+    assert (1.0, False, 1) in seen
+    places = [assumption.partition(" in step (test_memory_values.py:")[0] for assumption in estimate.assumptions]
+    assert places == [f"_local_scalar_dense in the step, 2 times: value assumed to be {v}" for v in (1.0, False, 1)]
+
+
+def test_a_value_that_is_only_told_needs_no_real_step() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        assert type(x) is not Tensor
+        loss = model(x).sum()
+        loss.backward()
+        print(f"{loss:.2f} {loss.item() / 2:.3f}", loss.item())
+
+    estimate = estimate_memory(nn.Linear(WIDTH, 1), (WIDTH,), 4, train_step=step)
+    assert estimate.assumptions == ("_local_scalar_dense in the step, 6 times: value assumed to be 1",)
+
+
+def test_unknown_values_are_finite() -> None:
+    seen: list[Any] = []
+
+    def loss(y: Tensor) -> Tensor:
+        seen.append([bool(f(y).any()) for f in (torch.isfinite, torch.isnan, torch.isinf)])
+        return y.sum()
+
+    for device in DEVICES:
+        estimate_memory(nn.Linear(WIDTH, 4), (WIDTH,), 4, device, loss=loss)
+    assert seen == [[True, False, False]] * len(seen)

@@ -1,0 +1,245 @@
+"""A summary changes nothing: not the model, not its inputs, not the process; nor does one that fails anywhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.trace.seen import tensors_in
+from tests.trace.zoo import ZOO, Case
+from tests.truth.snapshot import changes, snapshot
+from torchsummary_plus import ForwardError, summary
+from torchsummary_plus.data.errors import SummaryError
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+PASSES = ["fake", "real"]
+
+STATEFUL = ["CountsItsCalls", "RemembersOutputs", "KeepsAnObject", "KeepsCollections", "OwnGenerators"]
+STATEFUL += ["ChangesItself", "SwapsItsData", "mixed_modes"]
+
+
+class Planned(Exception):
+    """The failure that a test puts into a layer."""
+
+
+class Interrupt(BaseException):
+    """Not an Exception: what Ctrl-C is."""
+
+
+def ready(name: str) -> Case:
+    case = ZOO[name]
+    if case.needs:
+        pytest.importorskip(case.needs)
+    return case
+
+
+def can(case: Case, run: str) -> bool:
+    return not (case.real_only if run == "fake" else case.fake_only)
+
+
+def leaves_all_unchanged(model: nn.Module, call: dict[str, Any], **options: Any) -> BaseException | None:
+    """Summarise between two snapshots, which must be equal; the exception it ended with, if any."""
+    before = snapshot(model, call)
+    caught: BaseException | None = None
+    try:
+        summary(model, **call, verbose=0, **options)
+    except (SummaryError, Planned, Interrupt) as error:
+        caught = error
+    assert changes(before, snapshot(model, call)) == []
+    return caught
+
+
+@pytest.mark.parametrize("run", PASSES)
+@pytest.mark.parametrize("name", ZOO)
+def test_after_success(name: str, run: str) -> None:
+    case = ready(name)
+    caught = leaves_all_unchanged(case.build(), case.call(), run=run)
+    assert caught is None or not can(case, run), caught
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_twice_gives_the_same(name: str) -> None:
+    """The second summary of one model is the first one: no trace of the first is left anywhere."""
+    case = ready(name)
+    model = case.build()
+    first, second = (summary(model, **case.call(), verbose=0) for _ in range(2))
+    assert case.volatile or first.rows == second.rows
+
+
+def _forward_fails(layer: nn.Module, kind: type[BaseException]) -> None:
+    def forward(*args: Any, **kwargs: Any) -> None:
+        raise kind("planned")
+
+    vars(layer)["forward"] = forward
+
+
+def _hook_fails(layer: nn.Module, kind: type[BaseException]) -> None:
+    layer.register_forward_hook(_raises(kind))
+
+
+def _pre_hook_fails(layer: nn.Module, kind: type[BaseException]) -> None:
+    layer.register_forward_pre_hook(_raises(kind))
+
+
+def _raises(kind: type[BaseException]) -> Callable[..., None]:
+    def hook(module: nn.Module, *_: Any) -> None:
+        raise kind("planned")
+
+    return hook
+
+
+@pytest.mark.parametrize("run", PASSES)
+@pytest.mark.parametrize("make_fail", [_forward_fails, _pre_hook_fails, _hook_fails])
+@pytest.mark.parametrize("name", ZOO)
+def test_after_a_failure_in_any_layer(name: str, make_fail: Callable[..., None], run: str) -> None:
+    case = ready(name)
+    if not can(case, run):
+        return
+    layers = len(list(case.build().modules()))
+    for number in range(0, layers, max(1, layers // (8 if make_fail is _forward_fails else 3))):
+        model = case.build()
+        path, layer = list(model.named_modules())[number]
+        if isinstance(layer, torch.jit.ScriptModule):
+            continue
+        make_fail(layer, Planned)
+        caught = leaves_all_unchanged(model, case.call(), run=run)
+        if case.opaque:
+            continue
+        if number == 0:
+            assert isinstance(caught, ForwardError), "the root did not fail"
+        if isinstance(caught, ForwardError):
+            assert isinstance(caught.__cause__, Planned)
+            if make_fail is _forward_fails:
+                assert model.get_submodule(caught.path) is layer, f"{caught.path!r} named, {path!r} failed"
+
+
+@pytest.mark.parametrize("run", PASSES)
+@pytest.mark.parametrize("make_fail", [_pre_hook_fails, _hook_fails])
+def test_a_failing_hook_is_named_by_its_module(make_fail: Callable[..., None], run: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    make_fail(model[1][0], Planned)
+    caught = leaves_all_unchanged(model, {"input_size": (4,)}, run=run)
+    assert isinstance(caught, ForwardError) and caught.path == "1.0"
+
+
+@pytest.mark.parametrize("run", PASSES)
+def test_an_interrupt_passes_through(run: str) -> None:
+    model = ZOO["mixed_modes"].build()
+    _forward_fails(model[2], Interrupt)
+    assert isinstance(leaves_all_unchanged(model, ZOO["mixed_modes"].call(), run=run), Interrupt)
+
+
+def _fail_at(model: nn.Module, nth: int) -> list[int]:
+    """Make the ``nth`` call of any module, and each one after it, raise; the list counts the calls."""
+    calls = [0]
+
+    def hook(module: nn.Module, args: Any) -> None:
+        calls[0] += 1
+        if calls[0] > nth:
+            raise Planned(f"call {nth}")
+
+    for module in model.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.register_forward_pre_hook(hook)
+    return calls
+
+
+def _disturb(model: nn.Module, dice: random.Random) -> None:
+    """Leave a model as training leaves it: modes mixed, some weights frozen, some with gradients."""
+    for module in model.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.training = dice.random() < 0.5
+    for parameter in model.parameters():
+        if isinstance(parameter, nn.UninitializedParameter) or not parameter.is_leaf or hasattr(parameter, "to_local"):
+            continue
+        if parameter.dtype.is_floating_point and parameter.element_size() > 1:
+            parameter.requires_grad_(dice.random() < 0.5)
+            if dice.random() < 0.5 and parameter.numel() < 10_000:
+                parameter.grad = torch.rand_like(parameter)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+@given(
+    name=st.sampled_from([name for name, case in ZOO.items() if not case.needs]),
+    run=st.sampled_from(["auto", "fake", "real"]),
+    mode=st.sampled_from(["same", "train", "eval"]),
+    nth=st.one_of(st.none(), st.integers(0, 12)),
+    seed=st.integers(0, 2**32 - 1),
+    grad=st.booleans(),
+)
+def test_whatever_state_whatever_failure(
+    name: str, run: str, mode: str, nth: int | None, seed: int, grad: bool
+) -> None:
+    case = ZOO[name]
+    dice = random.Random(seed)
+    model, call = case.build(), case.call(batch_size=dice.choice([-1, 1, 3]))
+    _disturb(model, dice)
+    if nth is not None:
+        _fail_at(model, nth)
+    for tensor in tensors_in(call):
+        if tensor.is_floating_point():
+            tensor.requires_grad_(dice.random() < 0.5)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    with torch.set_grad_enabled(grad):
+        leaves_all_unchanged(model, call, run=run, mode=mode)
+
+
+@pytest.mark.parametrize("run", PASSES)
+@pytest.mark.parametrize("name", [*STATEFUL, "Buffers"])
+def test_state_in_attributes_is_put_back(name: str, run: str) -> None:
+    """Counters, lists, caches, tensors changed in place: all as if the forward had never run."""
+    case = ZOO[name]
+    model = case.build()
+    alike = case.build()
+    leaves_all_unchanged(model, case.call(), run=run)
+    args, kwargs = case.arguments()
+    torch.manual_seed(3)
+    after_summary = model(*args, **kwargs)
+    torch.manual_seed(3)
+    without_summary = alike(*args, **kwargs)
+    assert torch.equal(after_summary, without_summary)
+    assert sorted(vars(model)) == sorted(vars(alike))
+
+
+def test_training_goes_on_to_the_bit() -> None:
+    """An optimizer's step between and after summaries is the step it would have been."""
+
+    def train(look: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            for run in PASSES if look else []:
+                summary(model, (4,), run=run, verbose=0)
+            loss = model(torch.rand(8, 4)).square().mean()
+            if look:
+                summary(model, (4,), batch_size=5, verbose=0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [*model.parameters(), *model.buffers()]
+
+    assert all(torch.equal(a, b) for a, b in zip(train(look=True), train(look=False), strict=True))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_the_snapshot_sees_what_a_forward_changes(name: str) -> None:
+    """The measuring instrument itself: still on a still model, and moved by a plain forward."""
+    case = ZOO[name]
+    model = case.build()
+    args, kwargs = case.arguments()
+    before = snapshot(model)
+    assert changes(before, snapshot(model)) == []
+    model(*args, **kwargs)
+    assert changes(before, snapshot(model))

@@ -1,0 +1,679 @@
+"""The zoo, part 1: what goes into modules and comes out of them - nesting, kinds of tensors, dtypes."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
+
+from tests.trace.zoo_case import case
+
+# --- tuples in tuples ---------------------------------------------------------------------------------------
+
+
+@case((5, 4))
+def lstm() -> nn.Module:
+    return nn.LSTM(4, 6, batch_first=True)
+
+
+@case((5, 4))
+def lstm_projected_bidirectional() -> nn.Module:
+    return nn.LSTM(4, 6, num_layers=2, batch_first=True, bidirectional=True, proj_size=3)
+
+
+@case((5, 4))
+def gru_batch_second() -> nn.Module:
+    return nn.GRU(4, 6, num_layers=2, dropout=0.5)
+
+
+@case((5, 4))
+class ElmanTagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(4, 6, batch_first=True)
+        self.tag = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        states, last = self.rnn(x)
+        return self.tag(states), last
+
+
+@case((4,))
+class LSTMCells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTMCell(4, 8)
+        self.gru = nn.GRUCell(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for _ in range(3):
+            state = self.lstm(x, state)
+        assert state is not None
+        return self.gru(state[0], state[1])
+
+
+@case((4,))
+class NestedOutput(nn.Module):
+    """``(a, (b, [c, (d,)]))``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = NestedInner()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)
+
+
+class NestedInner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.fc(x)
+        return y, (y[:, :3], [y[:, :2], (y[:, :1],)])
+
+
+# --- dicts, dataclasses, named tuples, objects --------------------------------------------------------------
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return {"a": self.a(x), "b": self.b(x)}
+
+
+@case((4,))
+class DictOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = Heads()
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"heads": self.heads(x), "ordered": collections.OrderedDict(x=x), "twice": [x, x]}
+
+
+@dataclass
+class Boxes:
+    corners: Tensor
+    scores: Tensor | None = None
+    label: str = "box"
+
+
+class Boxer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.corners, self.scores = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Boxes:
+        return Boxes(self.corners(x), self.scores(x))
+
+
+class BoxReader(nn.Module):
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.fc = nn.Linear(size, 2)
+
+    def forward(self, boxes: Boxes) -> Boxes:
+        return Boxes(self.fc(boxes.corners))
+
+
+@case((4,))
+def dataclass_between_modules() -> nn.Module:
+    return nn.Sequential(Boxer(), BoxReader())
+
+
+@case(data=lambda: (Boxes(torch.rand(3, 4), torch.rand(3, 1)),))
+def dataclass_input() -> nn.Module:
+    return nn.Sequential(BoxReader(), BoxReader(2))
+
+
+class Pair(NamedTuple):
+    mean: Tensor
+    scale: Tensor
+
+
+@case((4,))
+class NamedTupleOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.draw = Draw()
+
+    def forward(self, x: Tensor) -> Pair:
+        mean, scale = self.fc(x).chunk(2, dim=1)
+        pair = Pair(mean, scale.exp())
+        self.draw(pair)
+        return pair
+
+
+class Draw(nn.Module):
+    def forward(self, pair: Pair) -> Tensor:
+        return pair.mean + pair.scale * torch.randn_like(pair.mean)
+
+
+class Point:
+    """An object of a user's own that holds tensors."""
+
+    def __init__(self, where: Tensor, features: Tensor) -> None:
+        self.where, self.features, self.name = where, features, "point"
+
+
+class Lift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Point:
+        return Point(x, self.fc(x))
+
+
+class Drop(nn.Module):
+    def forward(self, point: Point) -> Tensor:
+        return torch.cat([point.where, point.features], 1)
+
+
+@case((4,))
+def custom_object_between_modules() -> nn.Module:
+    return nn.Sequential(Lift(), Drop(), nn.Linear(12, 4), Lift())
+
+
+class SlottedPoint:
+    __slots__ = ("features", "where")
+
+    def __init__(self, where: Tensor, features: Tensor) -> None:
+        self.where, self.features = where, features
+
+
+@case((4,))
+class SlottedObjectOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> SlottedPoint:
+        return SlottedPoint(x, self.fc(x))
+
+
+@case((4,), needs="transformers")
+class ModelOutputOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
+        return SequenceClassifierOutput(logits=self.fc(x), hidden_states=(x, x))
+
+
+# --- no tensor at all ---------------------------------------------------------------------------------------
+
+
+class Talker(nn.Module):
+    def forward(self, x: Tensor | None) -> Any:
+        return x, None, 3, "three", True, 2.5
+
+
+class Mute(nn.Module):
+    def forward(self, x: Any) -> None:
+        return None
+
+
+@case((4,))
+class PlainOutputs(nn.Module):
+    """Modules that give and take None, ints and strings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.talk, self.mute, self.fc = Talker(), Mute(), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        self.talk(None)
+        nothing = self.mute("a string")
+        return self.fc(self.talk(x)[0]), nothing
+
+
+@case((4,))
+class NoOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> None:
+        self.fc(x)
+
+
+# --- how inner modules are called ---------------------------------------------------------------------------
+
+
+class Add(nn.Module):
+    def forward(self, *, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+@case((4,))
+class KeywordsOnly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.add = nn.Linear(4, 4), Add()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add(left=x, right=self.fc(input=x))
+
+
+class Concat(nn.Module):
+    def forward(self, tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors, dim=1)
+
+
+@case((4,))
+class ListInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cat, self.fc = Concat(), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.cat([x, x]))
+
+
+class Queries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.rand(3, 4))
+
+    def forward(self) -> Tensor:
+        return self.table * 2
+
+
+@case((4,))
+class CalledWithNothing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = Queries()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.queries().T
+
+
+@case()
+def root_called_with_nothing() -> nn.Module:
+    return Queries()
+
+
+@case((4,), (4,), (4,))
+class VariableInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, *xs: Tensor) -> list[Tensor]:
+        return [self.fc(x) for x in xs]
+
+
+@case((3, 8, 8), (5,), dtypes=[torch.float32, torch.float32])
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 5, 3), nn.Linear(5, 5)
+
+    def forward(self, image: Tensor, extra: Tensor) -> Tensor:
+        return self.conv(image).mean((2, 3)) + self.fc(extra)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.fc = nn.Embedding(11, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, how: str = "mean") -> Tensor:
+        x = self.words(ids) * scale
+        if mask is not None:
+            x = x * mask.unsqueeze(-1)
+        return self.fc(getattr(x, how)(1))
+
+
+def _ids(*size: int) -> Tensor:
+    return torch.randint(0, 11, size)
+
+
+@case(data=lambda: {"ids": _ids(3, 5), "mask": torch.ones(3, 5, dtype=torch.bool), "scale": 0.5, "how": "sum"})
+def dict_as_keywords() -> nn.Module:
+    return Masked()
+
+
+@case(data=lambda: (_ids(3, 5), torch.ones(3, 5)))
+def tuple_as_positional() -> nn.Module:
+    return Masked()
+
+
+@case(data=lambda: ((_ids(3, 5),), {"mask": torch.ones(3, 5)}))
+def positional_and_keywords() -> nn.Module:
+    return Masked()
+
+
+@case(data=lambda: _ids(3, 5))
+def one_tensor() -> nn.Module:
+    return Masked()
+
+
+@case(data=lambda: ({"points": [torch.rand(2, 4), torch.rand(2, 4)], "meta": ("name", 3)},))
+class DictAsOneArgument(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, batch: dict[str, Any]) -> Tensor:
+        return sum(self.fc(p) for p in batch["points"]) * batch["meta"][1]
+
+
+# --- kinds of tensors ---------------------------------------------------------------------------------------
+
+
+@case((4,))
+class ScalarLoss(nn.Module):
+    """A 0-d tensor comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.loss = nn.Linear(4, 4), nn.MSELoss()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.loss(self.fc(x), x)
+
+
+@case((4,))
+class EmptyTensors(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.keep = nn.Linear(4, 4), nn.Identity()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc(x[:0]), self.keep(x[:, 4:])
+
+
+@case(data=lambda: torch.rand(0, 4))
+def empty_batch() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+
+
+@case(data=lambda: torch.tensor(2.0))
+class ScalarInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x
+
+
+@case((5, 4), real_only="the lengths of a packed sequence are numbers on the CPU")
+class PacksInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.fc = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, [5] * x.size(0), batch_first=True)
+        out, _ = self.rnn(packed)
+        return self.fc(pad_packed_sequence(out, batch_first=True)[0])
+
+
+@case(
+    data=lambda: (pack_sequence([torch.rand(4, 4), torch.rand(2, 4)]),),
+)
+class PackedInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(4, 6)
+
+    def forward(self, x: PackedSequence) -> Any:
+        return self.rnn(x)
+
+
+@case((4,), real_only="nested tensors are real only")
+class NestedTensorInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ragged = torch.nested.as_nested_tensor([x, x[:1]])
+        return self.fc(ragged).to_padded_tensor(0.0)
+
+
+@case(
+    data=lambda: torch.nested.nested_tensor([torch.rand(2, 4), torch.rand(3, 4)]),
+    real_only="nested tensors are real only",
+)
+def nested_tensor_input() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+
+
+@case((4,), real_only="sparse kernels are real only")
+class SparseGraph(nn.Module):
+    """A sparse adjacency matrix as a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("adjacency", torch.eye(4).to_sparse())
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.sparse.mm(self.adjacency, x.T).T)
+
+
+@case(data=lambda: torch.eye(4).to_sparse(), real_only="sparse kernels are real only")
+class SparseInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(x, self.w)
+
+
+@case((4,), real_only="sparse kernels are real only")
+class SparseOutput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.thin = nn.Linear(4, 4), Thin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.thin(self.fc(x))
+
+
+class Thin(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to_sparse()
+
+
+@case((5,), dtypes=[torch.int64])
+def sparse_gradients() -> nn.Module:
+    return nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Linear(4, 2))
+
+
+@case(data=lambda: (_ids(7), torch.tensor([0, 3])))
+def embedding_bag() -> nn.Module:
+    return nn.EmbeddingBag(11, 4, mode="mean")
+
+
+@case((4,), real_only="quantized kernels compute for real only")
+class QuantizedValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantize = Quantize()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.quantize(x).dequantize())
+
+
+class Quantize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+
+
+# --- dtypes -------------------------------------------------------------------------------------------------
+
+
+@case((4,), dtypes=[torch.complex64])
+def complex_numbers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3, dtype=torch.complex64), nn.Tanh())
+
+
+@case((4,), dtypes=[torch.float16])
+def half() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU()).half()
+
+
+@case((3, 6, 6), dtypes=[torch.bfloat16])
+def bfloat16() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).bfloat16()
+
+
+@case((4,), dtypes=[torch.float64])
+def double() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
+
+
+@case((4,))
+class Float8Weights(nn.Module):
+    """Weights kept in one byte each, widened to be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(3, 4).to(torch.float8_e4m3fn), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.w.to(x.dtype))
+
+
+@case((4,))
+class Int8Weights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.randint(-8, 8, (3, 4), dtype=torch.int8))
+        self.scale = nn.Parameter(torch.rand(3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.w * self.scale)
+
+
+@case((3, 6, 6), dtypes=[torch.uint8])
+class ByteImages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.float() / 255)
+
+
+@case((5, 4), (5,), dtypes=[torch.float32, torch.bool])
+class BoolMask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.fc(x.masked_fill(mask.unsqueeze(-1), 0.0))
+
+
+@case((4,))
+class MixedDtypes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(4, 4), nn.Linear(4, 2, dtype=torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.wide(x).to(torch.bfloat16))
+
+
+@case((8,))
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.fc(x)
+
+
+# --- axes ---------------------------------------------------------------------------------------------------
+
+
+@case((5, 4))
+class BatchFoldedIntoTime(nn.Module):
+    """The leading axis of the inner call is batch times 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.reshape(-1, 4)).reshape(x.size(0), 5, 2)
+
+
+@case((5, 4))
+class BatchMoves(nn.Module):
+    """The batch is the second axis inside, and the last one of the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rnn(x.transpose(0, 1))[0].permute(0, 2, 1)
+
+
+@case((4,))
+class PairwiseBatch(nn.Module):
+    """Two axes grow: every item of the batch is compared with every other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.keep = nn.Linear(4, 3), nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        return self.keep(y @ y.T)
+
+
+@case((2, 4))
+class BatchFreeBranch(nn.Module):
+    """A size of 2, and a branch that the batch never enters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("anchors", torch.rand(2, 4))
+        self.project, self.fc = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x + self.project(self.anchors))
+
+
+@case((1, 4))
+class Squeezes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.squeeze())
+
+
+@case((3, 8, 8))
+def batch_norm_of_single_pixels() -> nn.Module:
+    """In training, BatchNorm refuses a batch of one here."""
+    return nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.BatchNorm1d(4))

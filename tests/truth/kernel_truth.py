@@ -1,0 +1,80 @@
+"""What single CPU kernels hold, as torch's profiler sees it, beside what their rules say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from tests.truth.memory_truth import cpu_changes, highest
+from torchsummary_plus.ops.scratch.registry import RESERVES, SCRATCH
+from torchsummary_plus.step.workspace import Workspaces
+
+aten: Any = torch.ops.aten
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+MARK = "call "
+
+
+def measured(runs: Sequence[Callable[[], Any]]) -> list[tuple[int, Any]]:
+    """For each call the most bytes that it holds above those that were there before, and its result."""
+    kept: list[Any] = [run() for run in runs]
+    kept.clear()
+
+    def run_all() -> None:
+        for number, run in enumerate(runs):
+            with record_function(f"{MARK}{number}"):
+                kept.append(run())
+
+    deltas: list[list[int]] = [[] for _ in runs]
+    for change in cpu_changes(run_all):
+        if change.names and change.names[0].startswith(MARK):
+            deltas[int(change.names[0][len(MARK) :])].append(change.nbytes)
+    return [(highest(own)[0], result) for own, result in zip(deltas, kept)]
+
+
+def predicted(operator: Any, args: tuple[Any, ...], out: Any) -> int:
+    """The most bytes that the rules say, as the ledger books them: results phase by phase, and the scratch beside."""
+    books, name = Workspaces("cpu"), operator.name()
+    given = {t.untyped_storage().data_ptr() for t in tensors(list(args))}
+    sizes = iter(books.reserves(name, args, {}, out))
+    results = []
+    for tensor in tensors(out):
+        nbytes = next(sizes, None)
+        own = tensor.numel() * tensor.element_size() if nbytes is None else nbytes
+        results.append(0 if tensor.untyped_storage().data_ptr() in given else own)
+    return max(sum(results[: phase.results]) + phase.nbytes for phase in books.scratch(name, args, {}, out))
+
+
+Call = tuple[Any, ...]
+
+
+def agree(calls: Iterable[Call]) -> None:
+    """The rules of operators foretell what they hold, to the byte; and there are rules."""
+    calls = list(calls)
+    wrong = []
+    for call, (peak, out) in zip(calls, measured([partial(*call) for call in calls])):
+        operator, *args = call
+        assert {("cpu", operator.name())} & (SCRATCH.keys() | RESERVES.keys())
+        said = predicted(operator, tuple(args), out)
+        if said != peak:
+            wrong.append(f"{operator.name()}{described(args)}: {said:,} instead of {peak:,}")
+    assert not wrong, "\n".join(wrong)
+
+
+def described(args: Iterable[Any]) -> str:
+    """Arguments in short: of tensors shape, strides and dtype."""
+    known = ((tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a for a in args)
+    return str(tuple(known))

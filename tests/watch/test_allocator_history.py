@@ -1,0 +1,185 @@
+"""The CUDA allocator's own history of a measured step: read from data as a card gives them, by a stand-in for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from torchsummary_plus import compare, estimate_memory, measure_memory
+from torchsummary_plus.data.memory_records import StepInfo
+from torchsummary_plus.live import compat
+from torchsummary_plus.memory.allocator import CachingAllocator
+from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.estimate import Estimate, build_estimate
+from torchsummary_plus.step.measuring import _missed
+from torchsummary_plus.watch.history import AllocatorHistory, happened, requests
+from torchsummary_plus.watch.profiled import Change, ProfileReader, changes, with_frees, with_requests
+
+ODD = 1000
+"""Bytes that are no multiple of a block's."""
+CARD = torch.device("cuda", 0)
+
+
+def products() -> None:
+    kept = [torch.zeros(ODD * n, dtype=torch.uint8) for n in (1, 700, 12000)]
+    kept.pop().add(1)
+    kept.append(torch.zeros(ODD * 2500, dtype=torch.uint8))
+
+
+def on_the_cpu() -> list[Change]:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
+        products()
+    return [change for change in changes(done, "cpu") if change.nbytes]
+
+
+def as_on_a_card(found: list[Change]) -> tuple[list[Change], list[dict[str, Any]]]:
+    """The changes in the blocks that the caching allocator would cut for them, and the history it would write."""
+    allocator, live = CachingAllocator(), dict[int, tuple[int, int]]()
+    blocks: list[Change] = []
+    trace: list[dict[str, Any]] = []
+    for number, change in enumerate(found):
+        before = allocator.allocated_bytes
+        if change.nbytes > 0:
+            assert not allocator.allocate(number, change.nbytes)
+            live[change.address] = number, change.nbytes
+            entry = {"addr": change.address, "size": change.nbytes, "time_us": change.time_ns // 1000}
+            trace.append({"action": "alloc", **entry})
+        else:
+            number, asked = live.pop(change.address)
+            allocator.free(number)
+            entry = {"addr": change.address, "size": asked, "time_us": change.time_ns // 1000}
+            trace += [{"action": "free_requested", **entry}, {"action": "free_completed", **entry}]
+        blocks.append(replace(change, nbytes=allocator.allocated_bytes - before))
+    return blocks, trace
+
+
+def measured(blocks: list[Change], trace: list[dict[str, Any]]) -> tuple[Estimate, ProfileReader]:
+    reader = ProfileReader("cuda", [])
+    reader.read(with_requests(blocks, requests(trace)))
+    info = StepInfo("cuda:0", 1, "train", measured=True)
+    return build_estimate(reader.log(("",)), info, "cuda", AllocatorOptions()), reader
+
+
+def test_a_free_that_the_profile_left_out_is_taken_from_the_history() -> None:
+    """As torch's profiler leaves out those on CUDA that happen outside every operator."""
+    blocks, trace = as_on_a_card(on_the_cpu())
+    left_out = [change for change in blocks if change.nbytes < 0 and not change.names]
+    seen = [change for change in blocks if change not in left_out]
+    assert left_out
+    whole = with_frees(seen, happened(trace))
+    assert [(c.address, c.nbytes > 0) for c in whole] == [(c.address, c.nbytes > 0) for c in blocks]
+    assert sum(not change.is_placed for change in whole) == len(left_out)
+    assert with_frees(blocks, happened(trace)) == blocks
+    assert measured(whole, trace)[1].peak_bytes() == measured(blocks, trace)[1].peak_bytes()
+
+
+def test_blocks_are_taken_as_they_stand_and_requests_as_they_were_made() -> None:
+    found = on_the_cpu()
+    blocks, trace = as_on_a_card(found)
+    assert any(block.nbytes - change.nbytes > 512 for block, change in zip(blocks, found)), "one was not split"
+    estimate, reader = measured(blocks, trace)
+    levels = list(accumulate(block.nbytes for block in blocks))
+    peak = levels.index(max(levels))
+    assert estimate.peak_bytes == reader.peak_bytes() == levels[peak] == sum(estimate.at_peak.values())
+    assert estimate.requested_bytes == sum(change.nbytes for change in found[: peak + 1])
+    assert max(point.total_bytes for point in estimate.timeline) == estimate.peak_bytes
+
+
+def test_what_the_history_does_not_tell_was_asked_for_as_a_block() -> None:
+    blocks, _ = as_on_a_card(on_the_cpu())
+    estimate, _ = measured(blocks, [])
+    assert estimate.requested_bytes == estimate.peak_bytes
+
+
+def test_a_peak_that_the_profile_did_not_see_is_told() -> None:
+    blocks, trace = as_on_a_card(on_the_cpu())
+    _, reader = measured(blocks, trace)
+    history = AllocatorHistory(CARD)
+    assert _missed(reader, [], history) == ()
+    history.peak_bytes = reader.peak_bytes() - 512
+    assert _missed(reader, [(0, 100, 512)], history) == ()
+    history.peak_bytes += 512
+    (told,) = _missed(reader, [(0, 100, 512)], history)
+    assert f"{reader.peak_bytes() + 512:,} bytes, the profile {reader.peak_bytes():,}" in told
+
+
+class StandIn:
+    """A card's allocator as far as its history goes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, recording: bool) -> None:
+        self.recording = recording
+        self.trace = [{"action": "alloc", "addr": 1, "size": 7, "time_us": 1}] if recording else []
+        self.asked: list[Any] = []
+        self.allocated, self.peak = 1024, 4096
+        monkeypatch.setattr(compat, "history_enabled", lambda: self.recording)
+        monkeypatch.setattr(compat, "record_history", self.record)
+        monkeypatch.setattr(compat, "allocator_snapshot", lambda device: self.snapshot())
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.allocated)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", 1024))
+
+    def record(self, enabled: str | None, **_: Any) -> None:
+        self.asked.append(enabled)
+        self.recording = enabled is not None
+        self.trace = []
+
+    def snapshot(self) -> dict[str, Any]:
+        held = {"address": 1, "size": 512, "state": "active_allocated"}
+        return {"segments": [{"blocks": [held]}], "device_traces": [list(self.trace)]}
+
+    def allocate(self, address: int, nbytes: int) -> None:
+        self.trace.append({"action": "alloc", "addr": address, "size": nbytes, "time_us": 2})
+        self.allocated += 512
+        self.peak = max(self.peak, self.allocated)
+
+
+@pytest.fixture(params=[False, True], ids=["not recording", "recording"])
+def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    yield StandIn(monkeypatch, request.param)
+
+
+def test_a_recording_of_the_users_goes_on(card: StandIn) -> None:
+    was_on, before = card.recording, list(card.trace)
+    with AllocatorHistory(CARD) as history:
+        assert card.recording
+        card.allocate(5, 100)
+    assert card.recording == was_on
+    assert card.asked == ([] if was_on else ["all", None])
+    assert card.trace[: len(before)] == before
+    assert {address: list(found) for address, found in history.requests.items()} == {5: [100]}
+    assert (history.blocks, history.peak_bytes) == ({1: 512}, 512)
+
+
+def test_a_failing_step_ends_the_recording(card: StandIn) -> None:
+    was_on = card.recording
+    with pytest.raises(ZeroDivisionError), AllocatorHistory(CARD):
+        1 / 0  # noqa: B018
+    assert card.recording == was_on
+
+
+def test_a_cpu_has_no_history() -> None:
+    with AllocatorHistory(torch.device("cpu")) as history:
+        products()
+    assert (history.requests, history.blocks, history.peak_bytes) == ({}, {}, None)
+
+
+def test_on_the_cpu_as_much_is_taken_as_is_asked_for() -> None:
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    for call in (estimate_memory, measure_memory):
+        found = call(model, (64,), 3, optimizer="adamw")
+        assert found.requested_bytes == found.peak_bytes
+
+
+def test_from_what_is_asked_for_to_what_is_allocated() -> None:
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    step = estimate_memory(model, (64,), 3, "cuda", optimizer="adamw")
+    assert step.peak_bytes - 512 * len(step.log.storages) < step.requested_bytes < step.peak_bytes
+    rows = {row.path: row.cells[0].value for row in compare(step, step, names=["one", "two"]).tables()[0].rows}
+    assert rows["requested_bytes"] == step.requested_bytes

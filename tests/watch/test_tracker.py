@@ -1,0 +1,402 @@
+"""The tracker against a count over all objects: nothing lost, nothing counted twice, nothing kept alive."""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+from matplotlib import pyplot
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from examples.vgg import vgg19_features
+from torchsummary_plus import InputError, MemTracker, TrackReport
+from torchsummary_plus.data.tracking_records import TensorGroup, TrackPoint
+from torchsummary_plus.data.units import in_unit
+from torchsummary_plus.render.figure import in_units
+
+matplotlib.use("agg")
+
+DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
+
+
+def quiet(detail: bool = True) -> MemTracker:
+    return MemTracker(detail, device="cpu", stream=io.StringIO())
+
+
+def storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """The reference: the bytes of the distinct storages under some tensors."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+@pytest.fixture
+def tracker() -> Iterator[MemTracker]:
+    gc.collect()
+    tracker = quiet()
+    tracker.track()
+    yield tracker
+    tracker.close()
+
+
+def changed(point: TrackPoint) -> int:
+    return sum(group.nbytes for group in point.appeared) - sum(group.nbytes for group in point.gone)
+
+
+class Play:
+    """Random dealings with tensors, and the tensors that are left."""
+
+    def __init__(self, seed: int) -> None:
+        self.choose = random.Random(seed)
+        self.tensors: list[torch.Tensor] = [torch.zeros(8)]
+
+    def __call__(self) -> None:
+        self.choose.choice(
+            [self.allocate, self.view, self.free, self.resize, self.refill, self.tie, self.swap, self.grad]
+        )()
+
+    def one(self) -> torch.Tensor:
+        return self.choose.choice(self.tensors)
+
+    def allocate(self) -> None:
+        self.tensors.append(torch.zeros(self.choose.randrange(1, 400), dtype=self.choose.choice(DTYPES)))
+
+    def view(self) -> None:
+        self.tensors.append(self.one().detach()[:1])
+
+    def free(self) -> None:
+        if len(self.tensors) > 1:
+            self.tensors.pop(self.choose.randrange(len(self.tensors)))
+
+    def resize(self) -> None:
+        self.tensors.append(torch.zeros(3).resize_(self.choose.randrange(1, 500)))
+
+    def refill(self) -> None:
+        storage = self.one().untyped_storage()
+        nbytes = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(nbytes + self.choose.randrange(0, 64) * 8)
+
+    def tie(self) -> None:
+        one = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [one, torch.zeros(1).set_(one)]
+
+    def swap(self) -> None:
+        held = torch.zeros(self.choose.randrange(1, 90))
+        self.tensors += [held, held.detach()]
+        held.data = torch.zeros(self.choose.randrange(90, 200))
+
+    def grad(self) -> None:
+        leaf = nn.Parameter(torch.zeros(self.choose.randrange(1, 90)))
+        (leaf * 2).sum().backward()
+        self.tensors.append(leaf)
+        if self.choose.random() < 0.5 and leaf.grad is not None:
+            self.tensors.append(leaf.grad)
+
+    def bytes(self) -> int:
+        grads = [t.grad for t in self.tensors if t.is_leaf and t.grad is not None]
+        return storage_bytes(self.tensors + grads)
+
+
+@pytest.fixture
+def collector() -> Iterator[Callable[..., None]]:
+    before = gc.get_threshold()
+    yield gc.set_threshold
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("thresholds", [(20, 3, 3), (0, 0, 0)], ids=["collecting often", "never collecting"])
+def test_a_thousand_random_sequences_are_followed_byte_for_byte(
+    tracker: MemTracker, collector: Callable[..., None], thresholds: tuple[int, int, int]
+) -> None:
+    collector(*thresholds)
+    rest = tracker.track().tensor_bytes
+    for seed in range(500):
+        play = Play(seed)
+        for _ in range(play.choose.randrange(1, 12)):
+            play()
+        last, point = tracker.report().points[-1], tracker.track()
+        assert point.tensor_bytes - rest == play.bytes(), seed
+        assert changed(point) == point.tensor_bytes - last.tensor_bytes
+    del play
+    assert tracker.track().tensor_bytes == rest
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
+@pytest.mark.parametrize("backed_up", [False, True])
+def test_a_tensor_that_gets_another_storage_is_followed(tracker: MemTracker, kind: type, backed_up: bool) -> None:
+    one = nn.Parameter(torch.zeros(10)) if kind is nn.Parameter else torch.zeros(10)
+    backup = one.detach() if backed_up else None
+    rest = tracker.track().tensor_bytes
+    one.data = torch.zeros(1000)
+    assert tracker.track().tensor_bytes - rest == 4000 - 40 * (not backed_up)
+    one.data = torch.zeros(10)
+    assert tracker.track().tensor_bytes - rest == 40 * backed_up
+    del one, backup
+
+
+def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: MemTracker) -> None:
+    one = torch.zeros(10)
+    rest = tracker.track().tensor_bytes
+    backup = one.detach()
+    one.data = torch.zeros(1000)
+    assert tracker.track().tensor_bytes - rest == 4000
+    del one, backup
+
+
+def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
+    """They take turns as often as can be, so that they also do while the collector is about to begin."""
+    collector(50, 3, 3)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(2):
+            rest = tracker.track().tensor_bytes
+            plays = [Play(10 * turn + number) for number in range(4)]
+            with ThreadPoolExecutor(len(plays)) as pool:
+                games = [pool.submit(lambda play=play: [play() for _ in range(150)]) for play in plays]
+                while not all(game.done() for game in games):
+                    tracker.track()
+            assert [game.exception() for game in games] == [None] * len(plays)
+            gc.collect()
+            assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
+            del plays
+            gc.collect()
+            assert tracker.track().tensor_bytes == rest
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
+    callbacks = list(gc.callbacks)
+    tracker = quiet()
+    tensor = torch.zeros(1000)
+    module, optimizer = nn.Linear(2, 2), torch.optim.SGD([tensor.requires_grad_()])
+    tracker.track()
+    refs = [weakref.ref(one) for one in (tensor, tensor.untyped_storage(), module, optimizer)]
+    del tensor, module, optimizer
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 4
+    del tracker
+    gc.collect()
+    assert gc.callbacks == callbacks
+
+
+@pytest.mark.parametrize("every_object", [False, True])
+def test_nothing_waits_for_the_collector(
+    tracker: MemTracker, collector: Callable[..., None], every_object: bool
+) -> None:
+    collector(0, 0, 0)
+    tracker._population._young.missed = every_object  # As where another thread made tensors while it began.
+    tensor = torch.zeros(1000)
+    ref = weakref.ref(tensor)
+    tracker.track()
+    del tensor
+    assert ref() is None
+    assert [group.nbytes for group in tracker.track().gone] == [4000]
+
+
+def test_owners_are_named(tracker: MemTracker) -> None:
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+
+    def owners(groups: tuple[TensorGroup, ...]) -> set[str]:
+        return {owner for group in groups for owner in group.owners}
+
+    assert {"Sequential.0.weight", "Sequential.1.running_mean"} <= owners(tracker.track().appeared)
+    net(torch.zeros(4, 3)).sum().backward()
+    assert {"gradient of Sequential.0.weight", "gradient of Sequential.1.bias"} <= owners(tracker.track().appeared)
+    optimizer.step()
+    assert {"Adam exp_avg of Sequential.0.weight", "Adam step of Sequential.1.bias"} <= owners(tracker.track().appeared)
+    optimizer.zero_grad()
+    point = tracker.track()
+    assert point.appeared == () and "gradient of Sequential.1.weight" in owners(point.gone)
+
+
+@pytest.mark.parametrize("when", ["before the tracker", "between two calls"])
+def test_a_gradient_that_the_program_has_asked_for_is_named_too(when: str) -> None:
+    tracker = quiet()
+    if when == "between two calls":
+        tracker.track()
+    net = nn.Linear(3, 5)
+    net(torch.zeros(4, 3)).sum().backward()
+    asked = [parameter.grad for parameter in net.parameters()]
+    if when == "before the tracker":
+        tracker.close()
+        tracker = quiet()
+    owners = {owner for group in tracker.track().appeared for owner in group.owners}
+    tracker.close()
+    assert len(asked) == 2 and {"gradient of Linear.weight", "gradient of Linear.bias"} <= owners
+
+
+def odd_tensors() -> dict[str, tuple[object, int]]:
+    """Unusual tensors, and the bytes that they hold."""
+    plain = torch.eye(4)
+    points = torch.zeros(3, dtype=torch.long)
+    channels = torch.quantize_per_channel(torch.zeros(3, 5), torch.ones(3), points, 0, torch.qint8)
+    csr = torch.eye(4).to_sparse_csr()
+    fakes = FakeTensorMode()
+    return {
+        "sparse": (plain.to_sparse(), 16 + 64),
+        "csr": (csr, storage_bytes([csr.values(), csr.crow_indices(), csr.col_indices()])),
+        "quantized": (torch.quantize_per_tensor(torch.zeros(10), 1.0, 0, torch.qint8), 10),
+        "per channel": (channels, 15 + 3 * 8 + 3 * 8),
+        "nested": (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged), 20 + 24),
+        "meta": (torch.zeros(100, device="meta"), 0),
+        "fake": (fakes.from_tensor(plain), 0),
+        "empty": (torch.zeros(0), 0),
+    }
+
+
+@pytest.mark.parametrize("name", odd_tensors())
+def test_odd_tensors(tracker: MemTracker, name: str) -> None:
+    made = odd_tensors()
+    kept, nbytes = made[name]
+    del made
+    gc.collect()
+    point = tracker.track()
+    assert sum(group.nbytes for group in point.appeared) == nbytes
+    del kept
+
+
+def test_odd_objects_do_no_harm(tracker: MemTracker) -> None:
+    class Liar:
+        __class__ = property(lambda self: torch.Tensor)  # type: ignore[assignment]
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError("do not touch")
+
+    kept = [Liar(), torch.vmap(lambda x: (tracker.track(), x)[1])(torch.zeros(3))]
+    assert tracker.track().tensor_bytes >= 0
+    del kept
+
+
+def test_the_layout_of_the_old_tool(tmp_path: Path) -> None:
+    tracker = MemTracker(path=tmp_path, device="cpu")
+    tracker.track()
+    features = vgg19_features().eval()
+    tracker.track()
+    tracker.track("again")
+    (file,) = tmp_path.glob("*-gpu_mem_track.txt")
+    text = file.read_text()
+    assert text.startswith("GPU Memory Track | ")
+    kind = "<class 'torch.nn.parameter.Parameter'> | torch.float32"
+    assert f"+ |   7 * Size:(512, 512, 3, 3)     | Memory:  63.00 MiB | {kind}" in text
+    assert f"+ |   2 * Size:(64,)                | Memory:      512 B | {kind}" in text
+    first, second, again = (point.tensor_bytes for point in tracker.report().points)
+    assert second - first == sum(p.nbytes for p in features.parameters()) and again == second
+    printed = re.findall(r"Total Tensor Used Memory:([0-9.]+ [KMG]?i?B)", text)
+    assert printed[1:] == [" ".join(in_unit(nbytes, "auto")) for nbytes in (first, second, again)]
+    assert "Mb" not in text
+    assert re.search(r"At test_tracker\.py line \d+: test_the_layout_of_the_old_tool \(again\)", text)
+    del features
+
+
+def test_rows_align_at_counts_of_ten_and_more() -> None:
+    tracker = quiet()
+    tracker.track()
+    many = [[torch.ones(4) for _ in range(12)], [torch.ones(1, 2, 3, 4, 5, 6, 7, 8) for _ in range(3)]]
+    many.append([torch.ones(4, 4) for _ in range(1234)])
+    tracker.track()
+    assert tracker._stream is not None
+    last = tracker._stream.getvalue().split("\nAt ")[1]  # type: ignore[attr-defined]
+    rows = [line for line in last.splitlines() if line.startswith("+ | ")]
+    assert len(rows) == 3 and any("1234 * Size" in row for row in rows) and len(many) == 3
+    for mark in (" * Size:", " | Memory: ", "| <class"):
+        assert len({row.index(mark) for row in rows}) == 1
+
+
+def test_totals_only() -> None:
+    tracker = quiet(detail=False)
+    tracker.track()
+    assert tracker._stream is not None and "Size:" not in tracker._stream.getvalue()  # type: ignore[attr-defined]
+
+
+def test_context_manager_and_decorator() -> None:
+    tracker = quiet()
+    with tracker:
+        kept = torch.zeros(3)
+    last = tracker.report().points[-1]
+    assert last.function == "test_context_manager_and_decorator" and last.appeared[0].nbytes == 12
+
+    @tracker
+    def make() -> torch.Tensor:
+        return torch.zeros(5)
+
+    kept = make()
+    assert len(tracker.report().points) == 4 and tracker.report().points[-1].appeared[0].nbytes == 20
+    del kept
+
+
+def test_watched_modules() -> None:
+    tracker = quiet()
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
+    inputs = torch.zeros(2, 8)
+    with tracker.watch(net):
+        kept = net(inputs)
+    assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    modules = {one.path: one for one in tracker.report().modules}
+    assert modules["0"].added_bytes == modules["1"].added_bytes == 2 * 16 * 4
+    assert modules[""].calls == 1 and modules["2"].own_bytes == 2 * 4 * 4
+    assert sum(one.own_bytes for one in modules.values()) == modules[""].added_bytes
+    with pytest.raises(RuntimeError), tracker.watch(net):
+        net(torch.zeros(2, 9))
+    assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
+    del kept
+
+
+def test_the_report_has_all_views() -> None:
+    tracker = quiet()
+    tracker.track("before")
+    net = nn.Linear(100, 100)
+    with tracker.watch(net):
+        kept = net(torch.zeros(5, 100))
+    tracker.track("after")
+    report = tracker.report()
+    points, modules = report.tables()
+    values = [{f.name: cell.value for f, cell in zip(points.fields, row.cells)} for row in points.rows]
+    assert [row.label for row in points.rows] == ["before", "after"] and "allocated_bytes" not in values[0]
+    assert values[1]["tensor_bytes"] - values[0]["tensor_bytes"] == changed(report.points[1])
+    assert values[1]["appeared_bytes"] == 4 * (10_100 + 2 * 500)
+    assert [cell.value for cell in modules.rows[0].cells][:3] == [1, 2000, 2000]
+    assert TrackReport.from_json(report.to_json()) == report
+    assert "| after " in report.to_markdown() and "Modules watched" in report.to_markdown()
+    assert "after" in report.to_html() and report.to_csv(columns=["tensor_bytes"]).count("\r\n") == 3
+    drawn = report.plot()
+    size, unit = in_units(max(point.tensor_bytes for point in report.points))
+    assert list(drawn.lines[0].get_ydata()) == pytest.approx([v["tensor_bytes"] / size for v in values], rel=1e-6)
+    assert drawn.get_ylabel() == f"cpu ({unit})"
+    assert report.to_svg().startswith(b"<?xml")
+    pyplot.close(drawn.figure)
+    with pytest.raises(InputError, match=r"column is .bytes."):
+        report.tables(columns=["bytes"])
+    with pytest.raises(InputError, match="nothing was tracked"):
+        quiet().report().plot()
+    del kept
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_example_of_the_old_tool_on_cuda() -> None:
+    device = torch.device("cuda:0")
+    tracker = MemTracker(stream=io.StringIO())
+    rest = tracker.track().tensor_bytes
+    net = vgg19_features().to(device).eval()
+    small = [torch.randn(n, 3, 512, 512).float().to(device) for n in (30, 40, 60)]
+    large = [torch.randn(n, 3, 512, 512).float().to(device) for n in (120, 80)]
+    assert (tracker.track().tensor_bytes - rest) / 2**20 == pytest.approx(1066.4, abs=0.06)
+    large[0], small[1] = large[0].cpu(), small[1].cpu()
+    tracker.clear_cache()
+    point = tracker.track()
+    assert (point.tensor_bytes - rest) / 2**20 == pytest.approx(586.4, abs=0.06)
+    assert point.memory.allocated_bytes is not None and point.memory.allocated_bytes >= point.tensor_bytes
+    del net, small, large

@@ -1,0 +1,119 @@
+"""What people write by habit from torchsummary, torchinfo, Keras and the trainers: taken, or answered with the cure."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..data.errors import InputError
+from ..data.units import describe
+from ..live.structures import all_tensors
+
+
+class OptionError(InputError, TypeError):
+    """A keyword argument that a call does not have; the message names the cure."""
+
+
+ELSEWHERE = {
+    "input_shape": "input_size=(3, 224, 224), without the batch axis",
+    "input_shapes": "input_size=[(3, 224, 224), (10,)], without the batch axis",
+    "line_length": "col_width=",
+    "positions": "col_width=",
+    "print_fn": "verbose=0, then print_fn(str(result))",
+    "expand_nested": 'style="tree"',
+    "show_trainable": 'col_names=["output_size", "num_params", "trainable"]',
+    "layer_range": 'rows="first:last"',
+    "max_depth": "depth=",
+    "columns": "col_names=",
+    "dtype": "dtypes=",
+    "optimizer": 'memory={"optimizer": "adamw"}',
+    "loss": 'memory={"loss": "cross_entropy"}',
+}
+"""What other tools call it, and what it is called here."""
+
+STEPS = {
+    "gradient_accumulation_steps": "batch_size= of one micro-batch, and train_step= that runs the micro-batches, whose "
+    "gradients stay until the optimizer's step",
+    "accumulate_grad_batches": "batch_size= of one micro-batch, and train_step= that runs the micro-batches, whose "
+    "gradients stay until the optimizer's step",
+    "per_device_train_batch_size": "batch_size=",
+    "fp16": "autocast=torch.float16",
+    "bf16": "autocast=torch.bfloat16",
+    "precision": "autocast=torch.bfloat16 or torch.float16",
+    "optim": 'optimizer="adamw"',
+    "criterion": "loss=",
+    "loss_fn": "loss=",
+    "memory": "fits(memory) of the result, or max_batch_size",
+}
+"""The same for the calls about a step."""
+
+
+HABITS = ("amp", *STEPS)
+"""Names of a step's options elsewhere."""
+
+RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
+"""Options of the calls beside those of a step, for near names."""
+
+
+def check_model(model: object) -> None:
+    """Raise :class:`InputError` unless it is a module; of a class it says to call it."""
+    if isinstance(model, nn.Module):
+        return
+    if inspect.isclass(model) and issubclass(model, nn.Module):
+        raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
+    raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+
+
+def check_size(input_size: object) -> None:
+    """Raise :class:`InputError` for tensors in place of sizes."""
+    if all_tensors(input_size):
+        raise InputError(
+            "input_size holds tensors; pass them as input_data=: a tensor, a tuple for positional arguments, or a dict "
+            "(what a tokenizer returns) for keyword arguments"
+        )
+
+
+def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """Return the keyword arguments that the model's forward takes. Raises :class:`InputError` for any other."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):  # A forward without a signature may take anything.
+        return dict(given)
+    own = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for name in given:
+        if name not in own and (not takes_any or name in ELSEWHERE):
+            takes = f"it takes {', '.join(own)}" if own else "it takes none"
+            raise OptionError(
+                f"{name} is neither an option nor an argument of {type(model).__name__}.forward ({takes})"
+                + cure(name, (*options, *own), ELSEWHERE)
+            )
+    return dict(given)
+
+
+def taken(call: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments of a step by their names here. Raises :class:`InputError` for any other, with the cure."""
+    options = tuple(options)
+    for name in given:
+        if name not in (*options, "amp"):
+            raise OptionError(
+                f"{call}() got an unexpected keyword argument {name!r}" + cure(name, (*options, *RUNS_ON), STEPS)
+            )
+    step = {name: value for name, value in given.items() if name != "amp"}
+    return step | ({"autocast": given["amp"]} if "amp" in given else {})
+
+
+def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Return what to write in place of a name, to end a message with; "" where nothing is near.
+
+    >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], ELSEWHERE)
+    ('; near names: batch_size', '; write depth=')
+    """
+    if name in elsewhere:
+        return f"; write {elsewhere[name]}"
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; near names: {', '.join(near)}" if near else ""

@@ -1,0 +1,257 @@
+"""Which lines of a table are shown: chosen by type, name or range, with repeats folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any
+
+from ..data.errors import InputError, choice_error
+from ..data.units import describe
+from ..report.report import Report, Row
+from .lines import STYLES, Line
+from .table import WIDEST
+
+REPEATS = ("fold", "show")
+
+SETTINGS = ("var_names", "depth", "ascii_only", "hide_recursive_layers")
+"""torchinfo's ``row_settings``."""
+
+NESTED = ("var_names", "depth")
+"""The settings of nested rows."""
+
+NARROWEST = 8
+"""The least ``col_width``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """Which rows a table shows: ``rows`` are patterns and ranges, ``settings`` are torchinfo's ``row_settings``.
+
+    ``repeats`` is "fold", "show", or None for the format's own; ``width`` the most characters of a name or shape.
+    """
+
+    rows: tuple[str, ...] | None = None
+    repeats: str | None = None
+    settings: tuple[str, ...] = ()
+    width: int = WIDEST
+
+    def style_of(self, style: str) -> str:
+        """Return the style: settings of nested rows imply the tree. Raises :class:`InputError`."""
+        if style == "torchsummary" and self.repeats == "fold":
+            raise InputError('repeats="fold" folds nested rows; accepted with style="tree"')
+        return "tree" if style == "torchsummary" and set(self.settings) & set(NESTED) else style
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether the tree's branches are drawn in ASCII."""
+        return "ascii_only" in self.settings
+
+    def folds(self, style: str) -> bool:
+        """Return whether repeats print as one."""
+        return style != "torchsummary" and self.repeats == "fold"
+
+
+ALL_ROWS = RowView()
+
+
+def row_view(
+    rows: Any = None,
+    repeats: str | None = None,
+    row_settings: Iterable[str] | str | None = None,
+    col_width: int | None = None,
+) -> RowView:
+    """Return the view that arguments of ``summary`` ask for. Raises :class:`InputError`.
+
+    >>> row_view(range(3, 9), row_settings=["depth"]).rows
+    ('3:9',)
+    """
+    if repeats not in (None, *REPEATS):
+        raise choice_error("repeats", repeats, [None, *REPEATS])
+    if col_width is not None and (not _is_whole(col_width) or col_width < NARROWEST):
+        raise InputError(f"col_width is {describe(col_width)}; accepted: an integer of at least {NARROWEST}")
+    given = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
+    settings = tuple(str(getattr(one, "value", one)) for one in given)
+    for one in settings:
+        if one not in SETTINGS:
+            raise choice_error("row_settings", one, SETTINGS)
+    return RowView(_patterns(rows), repeats, settings, WIDEST if col_width is None else col_width)
+
+
+def _patterns(rows: Any) -> tuple[str, ...] | None:
+    """Return rows as patterns, and ranges as "first:last" with numbers or names."""
+    if rows is None:
+        return None
+    many = rows if isinstance(rows, (list, tuple, set, frozenset)) else [rows]
+    if not many:
+        raise InputError("rows is empty; accepted: None for all, a type, a name, a pattern, or a range")
+    return tuple(map(_pattern, many))
+
+
+def _pattern(one: Any) -> str:
+    if isinstance(one, range) and one.step == 1:
+        return f"{one.start}:{one.stop}"
+    if isinstance(one, slice) and one.step in (None, 1):
+        return f"{'' if one.start is None else one.start}:{'' if one.stop is None else one.stop}"
+    if isinstance(one, type):
+        return one.__name__
+    if isinstance(one, str) and one:
+        return one
+    raise InputError(
+        f'rows holds {describe(one)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), range(10, 20), or '
+        '"layer1:layer2"'
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown_lines(report: Report, style: str, depth: int | None, view: RowView) -> list[Line]:
+    """Return the lines of a style that a view shows, with their labels. Raises :class:`InputError` if there are none.
+
+    In a nested style the modules around a chosen row stay, for its place.
+    """
+    lines = STYLES[style](report, depth)
+    nested = style != "torchsummary"
+    if "hide_recursive_layers" in view.settings:
+        hidden = _recursive(report)
+        lines = [line for line in lines if line.row.index not in hidden]
+    if view.rows is not None:
+        lines = _with_parents(lines, _chosen(lines, view.rows)) if nested else _chosen(lines, view.rows)
+    if nested and "depth" in view.settings:
+        lines = _numbered(lines)
+    return lines
+
+
+def _recursive(report: Report) -> set[int]:
+    """Return the rows of calls that have parameters, all of them counted in an earlier call, and the rows inside."""
+    counted_before = {row.index for row in report.rows if row.repeated}
+    for row in reversed(report.rows):
+        if row.index in counted_before and row.parent is not None:
+            counted_before.add(row.parent)
+    hidden: set[int] = set()
+    met: set[str] = set()
+    for row in report.rows:
+        again = row.index in counted_before and row.total_params == 0 and (row.repeated or row.path in met)
+        if again or row.parent in hidden:
+            hidden.add(row.index)
+        met.add(row.path)
+    return hidden
+
+
+def rows_note(report: Report, style: str, depth: int | None, view: RowView, lines: Sequence[Line]) -> str:
+    """Return what says that rows are missing; "" where all are shown."""
+    if view.rows is None and "hide_recursive_layers" not in view.settings:
+        return ""
+    return f"Rows shown: {len(lines):,} of {len(STYLES[style](report, depth)):,}"
+
+
+def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
+    """Return the lines that any pattern or range means, in order. Raises :class:`InputError` for one without a row."""
+    kept: set[int] = set()
+    for pattern in patterns:
+        found = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
+        if not found:
+            types = ", ".join(dict.fromkeys(line.row.class_name for line in lines))
+            raise InputError(f"rows: no row is {describe(pattern)}; types here: {types}; paths such as 'layer1.*' work")
+        kept.update(found)
+    return [line for place, line in enumerate(lines) if place in kept]
+
+
+def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
+    """Return the places of lines whose type, path, last name or label a pattern means."""
+    return [
+        place
+        for place, line in enumerate(lines)
+        if any(
+            fnmatchcase(name, pattern) for name in (line.row.class_name, line.row.path, line.row.var_name, line.label)
+        )
+    ]
+
+
+def _range(lines: Sequence[Line], text: str) -> list[int]:
+    """Return the places of a range: of numbers as Python slices, of names from the first to the last that match."""
+    first, _, last = text.partition(":")
+    if all(part == "" or part.lstrip("-").isdigit() for part in (first, last)):
+        return list(range(len(lines)))[slice(int(first) if first else None, int(last) if last else None)]
+    starts = _matching(lines, first) if first else [0]
+    inside = (*_matching(lines, last), *_matching(lines, f"{last}.*")) if last else [len(lines) - 1]
+    return list(range(min(starts), max(inside) + 1)) if starts and inside else []
+
+
+def _with_parents(lines: Sequence[Line], chosen: Sequence[Line]) -> list[Line]:
+    """Return the chosen lines and every line above one, in order."""
+    above = {line.row.index: line.row.parent for line in lines}
+    kept: set[int] = set()
+    for line in chosen:
+        index: int | None = line.row.index
+        while index is not None and index not in kept:
+            kept.add(index)
+            index = above.get(index)
+    return [line for line in lines if line.row.index in kept]
+
+
+def _numbered(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with torchinfo's "depth-number" after each name."""
+    met: dict[int, int] = {}
+    numbered = []
+    for line in lines:
+        depth = line.row.depth
+        met[depth] = met.get(depth, 0) + 1
+        numbered.append(replace(line, label=f"{line.label}: {depth}-{met[depth]}" if depth else line.label))
+    return numbered
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A line that stands for itself and equal neighbours: its place, how many they are, the name of the last."""
+
+    place: int
+    times: int
+    last: str
+
+
+def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat]:
+    """Return the lines to print where equal neighbours print as one.
+
+    Neighbours are equal if they have the same type, work and cells, and so, by name, have all rows inside them.
+    """
+    inside: dict[int | None, list[int]] = {}
+    for place, line in enumerate(lines):
+        inside.setdefault(line.row.parent if place else None, []).append(place)
+    seen: dict[Hashable, int] = {}
+    alike = [0] * len(lines)
+    for place in reversed(range(len(lines))):
+        row = lines[place].row
+        within = tuple((lines[one].row.var_name, alike[one]) for one in inside.get(row.index, ()))
+        work = (row.total_params, row.trainable_params, row.mult_adds, row.kernel_size, row.groups)
+        look = (row.class_name, row.kind, *work, *cells[place], within)
+        alike[place] = seen.setdefault(look, len(seen))
+    found: list[Repeat] = []
+    stack = [[0]] if lines else []
+    while stack:
+        runs = [list(run) for _, run in groupby(stack.pop(), key=alike.__getitem__)]
+        found += [Repeat(run[0], len(run), lines[run[-1]].row.var_name) for run in runs]
+        stack += [inside[row.index] for run in runs for row in [lines[run[0]].row] if row.index in inside]
+    return sorted(found, key=lambda one: one.place)
+
+
+def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]:
+    """Return the lines that stand for all, with the number of their equals in the label."""
+    kept = []
+    for one in repeats:
+        line = lines[one.place]
+        if one.times > 1:
+            line = replace(line, label=f"{_names(line.row, one.last, line.label)} x {one.times:,}", times=one.times)
+        kept.append(line)
+    return kept
+
+
+def _names(row: Row, last: str, label: str) -> str:
+    """Return a label with the first and last name of a run: "0 to 11 (Block)"."""
+    if not last or last == row.var_name or row.kind == "function":
+        return label
+    return label.replace(row.var_name, f"{row.var_name} to {last}", 1)

@@ -1,0 +1,105 @@
+"""A summary in a terminal: cells as wide as it has room for, and with rich in colour, under headers that repeat."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ..data.extras import need_extra
+from ..data.units import one_line
+from .rows import NARROWEST
+from .table import Table, TableRow, guides, with_short_cells
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+WIDTHS = (48, 40, 32, 25)
+"""The widths of cells to try, from the widest; the last is torchsummary's column."""
+
+COLOURS = {"elements": "yellow", "mult-adds": "magenta", "bytes": "green", "count": "yellow", "%": "yellow"}
+"""The colour of a column, by its unit; names and shapes have none."""
+
+GAP = 1
+"""Characters between columns."""
+
+HEADER_LINES = 4
+"""Lines of a screen that are left for the header and the prompt."""
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """Return how many characters a terminal's line has; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # Not a real stream, or a closed one.
+        return False
+
+
+def fitted(draw: Callable[[int], str], widest: int, columns: int) -> str:
+    """Return the text of the widest cells with which no line is longer than ``columns``, else of the narrowest."""
+    text = draw(widest)
+    for width in WIDTHS:
+        if width >= widest or max(map(len, text.splitlines()), default=0) <= columns:
+            continue
+        text = draw(width)
+    return text
+
+
+def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -> str:
+    """Return a table with colours, as wide as the terminal, with a header on every screen; then the lines ``after``.
+
+    Raises :class:`MissingExtraError` without rich.
+    """
+    console: Console = need_extra("rich.console", "rich").Console(file=stream)
+    table = with_short_cells(table)
+    names = [table.labels, *(field.heading for field in table.fields)]
+    grid = need_extra("rich.table", "rich").Table(box=None, pad_edge=False)
+    widths = _widths(table, console.width)
+    grid.add_column(table.labels, no_wrap=True, overflow="ellipsis", width=widths[0])
+    for field, width in zip(table.fields, widths[1:]):
+        grid.add_column(
+            field.heading, justify="right" if field.unit else "left", style=COLOURS.get(field.unit, ""), no_wrap=True,
+            overflow="ellipsis", width=width,
+        )  # fmt: skip
+    every = max(1, console.height - HEADER_LINES)
+    text = need_extra("rich.text", "rich").Text
+    for number, (row, guide) in enumerate(zip(table.rows, guides([row.level for row in table.rows]))):
+        if number and number % every == 0:
+            grid.add_row(*(text(name, "bold") for name in names))
+        grid.add_row(_label(row, guide, text), *(text(one_line(cell.text)) for cell in row.cells))
+    with console.capture() as captured:
+        console.print(grid)
+        console.print(text("\n".join(after)))
+    return captured.get().rstrip("\n")
+
+
+def _widths(table: Table, columns: int) -> list[int]:
+    """Return the columns' widths: numbers whole, and of the rest the widest as narrow as the terminal demands."""
+    widths = [max(len(table.labels), *(2 * row.level + len(row.label) for row in table.rows))]
+    for place, field in enumerate(table.fields):
+        widths.append(max([len(field.heading), *(len(row.cells[place].text) for row in table.rows)]))
+    flexible = [0, *(place for place, field in enumerate(table.fields, 1) if not field.unit)]
+    excess = sum(widths) + GAP * len(widths) - columns
+    while excess > 0:
+        widest = max(flexible, key=widths.__getitem__)
+        if widths[widest] <= NARROWEST:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _label(row: TableRow, guide: str, text: Callable[..., Text]) -> Text:
+    """Return a row's name: branches dim, the name bold, the type in colour."""
+    name, bracket, rest = row.label.partition(" (")
+    label = text()
+    label.append(guide, "dim")
+    label.append(one_line(name), "bold" if row.level == 0 or bracket else "")
+    label.append(one_line(bracket + rest), "cyan")
+    return label
