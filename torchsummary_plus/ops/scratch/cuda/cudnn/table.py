@@ -25,7 +25,7 @@ from .asker import Question
 TABLE = Path(__file__).parent / "table.json"
 
 TRANSFORMS = 8
-"""Marks a leaf of Winograd's or Fourier's transforms, a multiple of the three tensors, instead of the tensors copied."""
+"""Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
