@@ -25,7 +25,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
-from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, features, guess, tensor_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, TRANSFORMS, features, guess, leaf_bytes, tensor_bytes
 
 ANSWERS = Path(__file__).parent / "data" / "cudnn_answers.json"
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "h100")
@@ -151,6 +151,7 @@ def write(convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
 class Sample:
     """A convolution with its answer: the copies that explain most of it, and what is left in parts of the weights."""
 
+    question: Question
     values: tuple[float, ...]
     label: tuple[int, int]
     rest: float
@@ -167,7 +168,7 @@ def sample(question: Question, answer: int) -> Sample:
                 found = left, (taken, unit if taken else 1)
     assert found is not None
     plain = tensor_bytes(question, 1)
-    return Sample(features(question), found[1], found[0] / plain[1], answer / sum(plain))
+    return Sample(question, features(question), found[1], found[0] / plain[1], answer / sum(plain))
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
@@ -190,10 +191,17 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
 
 
 def _leaf(samples: Sequence[Sample], around: Sequence[Sample]) -> list[float]:
+    """Copies and a remainder, or a multiple of the three tensors, whichever leaves the smaller error in all."""
     label = Counter(one.label for one in samples).most_common(1)[0][0]
-    rest = statistics.median(one.rest for one in samples if one.label == label)
+    copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
+    multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
+    told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
     ratios = [one.ratio for one in around]
-    return [*label, round(rest, 3), floor(1000 * min(ratios)) / 1000, ceil(1000 * max(ratios)) / 1000]
+    return [*told, floor(1000 * min(ratios)) / 1000, ceil(1000 * max(ratios)) / 1000]
+
+
+def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
+    return abs(leaf_bytes(one.question, *leaf) / sum(tensor_bytes(one.question, 1)) - one.ratio)
 
 
 def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:

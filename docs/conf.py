@@ -24,7 +24,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 html_theme = "furo"
-html_title = project
+html_title = "torchsummary\u200b_plus"  # It may wrap at the underscore, not inside a word.
 html_copy_source = False
 nitpicky = True
 

@@ -224,3 +224,10 @@ def test_svg_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UnsupportedError, match="`dot` is not on PATH"):
         graph(Skip(), (8,)).to_svg()
+
+
+def test_a_module_whose_parts_are_read_but_not_called_is_connected_itself() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    table = summary(layer, (4, 8), col_names=["connected_to"], style="tree", verbose=0).to_dataframe()
+    shown = dict(zip(table.iloc[:, 0], table["connected_to"]))
+    assert [shown[name] for name in shown if "self_attn" in name or "dropout1" in name] == ["input", "self_attn"]

@@ -33,7 +33,7 @@ SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class StepArguments(TypedDict, total=False):
-    """The keyword arguments of a step, which all calls take alike; their defaults are those of :class:`StepOptions`."""
+    """A step's keyword arguments, common to all calls; their defaults are those of :class:`StepOptions`."""
 
     mode: str
     optimizer: Any
@@ -72,7 +72,7 @@ class StepOptions:
 
     @classmethod
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
-        """Return ``base`` with the arguments that a call was given: ``step``, and ``own`` ones other than a default's.
+        """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults.
 
         ``amp`` is taken for ``autocast``. Raises :class:`InputError` for an argument that no step has, with the cure,
         and for a ``base`` of another type.
@@ -140,9 +140,9 @@ class StepOptions:
 
 
 def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:
-    """Return what ``memory=`` says as keyword arguments: those of :class:`StepOptions`, and ``also`` accepted ones.
+    """Return ``memory=`` as keyword arguments: those of :class:`StepOptions`, and those accepted in ``also``.
 
-    Raises :class:`InputError` for a mode or an option that is none.
+    Raises :class:`InputError` for an unknown mode or option.
     """
     if isinstance(memory, StepOptions):
         values = ((field, getattr(memory, field.name)) for field in fields(memory))
@@ -162,7 +162,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def shows(parameters: Iterable[Parameter]) -> Callable[[Call], Call]:
-    """Show keyword arguments in a call's signature, in place of the ``**`` that takes them."""
+    """Show keyword arguments in a call's signature, instead of its ``**`` parameter."""
 
     def change(call: Call) -> Call:
         *own, _ = signature(call).parameters.values()

@@ -16,7 +16,7 @@ from ..live.inputs import as_device, make_example, with_arguments, with_batch_di
 from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
-from ..results.model_summary import ModelSummary, View, as_summary
+from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.passes import no_collection
 from ..trace.run import Options, read, trace
 from .habits import check_model, check_size, forward_arguments
@@ -108,7 +108,7 @@ def summary(
     with no_collection():
         tree = read(model, example)
         done = trace(tree, example, Options(run, mode, as_device(device), functional))
-        result = as_summary(build_report(done), View(style, depth, names, lines))
+        result = as_summary(build_report(done), Presentation(style, depth, names, lines))
         if memory is not None:
             from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 

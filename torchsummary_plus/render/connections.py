@@ -31,7 +31,8 @@ class Connections:
         if flow is None:
             return {}
         around = {row.index: row.parent for row in rows}
-        groups = {above for index in self.names for above in _line(around[index], around)}
+        called = [index for index in self.names if rows[index].called]
+        groups = {above for index in called for above in _line(around[index], around)}
         read: dict[int, dict[str, None]] = {row.index: {} for row in rows if row.called or row.index in groups}
         for source, target in edges_between(flow, self.home, set(self.names) - groups):
             if target == OUTPUT:

@@ -30,6 +30,15 @@ INDENT = 2
 PADDING = 3.5
 """Horizontal padding of a cell in digit widths; 24 pixels in table.css."""
 
+NARROWER = 1.6
+"""What a column is narrower by on a narrow page, whose cells have 12 pixels less padding."""
+
+NARROW_LABEL = 17
+"""The widest first column on a narrow page, where labels wrap."""
+
+LONG_WORD = 12
+"""A word of a heading that may be broken has more characters."""
+
 LETTER = 0.92
 """Average width of a letter in digit widths, measured on system fonts; commas and brackets are narrower."""
 
@@ -83,7 +92,12 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     )
     widths = [round(width, 1) for width in _widths(table)]
     drawn = template("table.html.jinja").render(
-        table=table, rows=rows, widths=widths, width=round(sum(widths), 1), totals_first=totals_first
+        table=table,
+        rows=rows,
+        widths=widths,
+        width=round(sum(widths), 1),
+        narrow=[min(NARROW_LABEL, widths[0]), *(round(width - NARROWER, 1) for width in widths[1:])],
+        totals_first=totals_first,
     )
     return markup(drawn)
 
@@ -107,7 +121,13 @@ def _widths(table: Table) -> Iterator[float]:
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
-        yield min(WIDEST, max(len(field.heading) + INDENT, widest)) + PADDING
+        yield min(WIDEST, max(_heading_width(field.heading) + INDENT, widest)) + PADDING
+
+
+def _heading_width(heading: str) -> int:
+    """Return the width of a heading that wraps: of its longest word, broken if it is long, in at most three lines."""
+    words = heading.split()
+    return max(min(LONG_WORD, max(map(len, words), default=0)), -(-len(heading) // 3))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +20,23 @@ from .treemap import Box, Tile, treemap
 WIDTH, HEIGHT = 1000, 300
 """The size of a drawing in SVG user units; the page scales it."""
 
+NARROW = 380
+"""The width of the treemap on a narrow page, in its pixels."""
+
 LEFT, TOP, BOTTOM = 62, 30, 8
 """Margins: for the tick labels, for the phase names, and below the drawing."""
 
 MOST_POINTS = 900
 """The most points that a drawing of ``WIDTH`` can resolve."""
 
-LETTER, BOLD, LINE = 7.1, 8.0, 13
-"""Widths of a regular and a bold letter, and the line height, at font size 11."""
+LETTER, BOLD = 7.1, 8.0
+"""Widths of a regular and a bold letter at font size 11."""
 
-FEWEST = 6
-"""The fewest letters that a shortened label may have."""
+FONTS = (11, 9, 7)
+"""The font sizes of tiles, from the one that is tried first."""
+
+FEWEST = 3
+"""The fewest letters on a line of a broken name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +127,73 @@ def ticks(highest: int) -> list[tuple[float, str]]:
     return [(count * step * size, f"{count * step:g} {unit}") for count in range(int(highest / size / step) + 1)]
 
 
-def peak_tiles(estimate: Estimate) -> dict[str, Any]:
+def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
     """Return the template data of the peak's treemap."""
     height = 420
-    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, WIDTH, height))]
-    return {"width": WIDTH, "height": height, "tiles": drawn}
+    drawn = [_drawn(tile) for tile in treemap(estimate, Box(0, 0, width, height))]
+    present = {tile["kind"] for tile in drawn}
+    legend = [(kind, kind_label(kind), colour) for kind, colour in LAYERS.items() if kind in present]
+    if "other" in present:
+        legend.append(("other", "Of no module, or several too small to draw", ""))
+    return {"width": width, "height": height, "tiles": drawn, "legend": legend}
 
 
 def _drawn(tile: Tile) -> dict[str, Any]:
-    """Return the template data of a tile: its colour, and as much of its text as fits."""
+    """Return the template data of a tile: its colour, and its text in the size that fits whole; none if none fits."""
     box = tile.box
-    room = int((box.width - 6) / (LETTER if tile.kind else BOLD)) if box.height >= LINE else 0
-    label = tile.label if len(tile.label) <= room else f"{tile.label[: room - 1]}…" if room >= FEWEST else ""
-    if not tile.kind and len(tile.label) + len(tile.size) < room:
-        label += f" {tile.size}"
+    lines, font = _fitted(tile)
     return {
         "box": Box(*(round(side, 1) for side in (box.x, box.y, box.width, box.height))),
         "path": tile.path,
         "tip": markup("\n").join(map(one_line, tile.tip)),
         "colour": LAYERS.get(tile.kind, ""),
         "kind": tile.kind or "frame",
-        "label": label,
-        "size": tile.size if tile.kind and len(tile.size) <= room and box.height >= 2 * LINE + 4 else "",
+        "lines": [(line, round(0.5 + font * (1 + 1.18 * place), 1)) for place, line in enumerate(lines)],
+        "font": font,
     }
+
+
+def _fitted(tile: Tile) -> tuple[list[str], int]:
+    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, maybe broken."""
+    if not tile.kind:
+        room = int((tile.box.width - 6) / BOLD)
+        whole = f"{tile.label} {tile.size}"
+        found = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
+        return found[:1], FONTS[0]
+    for font in FONTS:
+        room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
+        deep = int((tile.box.height - 2) / (1.18 * font))
+        for name in (tile.label, *_ends(tile.label)):
+            lines = _broken(name, room)
+            if lines and len(lines) <= deep:
+                with_size = len(tile.size) <= room and len(lines) < deep
+                return [*lines, *([tile.size] if with_size else [])], font
+    return [], FONTS[0]
+
+
+def _ends(label: str) -> Iterator[str]:
+    """Yield shorter names of the same module: without the first parts of a path."""
+    parts = label.split(".")
+    for start in range(1, len(parts)):
+        yield ".".join(parts[start:])
+
+
+def _broken(name: str, room: int) -> list[str]:
+    """Return a name on lines of at most ``room`` characters, broken after dots and underscores, else anywhere.
+
+    >>> _broken("downsample.0", 8), _broken("relu", 8), _broken("relu", 2)
+    (['downsamp', 'le.0'], ['relu'], [])
+    """
+    if len(name) <= room:
+        return [name]
+    if room < FEWEST:
+        return []
+    lines = [""]
+    for part in re.split(r"(?<=[._ ])", name):
+        if len(lines[-1]) + len(part) > room and lines[-1]:
+            lines.append("")
+        while len(part) > room:
+            lines[-1], part = part[:room], part[room:]
+            lines.append("")
+        lines[-1] += part
+    return [line for line in lines if line]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..memory.estimate import Estimate
 from .html import markup, source, table_html, template
-from .html_memory import peak_tiles, timeline
+from .html_memory import NARROW, peak_tiles, timeline
 from .table import Table
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def tables_section(title: str, tables: Iterable[Table]) -> Section:
 
 def memory_section(estimate: Estimate, by_kind: Table, by_module: Table) -> Section:
     """Return the section of a step's memory: over time, and at its peak by module and by kind."""
-    drawn = template("memory.html.jinja").render(table=by_kind, line=timeline(estimate), map=peak_tiles(estimate))
+    drawn = template("memory.html.jinja").render(
+        table=by_kind, line=timeline(estimate), maps=[peak_tiles(estimate), peak_tiles(estimate, NARROW)]
+    )
     kinds = replace(by_kind, title="By kind, at the peak", totals=())
     modules = replace(by_module, title="By module", totals=(), notes=())
     tables = tables_section("Memory", (kinds, modules))

@@ -11,8 +11,11 @@ from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .memory_text import kind_label
 
-SMALLEST = 1 / 1500
-"""The smallest tile, as a share of the peak; smaller siblings are merged into one."""
+SMALLEST = 1 / 350
+"""The smallest tile, as a share of the peak, which has room for a label; smaller siblings are merged into one."""
+
+LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
+"""The least sides of a tile, which hold a name of three letters on each line, in the smallest font."""
 
 HEAD = 15.0
 """The height of a frame's heading."""
@@ -59,6 +62,7 @@ class _Part:
     path: str = ""
     label: str = ""
     kinds: tuple[tuple[str, int], ...] = ()
+    count: int = 1
 
 
 def squarified(areas: Sequence[float], box: Box) -> list[Box]:
@@ -118,6 +122,7 @@ def treemap(estimate: Estimate, box: Box) -> Iterator[Tile]:
         if index and level < FRAMES and len(parts) > 1 and place.width > 3 * HEAD and place.height > 3 * HEAD:
             yield _frame(modules[index], place)
             place, level = place.inner(), level + 1
+        parts = _roomy(parts, modules[index].path, place)
         for part, area in zip(parts, squarified([part.nbytes for part in parts], place)):
             if part.module >= 0:
                 stack.append((part.module, area, level))
@@ -137,8 +142,25 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
     small = [part for part in parts if 0 < part.nbytes < least]
     kept = [part for part in parts if part.nbytes >= least and part.nbytes]
     if small:
-        kept.append(_Part(sum(part.nbytes for part in small), -1, module.path, f"{len(small):,} more"))
+        kept.append(_more(module.path, sum(part.nbytes for part in small), len(small)))
     return sorted(kept, key=lambda part: -part.nbytes)
+
+
+def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
+    """Return parts of which the smallest are merged until every tile has room for a short name."""
+    kept = list(parts)
+    while len(kept) > 1:
+        areas = squarified([part.nbytes for part in kept], place)
+        if all(area.width >= LEAST_WIDTH and area.height >= LEAST_HEIGHT for area in areas):
+            break
+        first, second = kept.pop(), kept.pop()
+        kept.append(_more(path, first.nbytes + second.nbytes, first.count + second.count))
+        kept.sort(key=lambda part: -part.nbytes)
+    return kept
+
+
+def _more(path: str, nbytes: int, count: int) -> _Part:
+    return _Part(nbytes, -1, path, f"{count:,} more", count=count)
 
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:

@@ -11,7 +11,7 @@ from ..render.columns import check_layout
 from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
 from ..report.comparison import Compared
 from .figures import Figures
-from .model_summary import View
+from .model_summary import Presentation
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from .views import ShownLook
 
 
+MANY = 3
+"""The most models whose layers stand side by side on a page with shapes and parameters."""
+
+MANY_COLUMNS = ("num_params",)
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Compared, Views, Figures):
     """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
@@ -32,7 +38,7 @@ class Comparison(Compared, Views, Figures):
     table) has the layers, aligned by type and shapes.
     """
 
-    view: View = field(default_factory=View)
+    view: Presentation = field(default_factory=Presentation)
 
     _html_style: ClassVar[str | None] = None
     """None: the rows that only one model has are in between, where a tree would fold them into the others."""
@@ -83,10 +89,22 @@ class Comparison(Compared, Views, Figures):
         asked, deepest, names = self.view.with_look(columns, depth, style)
         return figures_table(self), layers_table(self, self._aligned(asked, deepest), names, asked == "tree")
 
+    def to_html(self, **look: Unpack[ShownLook]) -> str:
+        return super().to_html(**self._fitting(look))
+
+    def _html_page(self, **look: Unpack[ShownLook]) -> str:
+        return super()._html_page(**self._fitting(look))
+
+    def _fitting(self, look: ShownLook) -> ShownLook:
+        """Return a look whose columns fit on a page: of many models the parameters alone, unless others are chosen."""
+        if len(self.entries) > MANY and self.view.col_names is None:
+            look.setdefault("columns", MANY_COLUMNS)
+        return look
+
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        figures, layers = self.tables(units="auto")
+        figures, layers = self.tables(**self._fitting({"units": "auto"}))
         return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 
 
 @dataclass(frozen=True)
-class View:
+class Presentation:
     """A summary's default style, depth, columns and rows."""
 
     style: str = "torchsummary"
@@ -61,7 +61,7 @@ class ModelSummary(Report, Views, Figures):
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
 
-    view: View = field(default_factory=View)
+    view: Presentation = field(default_factory=Presentation)
     memory: MemoryEstimate | None = None
     """The memory estimate, if ``summary`` was asked for one."""
 
@@ -235,6 +235,6 @@ class ModelSummary(Report, Views, Figures):
             raise NotImplementedError
 
 
-def as_summary(report: Report, view: View) -> ModelSummary:
+def as_summary(report: Report, view: Presentation) -> ModelSummary:
     """Return a report as a summary with a default view."""
     return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)

@@ -197,7 +197,7 @@ def _record(task: _Task) -> MemoryLog:
 
 
 def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:
-    """What holds while a step is recorded, the model in its mode; and the key that keeps a card's stand-in."""
+    """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
     training = task.step.mode == "train"
     stack.enter_context(outside.kept())
     exchange = stack.enter_context(exchanging())
@@ -211,7 +211,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
 
 
 def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
-    """Put fakes in place of the tensors of the model and of those that its step reaches; gives the latter by id."""
+    """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
     of_model: set[int] = set()
 
     def put(tensor: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
 
 
 def _kept(books: Books, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
-    """The steps run. Raises what tells of values that are needed, or what failed in them."""
+    """Run the steps and return their log; raises the need for values, or the failure as the user should read it."""
     try:
         log = books.keep(task.example, embeddings)
     except (NeedsIntegerError, SummaryError):

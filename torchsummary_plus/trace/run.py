@@ -58,7 +58,7 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: Optio
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
-    """The modules of a model without its wrappers, lazy ones in shape where there is an example; a tree as it is."""
+    """Return the module tree of a model without its wrappers, with lazy modules initialised if there is an example."""
     if isinstance(model, ModuleTree):
         return model
     with LOCK:

@@ -32,7 +32,7 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:
         return None
-    return lambda *args: recurrent(mode, *args)
+    return lambda *args: recurrent(capability, func, mode, *args)
 
 
 def attention(
@@ -110,8 +110,14 @@ _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
 """torch's functions for recurrent layers, with cuDNN's mode number of each."""
 
 
-def recurrent(mode: int, *args: Any) -> Any:
-    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``."""
+def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args: Any) -> Any:
+    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``.
+
+    cuDNN runs no bfloat16 ones before Ampere (aten/src/ATen/native/TensorProperties.cpp, ``cudnn_is_acceptable``).
+    """
+    if args[0].dtype is torch.bfloat16 and capability < (8, 0):
+        with torch.backends.cudnn.flags(enabled=False):
+            return func(*args)
     packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
     if packed:
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args

@@ -93,6 +93,7 @@ def forward_handle(
     capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, *_: Any,
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the forward, if it multiplies columns."""
     return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
 
 
@@ -101,11 +102,12 @@ def backward_handle(
     capability: Capability, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
 ) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the backward, if it multiplies columns."""
     return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
 
 
 def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
-    """cuBLAS's workspace, where columns are multiplied."""
+    """Return cuBLAS's workspace if the convolution multiplies columns."""
     if not x.numel():
         return ()
     given = strided(x)

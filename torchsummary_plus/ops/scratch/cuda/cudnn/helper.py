@@ -32,6 +32,7 @@ def _add_package(name: str, folder: Path) -> None:
 
 
 def main(cudnn: str, cublas_lt: str) -> None:
+    """Answer each JSON line on standard input with one on standard output."""
     make_packages()
     import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cublas_lt)
     library, asker = (import_module(f"{PACKAGE}.{name}") for name in ("library", "asker"))
@@ -41,6 +42,7 @@ def main(cudnn: str, cublas_lt: str) -> None:
 
 
 def answer(library: Any, asker: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the workspaces that cuDNN reports for a query, or its error."""
     try:
         question = asker.question_of(asked["question"])
         found = asker.workspaces(question, asked["device"], asked["mode"], frozenset(asked["refused"]), asked["every"])

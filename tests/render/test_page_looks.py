@@ -1,0 +1,188 @@
+"""Pages as they are seen in Chromium: at phone width, in both schemes, with whole labels and enough contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.remote.webdriver import WebDriver
+from torch import nn
+
+from examples.resnet import resnet18
+from tests.render.browser import chromium, complaints, media, settle
+from torchsummary_plus import Comparison, ModelSummary, compare, summary
+
+PHONE, DESK = 420, 1100
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+        assert complaints(browser) == []
+
+
+@pytest.fixture(scope="module")
+def made() -> ModelSummary:
+    return summary(resnet18(), (3, 64, 64), 8, memory={"optimizer": "adamw", "device": "cuda"}, verbose=0)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Comparison:
+    nets = [
+        nn.Sequential(*(nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 64)) for _ in range(depth)))
+        for width, depth in ((64, 2), (256, 2), (64, 4))
+    ]
+    names = ["small", "facebook/convnext-tiny-224-finetuned", "wide", "deep"]
+    return compare(*nets, nn.Linear(64, 8), input_size=(64,), names=names, memory="train")
+
+
+@pytest.fixture(scope="module")
+def pages(made: ModelSummary, compared: Comparison, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        "table": made.save(folder / "table.html"),
+        "comparison": compared.save(folder / "comparison.html"),
+        "report": made.to_html_report(folder / "report.html", compare=compared),
+    }
+
+
+def opened(driver: WebDriver, page: Path, width: int, scheme: str, tab: int = 0) -> WebDriver:
+    """A page at a width and in a scheme, with a tab chosen."""
+    media(driver, prefers_color_scheme=scheme)
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    driver.get(page.as_uri())
+    driver.execute_script("document.querySelectorAll('[role=tab]')[arguments[0]]?.click()", tab)
+    settle(driver)
+    return driver
+
+
+PLACES = [("table", 0), ("comparison", 0), ("report", 0), ("report", 1), ("report", 2), ("report", 3)]
+
+SIDEWAYS = """
+const frame = (one) => one.closest('.tsp-scroll, .tsp-tip');
+return [
+  document.documentElement.scrollWidth - innerWidth,
+  [...document.querySelectorAll('body *')].filter((one) => one.checkVisibility() && !frame(one) && !one.closest('svg'))
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80)),
+];
+"""
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize(("page", "tab"), PLACES)
+def test_nothing_scrolls_sideways_but_a_table_in_its_frame(
+    page: str, tab: int, width: int, driver: WebDriver, pages: dict[str, Path]
+) -> None:
+    beyond, outside = opened(driver, pages[page], width, "light", tab).execute_script(SIDEWAYS)
+    assert beyond <= 0 and outside == []
+
+
+def test_a_comparison_of_four_fits_a_desk(driver: WebDriver, pages: dict[str, Path]) -> None:
+    script = "return [...document.querySelectorAll('.tsp-scroll')].map((one) => one.scrollWidth - one.clientWidth)"
+    assert opened(driver, pages["comparison"], DESK, "light").execute_script(script) == [0, 0]
+
+
+VISIBLE = """
+const frame = document.querySelector('.tsp-scroll').getBoundingClientRect();
+return [...document.querySelectorAll('.tsp-scroll')[0].querySelectorAll('thead th')]
+  .filter((one) => one.getBoundingClientRect().right <= frame.right + 1).length;
+"""
+
+
+def test_more_than_one_column_shows_on_a_phone_and_the_first_stays(driver: WebDriver, pages: dict[str, Path]) -> None:
+    page = opened(driver, pages["comparison"], PHONE, "light")
+    assert page.execute_script(VISIBLE) >= 3
+    first = "return document.querySelector('tbody th').getBoundingClientRect().left"
+    before = page.execute_script(first)
+    page.execute_script("document.querySelector('.tsp-scroll').scrollLeft = 120")
+    assert page.execute_script(first) == pytest.approx(before, abs=1)
+
+
+CLIPPED = """
+const cells = [...document.querySelectorAll('.tsp-table th, .tsp-table td, figcaption, dt, dd, [role=tab], .tsp-legend span')]
+  .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1 && one.clientWidth)
+  .map((one) => one.textContent);
+const tiles = [...document.querySelectorAll('.tsp-treemap g')].filter((one) => one.checkVisibility()).flatMap((one) => {
+  const box = one.querySelector('rect').getBoundingClientRect();
+  return [...one.querySelectorAll('text')].map((text) => text.getBoundingClientRect())
+    .filter((text) => text.right > box.right + 1 || text.bottom > box.bottom + 1.5).map(() => one.textContent);
+});
+return [cells, tiles];
+"""
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize(("page", "tab"), PLACES)
+def test_no_label_is_clipped(page: str, tab: int, width: int, driver: WebDriver, pages: dict[str, Path]) -> None:
+    cells, tiles = opened(driver, pages[page], width, "light", tab).execute_script(CLIPPED)
+    assert cells == [] and tiles == []
+
+
+TILES = """
+const tiles = [...document.querySelectorAll('.tsp-treemap .tsp-tile')].filter((one) => one.checkVisibility());
+return {
+  all: tiles.length,
+  named: tiles.filter((one) => one.querySelector('text')).length,
+  cut: tiles.filter((one) => one.querySelector('text')?.textContent.includes('\\u2026')).length,
+  kinds: [...new Set(tiles.map((one) => one.getAttribute('class').split('tsp-tile tsp-')[1]))],
+  legend: [...document.querySelectorAll('figure:has(.tsp-treemap) .tsp-legend i')].map((one) => one.className.slice(4)),
+};
+"""
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_tiles_are_named_whole_and_every_colour_is_in_the_legend(
+    width: int, driver: WebDriver, pages: dict[str, Path]
+) -> None:
+    found: dict[str, Any] = opened(driver, pages["report"], width, "light", 1).execute_script(TILES)
+    assert found["all"] > 10 and found["named"] >= 0.9 * found["all"] and found["cut"] == 0
+    assert set(found["kinds"]) <= set(found["legend"])
+
+
+CONTRAST = """
+const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+function rgba(colour) {
+  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+}
+const bright = (colour) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, place) => {
+  const one = colour[place] / 255;
+  return sum + weight * (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+}, 0);
+function behind(one) {
+  if (one.closest('svg') && one.previousElementSibling?.tagName !== undefined) {
+    const rect = one.closest('.tsp-tile, .tsp-frame')?.querySelector('rect');
+    if (rect) return rgba(getComputedStyle(rect).fill);
+  }
+  for (let here = one; here; here = here.parentElement) {
+    const colour = rgba(getComputedStyle(here).backgroundColor);
+    if (colour[3] > 250) return colour;
+  }
+  return matchMedia('(prefers-color-scheme: dark)').matches ? rgba('#121212') : rgba('#ffffff');
+}
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const faint = new Set();
+let count = 0;
+while (walker.nextNode()) {
+  const one = walker.currentNode.parentElement;
+  if (!walker.currentNode.textContent.trim() || !one.checkVisibility() || one.matches('script, style, title')) continue;
+  const style = getComputedStyle(one);
+  const ink = rgba(one.closest('svg') ? style.fill : style.color);
+  const [low, high] = [bright(ink), bright(behind(one))].sort((a, b) => a - b);
+  count += 1;
+  if ((high + 0.05) / (low + 0.05) < 4.5) faint.add(`${one.className.baseVal ?? one.className} ${one.tagName} ${one.textContent.slice(0, 30)}`);
+}
+return [count, [...faint]];
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("page", "tab"), PLACES)
+def test_text_has_enough_contrast(page: str, tab: int, scheme: str, driver: WebDriver, pages: dict[str, Path]) -> None:
+    count, faint = opened(driver, pages[page], DESK, scheme, tab).execute_script(CONTRAST)
+    assert count > 20 and faint == []
+    media(driver, prefers_color_scheme="light")
