@@ -1,6 +1,6 @@
 """Use the installed package: the README's Python prints what it shows, doctests pass, and package data is there.
 
-    python use_installed.py     # in a folder with README.md and examples/, but without the package's sources
+python use_installed.py     # in a folder with README.md and examples/, but without the package's sources
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Record cuDNN's answers, and fit the table that replaces them where cuDNN cannot be queried.
 
 ``python -m benchmarks.cudnn_table --ask 200``, in an environment with torch's CUDA wheel, queries that many
-convolutions on each GPU and writes benchmarks/data/cudnn_answers.json. Under ``python -m benchmarks.nocuda`` cuDNN also
-lists engines that need a driver; the recording was made without. ``--fit`` fits the trees of
-torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints their errors on the rest.
+convolutions on each GPU and writes benchmarks/data/cudnn_answers.json; ``--resume`` keeps the answers recorded before.
+``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints
+their errors on the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from math import ceil, floor, prod
 from pathlib import Path
 from typing import Any
 
+from torchsummary_plus.ops.scratch.cuda.cudnn import helped
 from torchsummary_plus.ops.scratch.cuda.cudnn.asker import Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
-from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, features, guess, tensor_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, TRANSFORMS, features, guess, leaf_bytes, tensor_bytes
 
 ANSWERS = Path(__file__).parent / "data" / "cudnn_answers.json"
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "h100")
@@ -120,17 +121,19 @@ def ask_all(convolutions: Sequence[Any]) -> Iterator[list[int | None]]:
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             try:
-                row.append(plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores)).tried[0])
+                found = plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores), helped.workspaces)
+                row.append(found.tried[0])
             except CudnnError:
                 row.append(None)
         yield row
 
 
-def record(count: int, seed: int) -> None:
+def record(count: int, seed: int, known: Sequence[Any] = ()) -> None:
+    """Query this many convolutions; ``known`` are the answers to the first of them."""
     dice = random.Random(seed)
     convolutions = [draw(dice) for _ in range(count)]
-    rows = []
-    for number, row in enumerate(ask_all(convolutions), 1):
+    rows = [row for _, row in known]
+    for number, row in enumerate(ask_all(convolutions[len(rows) :]), len(rows) + 1):
         rows.append(row)
         if number % 10 == 0 or number == count:
             write(convolutions[:number], rows)
@@ -148,6 +151,7 @@ def write(convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
 class Sample:
     """A convolution with its answer: the copies that explain most of it, and what is left in parts of the weights."""
 
+    question: Question
     values: tuple[float, ...]
     label: tuple[int, int]
     rest: float
@@ -164,7 +168,7 @@ def sample(question: Question, answer: int) -> Sample:
                 found = left, (taken, unit if taken else 1)
     assert found is not None
     plain = tensor_bytes(question, 1)
-    return Sample(features(question), found[1], found[0] / plain[1], answer / sum(plain))
+    return Sample(question, features(question), found[1], found[0] / plain[1], answer / sum(plain))
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
@@ -187,10 +191,17 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
 
 
 def _leaf(samples: Sequence[Sample], around: Sequence[Sample]) -> list[float]:
+    """Copies and a remainder, or a multiple of the three tensors, whichever leaves the smaller error in all."""
     label = Counter(one.label for one in samples).most_common(1)[0][0]
-    rest = statistics.median(one.rest for one in samples if one.label == label)
+    copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
+    multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
+    told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
     ratios = [one.ratio for one in around]
-    return [*label, round(rest, 3), floor(1000 * min(ratios)) / 1000, ceil(1000 * max(ratios)) / 1000]
+    return [*told, floor(1000 * min(ratios)) / 1000, ceil(1000 * max(ratios)) / 1000]
+
+
+def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
+    return abs(leaf_bytes(one.question, *leaf) / sum(tensor_bytes(one.question, 1)) - one.ratio)
 
 
 def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
@@ -251,10 +262,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ask", type=int, metavar="N", help="ask cuDNN about N convolutions")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--resume", action="store_true", help="with --ask: keep the answers that are recorded")
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
     if options.ask:
-        record(options.ask, options.seed)
+        record(options.ask, options.seed, json.loads(ANSWERS.read_text())["answers"] if options.resume else ())
     answers = json.loads(ANSWERS.read_text())
     if options.fit:
         TABLE.write_text(json.dumps(build(answers), separators=(",", ":")) + "\n")

@@ -1,4 +1,4 @@
-"""The table of columns in numbers.md, from the registry: ``python -m docs.columns`` writes it."""
+"""Generate the table of columns in numbers.md from the registry: ``python -m docs.columns``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<!-- columns -->\n", "<!-- end of columns -->\n"
 
 
 def column_table() -> str:
-    """A line for each column: its name and what it shows."""
+    """Return a Markdown table of the columns' names and meanings."""
     lines = ["| column | meaning |", "|---|---|"]
     for name, column in COLUMNS.items():
         lines.append(f"| `{name}` | {'with `memory=`: ' if column.of_memory else ''}{column.about} |")
@@ -19,7 +19,7 @@ def column_table() -> str:
 
 
 def with_columns(page: str) -> str:
-    """A page with the table of columns between its marks."""
+    """Insert the table of columns between the markers of a page."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}{column_table()}{end}{after}"

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.truth.memory_truth import threads_set_to
+from torchsummary_plus.step.workspace import Workspaces
+
+Workspaces.is_strict = True
+"""A rule that fails is an error in tests."""
 
 
 @pytest.fixture

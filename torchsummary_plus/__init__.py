@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
+    from .api.generation import ContextLimit as ContextLimit
+    from .api.generation import max_context as max_context
+    from .api.graph import graph as graph
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from .render.columns import register_column as register_column
     from .results.comparison import Comparison as Comparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
+    from .results.model_graph import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.step_comparison import StepComparison as StepComparison
     from .results.track_report import TrackReport as TrackReport
@@ -35,11 +39,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "Comparison": "results.comparison",
+    "ContextLimit": "api.generation",
     "ForwardError": "data.errors",
     "InputError": "data.errors",
     "MemTracker": "api.tracker",
     "MemoryEstimate": "results.memory_estimate",
     "MissingExtraError": "data.errors",
+    "ModelGraph": "results.model_graph",
     "ModelSummary": "results.model_summary",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
@@ -51,7 +57,9 @@ _HOMES = {
     "estimate_memory": "api.memory",
     "explain": "api.explain",
     "explain_batch": "api.explain",
+    "graph": "api.graph",
     "max_batch_size": "api.memory",
+    "max_context": "api.generation",
     "measure_memory": "api.memory",
     "register_column": "render.columns",
     "register_mult_adds": "ops.macs",

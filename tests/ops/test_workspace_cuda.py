@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.live.inputs import make_example
@@ -20,7 +21,7 @@ from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
 from torchsummary_plus.ops.scratch.registry import Given, Phase, Taken
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
-from torchsummary_plus.step.workspace import AMPERE, Capability, Workspaces
+from torchsummary_plus.step.workspace import Workspaces
 
 VOLTA, TURING, ADA, HOPPER, BLACKWELL, RTX50 = (7, 0), (7, 5), (8, 9), (9, 0), (10, 0), (12, 0)
 CUDA = torch.device("cuda", 0)

@@ -35,7 +35,7 @@ FORMS = {
     "box": rf'class (?P<box>{ID})(\["(?P<label>{TEXT})"\])? {{',
     "part": rf'(?P<whole>{ID}) \*-- "(?P<times>\d+)" (?P<piece>{ID})',
     "node": rf'(?P<node>{ID})(\(\["(?P<round>{TEXT})"\]\)|\["(?P<square>{TEXT})"\])',
-    "edge": rf"(?P<source>{ID}) --> (?P<target>{ID})",
+    "edge": rf'(?P<source>{ID}) -->(\|"(?P<carried>{TEXT})"\|)? (?P<target>{ID})',
     "group": rf'subgraph (?P<group>{ID})\["(?P<title>{TEXT})"\]',
     "turn": "direction TB",
     "end": "end|}",
@@ -99,10 +99,14 @@ def test_the_flow_shows_functions_as_the_summary_does() -> None:
     lines = read(result.to_mermaid("flow"))
     rounded = [parts["round"] for kind, parts in lines if kind == "node" and "round" in parts]
     assert rounded[0] == "input [-1, 1, 28, 28]"
-    assert [text.split("<br/>")[0] for text in rounded[1:]] == ["relu", "max_pool2d", "relu", "max_pool2d", "relu"]
+    called = [text.split("<br/>")[0] for text in rounded[1:-1]]
+    assert called == ["relu", "max_pool2d", "relu", "max_pool2d", "relu"]
+    assert rounded[-1] == "output [-1, 10]"
     order = [parts["node"] for kind, parts in lines if kind == "node"]
     edges = [(parts["source"], parts["target"]) for kind, parts in lines if kind == "edge"]
     assert edges == list(pairwise(order))
+    carried = [parts["carried"] for kind, parts in lines if "carried" in parts]
+    assert carried == ["[-1, 3136]"]  # The tensor is flattened on its way to fc1.
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, None])
@@ -120,7 +124,7 @@ def test_the_flow_is_that_of_the_rows(depth: int | None) -> None:
             times.append(times[-1] * number)
         elif kind == "end":
             times.pop()
-        elif kind == "node" and parts["node"] != "given":
+        elif kind == "node" and parts["node"] not in ("given", "returned"):
             held = re.search(r"([\d,]+) params?$", label)
             count += times[-1] * number
             params += times[-1] * number * (int(held[1].replace(",", "")) if held else 0)
@@ -151,7 +155,8 @@ def test_a_module_called_often_is_one_part_and_two_nodes() -> None:
     """The first call has the parameters; the 99 after it are alike."""
     result = summary(Shared(), (4,), verbose=0)
     nodes = [parts["square"] for kind, parts in read(result.to_mermaid("flow")) if "square" in parts]
-    assert nodes == ["fc: Linear<br/>[-1, 4]<br/>20 params", "fc: Linear x 99<br/>[-1, 4]"]
+    first, others = "fc: Linear (call 1 of 100)<br/>[-1, 4]<br/>20 params", "fc: Linear x 99 (shared)<br/>[-1, 4]"
+    assert [shown(node) for node in nodes] == [first, others]
     assert [parts for kind, parts in read(result.to_mermaid()) if kind == "part"] == [
         {"whole": "Shared", "times": "1", "piece": "Linear"}
     ]

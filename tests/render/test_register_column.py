@@ -56,9 +56,9 @@ def test_a_column_of_memory_needs_an_estimate() -> None:
 @pytest.mark.parametrize(
     ("name", "unit", "told"),
     [
-        ("num_params", "", "there is a column num_params already: Param #"),
-        ("two words", "", "the name of a column is 'two words'; accepted: an identifier"),
-        (3, "", "the name of a column is 3"),
+        ("num_params", "", "column num_params already exists: Param #"),
+        ("two words", "", "column name is 'two words'; accepted: an identifier"),
+        (3, "", "column name is 3"),
         ("fine", "GB", "unit is 'GB'; accepted: 'bytes'"),
     ],
 )

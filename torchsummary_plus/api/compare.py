@@ -19,7 +19,7 @@ from ..report.comparison import Entry, StepPeaks
 from ..report.report import Report
 from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
-from ..results.model_summary import ModelSummary, View
+from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
 from .memory import estimate_memory, max_batch_size
 from .memory_columns import INPUTS, WORLD
@@ -128,7 +128,7 @@ def compare(
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     done = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
-    result = Comparison(tuple(done), ratios, changes_only, View(style, depth, columns))
+    result = Comparison(tuple(done), ratios, changes_only, Presentation(style, depth, columns))
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 

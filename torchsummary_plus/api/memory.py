@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.capability import AMPERE
 from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -30,7 +31,6 @@ from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.fake_steps import record_step
 from ..step.measuring import measure_step
-from ..step.workspace import AMPERE
 from ..trace.passes import Frame, Listener, no_collection
 from ..trace.run import read
 from .habits import check_model, check_size
@@ -57,6 +57,9 @@ def estimate_memory(
     ranks: str | Sequence[int] | None = None,
     progress: bool = True,
     options: StepOptions | None = None,
+    prompt: int | None = None,
+    new_tokens: int = 1,
+    cache: str = "dynamic",
     **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Predict the memory of a training or inference step on fake tensors; no GPU is needed.
@@ -66,7 +69,8 @@ def estimate_memory(
             arguments that builds and wraps the model, as a distributed training script does.
         input_size, batch_size, dtypes, input_data: as for :func:`summary`, with a batch of at least 1.
         device: None for the model's own, or CUDA if ``gpu`` is given; "cuda" predicts a CUDA device on any machine.
-        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``) or "eval" (forward, no gradients).
+        mode: "train" (forward, loss, backward, optimizer step, ``zero_grad()``), "eval" (forward, no gradients) or
+            "generate" (a transformers model's own greedy ``generate()``, whose cache is of the kind ``kv_cache``).
         optimizer: None, a name ("adamw", "adamw8bit", "paged_adamw8bit"), a class, an instance that holds the model's
             parameters, or a callable from parameters to an optimizer.
         loss: a name ("cross_entropy", "mse", "bce_with_logits", "causal_lm", ...; targets are made in the output's
@@ -92,6 +96,9 @@ def estimate_memory(
         progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
         options: the step's options as one object, to share between calls; arguments of the call override them.
 
+        prompt, new_tokens, cache: for "generate": the tokens read and written for each of ``batch_size`` sequences, and
+            a "dynamic" or "static" cache.
+
     Raises:
         InputError: an argument is not one of the accepted values.
         ForwardError: the model's forward failed on fake tensors.
@@ -102,8 +109,14 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
-    example = fixed_example(input_size, batch_size, dtypes, input_data)
     asked = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    if asked.mode == "generate":
+        from .generation import estimate_generation  # It needs this file.
+
+        return estimate_generation(model, prompt, new_tokens, batch_size, cache, asked, progress)
+    if prompt is not None:
+        raise InputError(f'prompt is {describe(prompt)} and mode {describe(asked.mode)}; accepted with mode="generate"')
+    example = fixed_example(input_size, batch_size, dtypes, input_data)
     return predicted(model, example, asked, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
 
 
@@ -169,7 +182,7 @@ def measure_memory(
     """
     example = fixed_example(input_size, batch_size, dtypes, input_data)
     given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
-    asked = _Asked(_a_module(model), _given(example), given)
+    asked = Asked(_a_module(model), _given(example), given)
     batch = asked.example.batch_size or 1
     log, reserved = measure_step(asked.tree, with_batch(asked.example, batch), asked.step, asked.device)
     found = asked.estimate(batch, log)
@@ -242,7 +255,7 @@ def max_batch_size(
     )
 
 
-class _Asked:
+class Asked:
     """A request: a model, its example and a step, on one device with one allocator."""
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
@@ -288,7 +301,7 @@ def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None)
     return ranks
 
 
-class _AskedOfRank(_Asked):
+class _AskedOfRank(Asked):
     """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
@@ -319,14 +332,14 @@ class _AskedOfRank(_Asked):
         return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
-def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> _Asked:
+def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> Asked:
     """Return the request for a model, or for one rank of a world."""
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
             raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
-        return _Asked(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
+        return Asked(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "

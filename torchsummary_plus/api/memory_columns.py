@@ -16,10 +16,10 @@ from .memory import fixed_example, predicted
 from .step_options import StepOptions, step_keywords
 
 INPUTS = ("batch_size", "dtypes", "input_data")
-"""Options of a step that say what the model is called with: without them a step is called as the table's pass was."""
+"""Options that set the step's inputs, by default those of the table's pass."""
 
 WORLD = ("world_size", "rank", "ranks", "progress")
-"""Options of :func:`estimate_memory` that are neither about the input nor about the step."""
+"""Options of :func:`estimate_memory` that concern neither the input nor the step."""
 
 
 def memory_of(
@@ -33,7 +33,7 @@ def memory_of(
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
     """Return the estimate for ``memory`` (a mode, or options of :func:`estimate_memory`), and each row's share of it.
 
-    ``example`` was made of ``inputs``, which the options may change; ``device`` is that of the table.
+    ``example`` was built from ``inputs``, which the options may override; ``device`` is the table's.
     """
     asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
     if asked.keys() & set(INPUTS):

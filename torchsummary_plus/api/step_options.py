@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
@@ -17,14 +18,13 @@ from ..live.inputs import as_device, as_dtype
 from ..live.modules import ModuleTree
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
-from ..ops.scratch.cuda.cudnn.asking import AUTO, HOW, RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
 from .habits import HABITS, taken
 
-MODES = ("train", "eval")
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
@@ -33,7 +33,7 @@ SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class StepArguments(TypedDict, total=False):
-    """The keyword arguments of a step, which all calls take alike; their defaults are those of :class:`StepOptions`."""
+    """A step's keyword arguments, common to all calls; their defaults are those of :class:`StepOptions`."""
 
     mode: str
     optimizer: Any
@@ -72,7 +72,7 @@ class StepOptions:
 
     @classmethod
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
-        """Return ``base`` with the arguments that a call was given: ``step``, and ``own`` ones other than a default's.
+        """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults.
 
         ``amp`` is taken for ``autocast``. Raises :class:`InputError` for an argument that no step has, with the cure,
         and for a ``base`` of another type.
@@ -85,8 +85,8 @@ class StepOptions:
 
     def step(self, device: torch.device) -> Step:
         """Return the validated step on a device. Raises :class:`InputError`."""
-        if self.mode not in MODES:
-            raise choice_error("mode", self.mode, MODES)
+        if self.mode not in STEP_MODES:
+            raise choice_error("mode", self.mode, STEP_MODES)
         if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
         if self.train_step is not None and not callable(self.train_step):
@@ -107,8 +107,8 @@ class StepOptions:
 
     def asker(self, device: torch.device) -> Cudnn:
         """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
-        if self.cudnn not in HOW:
-            raise choice_error("cudnn", self.cudnn, HOW)
+        if self.cudnn not in CUDNN:
+            raise choice_error("cudnn", self.cudnn, CUDNN)
         if device.type != "cuda":
             return Cudnn(how=RULE)
         gpu = self.card()
@@ -140,16 +140,16 @@ class StepOptions:
 
 
 def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:
-    """Return what ``memory=`` says as keyword arguments: those of :class:`StepOptions`, and ``also`` accepted ones.
+    """Return ``memory=`` as keyword arguments: those of :class:`StepOptions`, and those accepted in ``also``.
 
-    Raises :class:`InputError` for a mode or an option that is none.
+    Raises :class:`InputError` for an unknown mode or option.
     """
     if isinstance(memory, StepOptions):
         values = ((field, getattr(memory, field.name)) for field in fields(memory))
         return {field.name: value for field, value in values if value is not field.default}
     if not isinstance(memory, Mapping):
-        if memory not in MODES:
-            raise choice_error("memory", memory, [*MODES, "a dict of options of estimate_memory"])
+        if memory not in STEP_MODES:
+            raise choice_error("memory", memory, [*STEP_MODES, "a dict of options of estimate_memory"])
         return {"mode": memory}
     accepted = (*(field.name for field in fields(StepOptions)), *also)
     for name in memory:
@@ -162,7 +162,7 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def shows(parameters: Iterable[Parameter]) -> Callable[[Call], Call]:
-    """Show keyword arguments in a call's signature, in place of the ``**`` that takes them."""
+    """Show keyword arguments in a call's signature, instead of its ``**`` parameter."""
 
     def change(call: Call) -> Call:
         *own, _ = signature(call).parameters.values()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.choices import PASS_MODES, RUNS
 from ..data.errors import choice_error
 from ..data.extras import need_extra
 from ..live.inputs import as_device, make_example, with_arguments, with_batch_dim
 from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
-from ..results.model_summary import ModelSummary, View, as_summary
+from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.passes import no_collection
 from ..trace.run import Options, read, trace
 from .habits import check_model, check_size, forward_arguments
@@ -23,9 +24,6 @@ from .notebook import show
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
-
-MODES = ("same", "train", "eval")
-RUNS = ("auto", "fake", "real")
 
 
 def summary(
@@ -110,7 +108,7 @@ def summary(
     with no_collection():
         tree = read(model, example)
         done = trace(tree, example, Options(run, mode, as_device(device), functional))
-        result = as_summary(build_report(done), View(style, depth, names, lines))
+        result = as_summary(build_report(done), Presentation(style, depth, names, lines))
         if memory is not None:
             from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
@@ -139,6 +137,6 @@ def summary_string(
 
 def _check(model: Any, mode: str, run: str) -> None:
     check_model(model)
-    for what, value, accepted in (("mode", mode, MODES), ("run", run, RUNS)):
+    for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:
             raise choice_error(what, value, accepted)

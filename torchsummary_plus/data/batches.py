@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .records import Call, Group, Structure, TensorSpec, Trace
+from .records import Call, Flow, Group, Structure, TensorSpec, Trace
 
 
 def is_proportional(two: Trace, three: Trace) -> bool:
@@ -24,7 +24,18 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
         return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batch sizes make other calls"))
     calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
     inputs = _open(two.inputs, three.inputs)
-    return replace(two, calls=calls, inputs=inputs, run=replace(two.run, batch_size=None))
+    flow = _open_flow(two.flow, three.flow)
+    return replace(two, calls=calls, inputs=inputs, run=replace(two.run, batch_size=None), flow=flow)
+
+
+def _open_flow(two: Flow | None, three: Flow | None) -> Flow | None:
+    """Return the flow of a batch of 1; that of a batch of 2 if the steps depend on the batch size."""
+    if two is None or three is None or len(two.links) != len(three.links):
+        return two
+    pairs = list(zip(two.links, three.links))
+    if any(len(a.tensor.shape) != len(b.tensor.shape) for a, b in pairs):
+        return two
+    return replace(two, links=tuple(replace(a, tensor=_open_spec(a.tensor, b.tensor)) for a, b in pairs))
 
 
 def _alike(two: Trace, three: Trace) -> bool:
@@ -52,12 +63,16 @@ def _open_call(calls: Sequence[Call]) -> Call:
 
 def _open(a: Structure, b: Structure) -> Structure:
     if isinstance(a, TensorSpec) and isinstance(b, TensorSpec):
-        shape = tuple(2 * x - y for x, y in zip(a.shape, b.shape))
-        axes = tuple(axis for axis, (x, y) in enumerate(zip(a.shape, b.shape)) if x != y)
-        return TensorSpec(shape, a.dtype, _bytes_of_one(a, b, shape), axes)
+        return _open_spec(a, b)
     if isinstance(a, Group) and isinstance(b, Group):
         return replace(a, items=tuple(map(_open, a.items, b.items)))
     return a
+
+
+def _open_spec(a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    shape = tuple(2 * x - y for x, y in zip(a.shape, b.shape))
+    axes = tuple(axis for axis, (x, y) in enumerate(zip(a.shape, b.shape)) if x != y)
+    return TensorSpec(shape, a.dtype, _bytes_of_one(a, b, shape), axes)
 
 
 def _bytes_of_one(a: TensorSpec, b: TensorSpec, shape: tuple[int, ...]) -> int:

@@ -26,7 +26,11 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
 """Further kinds in a step of one rank of many: whole weights, and what collectives fill and send."""
-ALL_KINDS = (*KINDS, *RANK_KINDS)
+KV_CACHE = "kv_cache"
+"""What inference keeps of the tokens it has read: keys and values, or the states of a recurrent model."""
+SOME_KINDS = (KV_CACHE, *RANK_KINDS)
+"""Kinds that only some steps have; an estimate lists them where they occur."""
+ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
 SUMMED = 'no loss was given: the sum of the output is used; loss="cross_entropy", for example, takes more'
@@ -130,6 +134,10 @@ class MemoryLog:
     others: tuple[MemoryLog, ...] = ()
     streams: tuple[int, ...] = ()
     communicators: int = 0
+    mult_adds: tuple[tuple[str, int], ...] | None = None
+    """Multiply-adds of the last step by phase; None where they were not counted."""
+    uncounted: tuple[tuple[str, int], ...] = ()
+    """Operators of the last step without a formula for multiply-adds, and how often each ran."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
@@ -190,6 +198,7 @@ class StepInfo:
     def __str__(self) -> str:
         step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
+        step = "Generation" if self.mode == "generate" else step
         return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 

@@ -137,6 +137,32 @@ class Call:
     """The path it was called by, which differs from the module's own if it has several parents."""
 
 
+GIVEN = -1
+RETURNED = -2
+"""Owners of the steps in a :class:`Flow` that no call makes: a tensor given to the model, and what it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A tensor that step ``source`` of a pass makes and step ``target`` reads, as the latter sees it."""
+
+    source: int
+    target: int
+    tensor: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Which call made each tensor that a call reads.
+
+    ``owners`` has the owner of each step: the index of a call, :data:`GIVEN` or :data:`RETURNED`. A call without calls
+    inside is one step; each operator that a call runs between the calls inside it is a step of its own.
+    """
+
+    owners: tuple[int, ...]
+    links: tuple[Link, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The pass that ran ("fake", "real" or "none"), why, on which device, and its batch size (None: open)."""
@@ -155,3 +181,5 @@ class Trace:
     calls: tuple[Call, ...]
     inputs: Structure
     run: Run
+    flow: Flow | None = None
+    """None if nothing ran."""

@@ -1,4 +1,4 @@
-"""What a registry gives back for a function: the function itself, and a way to take it back."""
+"""What a registry returns for a function: the function itself, with a way to remove it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registered(Generic[F]):
-    """A registered function. Calling it calls the function; :meth:`remove`, or the end of a ``with`` block, undoes it.
+    """A registered function, still callable; :meth:`remove` or the end of a ``with`` block unregisters it.
 
     >>> names = {"double"}
     >>> with Registered(lambda x: 2 * x, lambda: names.remove("double")) as double:
@@ -31,7 +31,7 @@ class Registered(Generic[F]):
         return self.__wrapped__(*args, **kwargs)
 
     def remove(self) -> None:
-        """Take the function out of its registry; a second call does nothing."""
+        """Remove the function from its registry; a second call does nothing."""
         take_back, self._take_back = self._take_back, None
         if take_back is not None:
             take_back()

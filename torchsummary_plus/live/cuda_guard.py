@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from ..data.capability import Capability
 from . import compat
 
 _CUDA = 1
@@ -115,7 +116,7 @@ class Slot:
         self.put(self.own if self.has_cards else self._stub)
 
 
-def capability_of(index: int) -> tuple[int, int] | None:
+def capability_of(index: int) -> Capability | None:
     """Return a GPU's compute capability from the driver, without allocating on the GPU; None if there is none.
 
     Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..data.capability import AMPERE, Capability
 from . import compat
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
@@ -283,7 +284,7 @@ def quiet_refusals() -> Iterator[None]:
 
 
 @contextmanager
-def standing_in_for(device: torch.device, capability: tuple[int, int] = (8, 0)) -> Iterator[Any]:
+def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> Iterator[Any]:
     """Make ``torch.cuda`` usable for fakes without a GPU; yield the mode key that the pass must hold, or None.
 
     Existing GPUs are not touched, because even initialising CUDA allocates on one. torch initialises CUDA when a tensor

@@ -203,6 +203,16 @@ def all_tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
+_CACHES = ("past_key_values", "cache_params", "mems")
+
+
+def cached_tensors(output: Any) -> list[torch.Tensor]:
+    """What a model's output keeps of the tokens it has read, by transformers' names: keys and values, or states."""
+    if isinstance(output, torch.Tensor):
+        return []
+    return all_tensors([getattr(output, name, None) for name in _CACHES])
+
+
 def first_tensor(value: Any) -> torch.Tensor | None:
     """Return the first tensor with at least one axis, or None."""
     return next((tensor for tensor in all_tensors(value) if tensor.dim()), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 
-from ..data.memory_records import KINDS, RANK_KINDS, MemoryLog, StorageSpec
+from ..data.memory_records import KINDS, SOME_KINDS, MemoryLog, StorageSpec
 from .allocator import CachingAllocator, CpuAllocator
 from .allocator_options import AllocatorOptions
 
@@ -60,9 +60,9 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
 
 
 def kinds_of(log: MemoryLog) -> tuple[str, ...]:
-    """Return the kinds in a log: all kinds of a single device, and those of a rank that occur."""
+    """Return the kinds in a log: those of any step, and others that occur."""
     recorded = {storage.kind for storage in log.storages}
-    return (*KINDS, *(kind for kind in RANK_KINDS if kind in recorded))
+    return (*KINDS, *(kind for kind in SOME_KINDS if kind in recorded))
 
 
 @dataclass(frozen=True, slots=True)

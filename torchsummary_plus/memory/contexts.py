@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..data.capability import Capability
 from ..data.units import MIB
 
 Range = tuple[int, int]
@@ -55,7 +56,7 @@ WITHOUT_LIBRARIES = 616
 
 
 def context_bytes(
-    capability: tuple[int, int], uses_libraries: bool = True, environment: Mapping[str, str] = os.environ
+    capability: Capability, uses_libraries: bool = True, environment: Mapping[str, str] = os.environ
 ) -> Range:
     """Return the least and the most bytes of a context on a GPU of a compute capability.
 

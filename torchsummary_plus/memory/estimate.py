@@ -75,6 +75,23 @@ class Estimate:
         return self.log.assumptions
 
     @property
+    def mult_adds(self) -> Mapping[str, int] | None:
+        """Multiply-adds of the last step by phase: "forward" (with the loss), "backward" and "optimizer".
+
+        None for a measured step. Operators without a formula are in ``log.uncounted``; with any, the counts are
+        lower bounds.
+        """
+        if self.log.mult_adds is None:
+            return None
+        return {phase: dict(self.log.mult_adds).get(phase, 0) for phase in ("forward", "backward", "optimizer")}
+
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None for inference and for a measured step."""
+        done = self.mult_adds
+        return None if done is None or self.info.mode != "train" else sum(done.values())
+
+    @property
     def requested_bytes(self) -> int:
         """Bytes requested by tensors and kernels at the peak, which the allocator rounds up to ``peak_bytes``."""
         at_peak = run_log(self.log, self.backend, self.options).at_peak

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from ..data.capability import Capability
 from ..data.errors import InputError
 from ..data.units import MIB, describe
 from .contexts import any_context_bytes, context_bytes
@@ -39,7 +40,7 @@ class GPU:
 
     name: str
     architecture: str
-    compute_capability: tuple[int, int]
+    compute_capability: Capability
     datasheet_gb: int
     smi_mib: int | None = None
     cuda_mib: int | None = None

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 from ..live import compat
+from .dtypes import HALVES
 
 _NARROW = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 _WITHOUT_BF16 = (*_NARROW, "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -73,4 +74,4 @@ def second_cache() -> int:
 
 def is_half(dtype: torch.dtype) -> bool:
     """Whether a dtype is float16 or bfloat16."""
-    return dtype in (torch.bfloat16, torch.float16)
+    return dtype in HALVES

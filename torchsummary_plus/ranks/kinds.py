@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+from ..data.capability import AMPERE, Capability
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, MemoryLog
 from ..step.ledger import Ledger
-from ..step.workspace import AMPERE, Capability
 
 GRADIENTS = "gradients"
 Making = Callable[[str], AbstractContextManager[None]]

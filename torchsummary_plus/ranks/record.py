@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -22,7 +23,6 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..step.bookkeeping import Books, tell_of_twins
 from ..step.runner import Step
-from ..step.workspace import Capability
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack

@@ -104,6 +104,11 @@ def _var_name(line: Line, report: Report, zero: str) -> str:
     return line.row.var_name or "--"
 
 
+def _connected_to(line: Line, report: Report, zero: str) -> str:
+    read = line.connections.of(line.row) if line.connections is not None else None
+    return _absent(line) if read is None else ", ".join(read) or "--"
+
+
 def _held(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 
@@ -212,11 +217,16 @@ COLUMNS: dict[str, Column] = {
         lambda line, _: line.row.output_bytes if line.row.called else None, "bytes",
     ),
     "params_arithmetic": Column(
-        "Param Arithmetic", "how `num_params` comes about: see below", _params_arithmetic,
+        "Param Arithmetic", "the arithmetic behind `num_params`, see below", _params_arithmetic,
         _as_read(_params_arithmetic), flat_width=25,
     ),
     "mult_adds_arithmetic": Column(
-        "Mult-Add Arithmetic", "how `mult_adds` comes about", _mult_adds_arithmetic, _as_read(_mult_adds_arithmetic),
+        "Mult-Add Arithmetic", "the arithmetic behind `mult_adds`", _mult_adds_arithmetic,
+        _as_read(_mult_adds_arithmetic),
+        flat_width=25,
+    ),
+    "connected_to": Column(
+        "Connected to", "the lines whose output it reads, as in Keras", _connected_to, _as_read(_connected_to),
         flat_width=25,
     ),
     "var_name": Column(
@@ -249,16 +259,16 @@ def register_column(
     of_memory: bool = False,
     adds_up: bool = False,
 ) -> Callable[[F], Registered[F]]:
-    """Add a column to every format: decorates ``(line, report) -> value``, None for a cell without a value.
+    """Register the decorated function, ``(line, report) -> value``, as a column; None is an empty cell.
 
     ``line`` has the figures of a line of the table: ``num_params``, ``mult_adds``, ``memory`` (a
     :class:`~torchsummary_plus.data.memory_records.RowMemory`, or None) and ``row`` (a
     :class:`~torchsummary_plus.report.report.Row`). ``report`` is the summary. ``unit`` is "bytes", "elements",
     "mult-adds", "count", "ratio", "%", or "" for text. ``width`` is the minimum width in torchsummary's style. Columns
-    ``of_memory`` need ``summary(memory=...)``; in one that ``adds_up``, a row excludes its children. The function that
-    comes back has ``remove()``, and its column goes at the end of a ``with`` block.
+    ``of_memory`` need ``summary(memory=...)``; in one that ``adds_up``, a row excludes its children. The returned
+    function has a ``remove()`` method, and its column is removed at the end of a ``with`` block.
 
-    Raises InputError for a name that is no identifier or is taken, and for an unknown unit.
+    Raises InputError for a name that is not an identifier or is taken, and for an unknown unit.
 
     >>> from torch import nn
     >>> from torchsummary_plus import summary
@@ -270,9 +280,9 @@ def register_column(
     'Conv2d-1,,0,36.0'
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise InputError(f"the name of a column is {describe(name)}; accepted: an identifier such as 'macs_per_param'")
+        raise InputError(f"column name is {describe(name)}; accepted: an identifier such as 'macs_per_param'")
     if name in COLUMNS:
-        raise InputError(f"there is a column {name} already: {COLUMNS[name].heading}")
+        raise InputError(f"column {name} already exists: {COLUMNS[name].heading}")
     if unit not in UNITS_OF_VALUES:
         raise choice_error("unit", unit, UNITS_OF_VALUES)
 

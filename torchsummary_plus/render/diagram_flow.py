@@ -1,82 +1,66 @@
-"""A report -> a Mermaid flowchart: the calls in order, nested, with repeated calls drawn once."""
+"""A graph -> a Mermaid flowchart: calls in the order they begin, nested, with the tensors between them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Sequence
 
+from ..data.graph_records import GraphEdge, GraphNode
 from ..data.units import structure_text
-from ..report.report import Report, Row
+from ..report.graph import graph_of
+from ..report.report import Report
 from .diagram_text import counted, safe
-
-
-@dataclass(eq=False)
-class _Step:
-    """A call or a container, with the calls inside it; steps that look the same share a value of ``alike``."""
-
-    row: Row
-    inside: list[_Step] = field(default_factory=list)
-    alike: int = -1
+from .graph_text import carried_text, title_of
 
 
 def flow_lines(report: Report, depth: int) -> list[str]:
-    """Return the lines of a flowchart of the calls down to ``depth``, in the order they began."""
-    lines = ["flowchart TB", f'    given(["input {safe(structure_text(report.inputs))}"])']
-    order = ["given"]
-    stack: list[tuple[_Step, int, str, int] | str] = [(_steps(report, depth), 1, "", 0)]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            lines.append(item)
-            continue
-        step, times, until, level = item
-        pad = "    " * (level + 1)
-        title = _title(step.row, times, until)
-        if not step.inside:
-            order.append(f"n{step.row.index}")
-            lines.append(f"{pad}{order[-1]}{_node(step.row, title)}")
-            continue
-        lines += [f'{pad}subgraph s{step.row.index}["{title}"]', f"{pad}    direction TB"]
-        stack.append(f"{pad}end")
-        stack += [(first, number, last, level + 1) for first, number, last in reversed(list(_runs(step.inside)))]
-    lines += [f"    {one} --> {other}" for one, other in pairwise(order)]
+    """Return the lines of a flowchart of the calls down to ``depth``."""
+    return graph_lines(*graph_of(report, depth))
+
+
+def graph_lines(nodes: Iterable[GraphNode], edges: Sequence[GraphEdge]) -> list[str]:
+    """Return the lines of a flowchart. An edge shows the shape it carries if the node it comes from does not."""
+    lines = ["flowchart TB"]
+    shown: dict[int, GraphNode] = {}
+    open_groups: list[int] = []
+    for node in nodes:
+        while open_groups and open_groups[-1] != node.parent:
+            open_groups.pop()
+            lines.append("    " * (len(open_groups) + 1) + "end")
+        pad = "    " * (len(open_groups) + 1)
+        shown[node.index] = node
+        if node.kind == "group":
+            lines += [f'{pad}subgraph s{node.index}["{_title(node)}"]', f"{pad}    direction TB"]
+            open_groups.append(node.index)
+        else:
+            lines.append(f"{pad}{_name(node)}{_node(node)}")
+    lines += ["    " * (level + 1) + "end" for level in range(len(open_groups) - 1, -1, -1)]
+    for edge in edges:
+        source, target = shown[edge.source], shown[edge.target]
+        lines.append(f"    {_name(source)} -->{_carried(edge, source)} {_name(target)}")
     return lines
 
 
-def _steps(report: Report, depth: int) -> _Step:
-    """Return the tree of calls down to ``depth``."""
-    steps: dict[int | None, _Step] = {}
-    for row in report.rows:
-        if row.depth <= depth and (row.called or row.kind == "container"):
-            steps[row.index] = _Step(row)
-            if row.parent is not None:
-                steps[row.parent].inside.append(steps[row.index])
-    seen: dict[Hashable, int] = {}
-    for step in reversed(steps.values()):
-        row = step.row
-        inside = tuple((one.row.var_name, one.alike) for one in step.inside)
-        look = (row.class_name, row.total_params, structure_text(row.inputs), structure_text(row.outputs), inside)
-        step.alike = seen.setdefault(look, len(seen))
-    return steps[0]
+def _name(node: GraphNode) -> str:
+    if node.kind == "input":
+        return "given" if node.index == -2 else f"given{-node.index - 1}"
+    return "returned" if node.kind == "output" else f"n{node.index}"
 
 
-def _runs(steps: Sequence[_Step]) -> Iterator[tuple[_Step, int, str]]:
-    """Yield the runs of consecutive steps that look the same: the first step, their number, the last one's name."""
-    for _, found in groupby(steps, key=lambda step: step.alike):
-        run = list(found)
-        yield run[0], len(run), run[-1].row.var_name
+def _title(node: GraphNode) -> str:
+    return safe(title_of(node))
 
 
-def _title(row: Row, times: int, until: str) -> str:
-    """Return a step's title: its name and class; for a run, the first and last name and the number of repeats."""
-    names = f"{row.var_name} to {until}" if until and until != row.var_name else row.var_name
-    return safe(f"{names}: {row.class_name}" if names else row.class_name) + (f" x {times:,}" if times > 1 else "")
-
-
-def _node(row: Row, title: str) -> str:
-    """Return a node with the call's output shape and parameters; rounded for a function."""
-    shape = structure_text(row.outputs)
-    lines = [title, safe(shape), *([counted(row.total_params)] if row.total_params else [])]
+def _node(node: GraphNode) -> str:
+    """Return a node with its shape and parameters; rounded for a function, an input or an output."""
+    shape = structure_text(node.outputs)
+    if node.kind in ("input", "output"):
+        return f'(["{_title(node)} {safe(shape)}"])'
+    lines = [_title(node), safe(shape), *([counted(node.num_params)] if node.num_params else [])]
     text = "<br/>".join(lines)
-    return f'(["{text}"])' if row.kind == "function" else f'["{text}"]'
+    return f'(["{text}"])' if node.kind == "function" else f'["{text}"]'
+
+
+def _carried(edge: GraphEdge, source: GraphNode) -> str:
+
+    text = carried_text(edge)
+    return "" if text == structure_text(source.outputs) else f'|"{safe(text)}"|'

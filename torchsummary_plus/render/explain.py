@@ -10,7 +10,7 @@ from ..data.units import structure_text
 from ..report.report import Row
 from . import explain_layers as _explain_layers  # noqa: F401  (importing it fills the registry)
 from .arithmetic import Expr, number, product, total
-from .explain_registry import Figure, Layer, Rule, rule_of
+from .explain_registry import Arithmetic, Figure, Layer, rule_of
 from .explanation import Explanation, Step, bytes_of, in_words
 
 Told = TypeVar("Told")
@@ -112,7 +112,7 @@ def _title(layer: Layer) -> str:
     return f"{name}: {shapes}{', figures for a batch of 1' if opened else ''}"
 
 
-def _parameter_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
+def _parameter_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
     if not layer.shapes:
         return
     row = layer.row
@@ -130,7 +130,7 @@ def _parameter_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
         yield Step("parameter_bytes", "Bytes of parameters", product(layer.held(), size), in_words(layer.held() * size))
 
 
-def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
+def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
     row = layer.row
     if not row.called:
         return
@@ -144,7 +144,7 @@ def _call_steps(layer: Layer, rule: Rule) -> Iterator[Step]:
     yield Step("mult_adds", "Multiply-adds", work, f"(not counted: {unknown})" if unknown else "")
 
 
-def _axes(layer: Layer, rule: Rule) -> dict[int, tuple[str, Expr]]:
+def _axes(layer: Layer, rule: Arithmetic) -> dict[int, tuple[str, Expr]]:
     """Return the axes of the first output that a rule computes, by number, if they match the actual shape."""
     found = _tried(rule.axes, layer) or {}
     axes = {axis % len(layer.y): axis_name for axis, axis_name in found.items() if -len(layer.y) <= axis < len(layer.y)}

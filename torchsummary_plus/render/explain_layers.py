@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .arithmetic import Expr, Term, minus, number, product, quotient, total
-from .explain_registry import Layer, Rule, register_explanation
+from .explain_registry import Arithmetic, Layer, register_explanation
 
 SPATIAL = {1: ("Length",), 2: ("Height", "Width"), 3: ("Depth", "Height", "Width")}
 """Names of the spatial axes, by their number."""
@@ -97,11 +97,11 @@ def _transposed_work(layer: Layer) -> Expr:
 
 register_explanation(
     *(f"{lazy}Conv{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
-    rule=Rule(_convolution_parameters, _convolution_axes, _convolution_work, _convolution_parts),
+    rule=Arithmetic(_convolution_parameters, _convolution_axes, _convolution_work, _convolution_parts),
 )
 register_explanation(
     *(f"{lazy}ConvTranspose{n}d" for lazy in ("", "Lazy") for n in SPATIAL),
-    rule=Rule(_convolution_parameters, _transposed_axes, _transposed_work, _convolution_parts),
+    rule=Arithmetic(_convolution_parameters, _transposed_axes, _transposed_work, _convolution_parts),
 )
 
 
@@ -116,7 +116,9 @@ def _pool_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     return _windows(layer, names, pads, gaps, bool(layer.settings.get("ceil_mode")))
 
 
-register_explanation(*(f"{kind}Pool{n}d" for kind in ("Max", "Avg", "LP") for n in SPATIAL), rule=Rule(axes=_pool_axes))
+register_explanation(
+    *(f"{kind}Pool{n}d" for kind in ("Max", "Avg", "LP") for n in SPATIAL), rule=Arithmetic(axes=_pool_axes)
+)
 
 
 # Matrix products.
@@ -143,9 +145,9 @@ def _bilinear_work(layer: Layer) -> Expr:
     return product(*layer.tokens(), layer.whole("in1_features"), layer.whole("in2_features"), layer.y[-1])
 
 
-register_explanation("Linear", "LazyLinear", rule=Rule(_linear_parameters, mult_adds=_linear_work))
-register_explanation("Bilinear", rule=Rule(_bilinear_parameters, mult_adds=_bilinear_work))
-register_explanation("Embedding", "EmbeddingBag", rule=Rule(_embedding_parameters))
+register_explanation("Linear", "LazyLinear", rule=Arithmetic(_linear_parameters, mult_adds=_linear_work))
+register_explanation("Bilinear", rule=Arithmetic(_bilinear_parameters, mult_adds=_bilinear_work))
+register_explanation("Embedding", "EmbeddingBag", rule=Arithmetic(_embedding_parameters))
 
 
 # Norms: a weight and a bias per channel or element.
@@ -158,7 +160,7 @@ def _norm_parameters(layer: Layer) -> Expr:
 
 register_explanation(
     *(f"{lazy}{kind}Norm{n}d" for lazy in ("", "Lazy") for kind in ("Batch", "Instance") for n in SPATIAL),
-    "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", rule=Rule(_norm_parameters),
+    "SyncBatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", rule=Arithmetic(_norm_parameters),
 )  # fmt: skip
 
 
@@ -206,8 +208,8 @@ def _cell_work(layer: Layer) -> Expr:
     return product(*layer.tokens(), rows // hidden, hidden, total(width, hidden))
 
 
-register_explanation("LSTM", "GRU", "RNN", rule=Rule(_recurrent_parameters, mult_adds=_recurrent_work))
-register_explanation("LSTMCell", "GRUCell", "RNNCell", rule=Rule(_cell_parameters, mult_adds=_cell_work))
+register_explanation("LSTM", "GRU", "RNN", rule=Arithmetic(_recurrent_parameters, mult_adds=_recurrent_work))
+register_explanation("LSTMCell", "GRUCell", "RNNCell", rule=Arithmetic(_cell_parameters, mult_adds=_cell_work))
 
 
 # Attention: projections of queries, keys and values; the output projection is a submodule.
@@ -241,7 +243,7 @@ def _attention_work(layer: Layer) -> Expr:
     return product(*batch, total(projections, scores)) if batch else total(projections, scores)
 
 
-register_explanation("MultiheadAttention", rule=Rule(_attention_parameters, mult_adds=_attention_work))
+register_explanation("MultiheadAttention", rule=Arithmetic(_attention_parameters, mult_adds=_attention_work))
 
 
 # Layers that only rearrange or pad.
@@ -274,9 +276,9 @@ def _padded_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     }
 
 
-register_explanation("Flatten", rule=Rule(axes=_flatten_axes))
-register_explanation("PixelShuffle", rule=Rule(axes=_shuffle_axes))
+register_explanation("Flatten", rule=Arithmetic(axes=_flatten_axes))
+register_explanation("PixelShuffle", rule=Arithmetic(axes=_shuffle_axes))
 register_explanation(
     *(f"{kind}Pad{n}d" for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular") for n in SPATIAL),
-    rule=Rule(axes=_padded_axes),
+    rule=Arithmetic(axes=_padded_axes),
 )

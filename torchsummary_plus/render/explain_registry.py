@@ -73,7 +73,7 @@ Parts = Callable[[Layer], Sequence[tuple[str, str, Expr]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Arithmetic:
     """The arithmetic of a layer class; None where it has none.
 
     ``axes`` returns the computed axes of the first output, each with a name; ``parts`` returns intermediate figures as
@@ -87,11 +87,11 @@ class Rule:
     parts: Parts | None = None
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, Arithmetic] = {}
 """Rules by class name, which may also be that of the ``torch.nn`` base class."""
 
 
-def register_explanation(*classes: str, rule: Rule) -> None:
+def register_explanation(*classes: str, rule: Arithmetic) -> None:
     """Register a rule for layer classes. Raises :class:`InputError` for a class that already has one."""
     for name in classes:
         if name in RULES:
@@ -99,7 +99,7 @@ def register_explanation(*classes: str, rule: Rule) -> None:
         RULES[name] = rule
 
 
-def rule_of(row: Row) -> Rule:
+def rule_of(row: Row) -> Arithmetic:
     """Return the rule of a row's class, else that of its ``torch.nn`` base class."""
     named = RULES.get(row.class_name) if row.kind != "function" else None
-    return named or RULES.get(row.layer.base if row.layer is not None else "") or Rule()
+    return named or RULES.get(row.layer.base if row.layer is not None else "") or Arithmetic()

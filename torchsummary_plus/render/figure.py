@@ -47,7 +47,7 @@ RANK_STACK = {
     "buckets": "#B39B7D",
 }
 """The same of the kinds that only a rank of many has; they lie on top."""
-LAYERS = {**STACK, **RANK_STACK}
+LAYERS = {**STACK, "kv_cache": "#7B3294", **RANK_STACK}
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 

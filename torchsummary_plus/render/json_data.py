@@ -5,7 +5,7 @@ documented there. A reader takes every minor version of its major one: fields th
 those that it does not know are left out.
 ``derived`` adds properties computed from the fields, for readers. With an open batch the shapes are those of a batch of
 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes. The moments, storages, calls and
-doubts of a memory log are written by column.
+doubts of a memory log and the links of a graph are written by column.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any, TypeVar
 from ..data.codec import Codec, Schema
 from ..data.errors import InputError
 from ..data.memory_records import Doubt, ModuleCall, Moment, StorageSpec
+from ..data.records import Link
 from ..data.units import describe
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 """The schema version: the minor is raised for a field that is added, the major for one that is changed or removed."""
 
 VERSION = f"{MAJOR}.{MINOR}"
 
-BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt)
+BY_COLUMN = (Moment, StorageSpec, ModuleCall, Doubt, Link)
 
 Result = TypeVar("Result")
 

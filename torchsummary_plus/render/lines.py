@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..data.memory_records import RowMemory
 from ..report.report import Report, Row, flat_rows
+from .connections import Connections, path_names
 
 UnknownOps = tuple[tuple[str, int], ...]
 
@@ -29,6 +30,8 @@ class Line:
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
     times: int = 1
+    connections: Connections | None = field(default=None, compare=False, repr=False)
+    """What the lines of this table read, shared by all of them."""
 
 
 def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -40,13 +43,7 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
     chosen = {row.index for row in flat_rows(rows)} | {
         row.index for row, own in zip(rows, report.row_memory) if own.any
     }
-    home: list[int] = []
-    for row in rows:
-        above = row.parent if row.parent is not None else 0
-        if depth is not None and row.depth > depth:
-            home.append(home[above])
-        else:
-            home.append(row.index)
+    home = _shown_above(report, depth)
     folded = {home[row.index] for row in rows if home[row.index] != row.index}
     totals = _Totals(report)
     for row in rows:
@@ -55,7 +52,9 @@ def flat_lines(report: Report, depth: int | None = None) -> list[Line]:
         totals.add_work(home[row.index], row)
     kept = [row for row in rows if home[row.index] == row.index and (row.index in chosen or row.index in folded)]
     kept.sort(key=lambda row: (not row.called, row.finished if row.called else row.index))
-    return [totals.line(row, f"{row.class_name}-{number}", row.index in folded) for number, row in enumerate(kept, 1)]
+    labels = {row.index: f"{row.class_name}-{number}" for number, row in enumerate(kept, 1)}
+    connections = Connections(report, home, labels)
+    return [totals.line(row, labels[row.index], row.index in folded, connections) for row in kept]
 
 
 def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
@@ -63,6 +62,7 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     rows = [row for row in report.rows if depth is None or row.depth <= depth]
     parents = {row.parent for row in rows}
     memory = _inclusive_memory(report)
+    connections = Connections(report, _shown_above(report, depth), path_names(rows))
     lines = []
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
@@ -70,8 +70,17 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
         trainable = _trainable_below(report, row) if folded else row.trainable_params
         held = memory[row.index] if memory else None
         work = row.mult_adds, row.unknown_ops
-        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held))
+        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held, connections=connections))
     return lines
+
+
+def _shown_above(report: Report, depth: int | None) -> list[int]:
+    """Return for each row the one whose line it is folded into."""
+    home: list[int] = []
+    for row in report.rows:
+        is_deep = depth is not None and row.depth > depth and row.parent is not None
+        home.append(home[row.parent or 0] if is_deep else row.index)
+    return home
 
 
 def _tree_name(row: Row) -> str:
@@ -123,11 +132,12 @@ class _Totals:
         if row.own_unknown_ops:
             self.unknown.setdefault(index, Counter()).update(dict(row.own_unknown_ops))
 
-    def line(self, row: Row, label: str, folded: bool) -> Line:
+    def line(self, row: Row, label: str, folded: bool, connections: Connections) -> Line:
         i = row.index
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
-        return Line(row, label, self.params[i], self.trainable[i], self.macs[i], unknown, folded, memory)
+        params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
+        return Line(row, label, params, trainable, macs, unknown, folded, memory, connections=connections)
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {

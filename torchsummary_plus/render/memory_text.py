@@ -53,7 +53,7 @@ def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
 
 def kind_label(kind: str) -> str:
     """Return the label of a kind of memory: "Saved activations" for "saved_activations"."""
-    return kind.replace("_", " ").capitalize()
+    return kind.replace("_", " ").capitalize().replace("Kv ", "KV ")
 
 
 def title(estimate: Estimate) -> str:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..data.memory_records import RowMemory
-from ..data.records import Call, LayerSpec, ModuleSpec, ParameterSpec, Run, Structure, TensorSpec, Trace, tensors
+from ..data.records import (
+    Call,
+    Flow,
+    LayerSpec,
+    ModuleSpec,
+    ParameterSpec,
+    Run,
+    Structure,
+    TensorSpec,
+    Trace,
+    tensors,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,8 @@ class Report:
     run: Run
     row_memory: tuple[RowMemory, ...] = ()
     """Each row's memory, if it was asked for."""
+    flow: Flow | None = None
+    """Which row made each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
 
     @property
     def non_trainable_params(self) -> int:
@@ -96,7 +109,14 @@ def build_report(trace: Trace) -> Report:
         param_bytes=_storage_bytes(counted),
         buffer_bytes=_storage_bytes([b for node in nodes if node.first for b in node.module_buffers()], counted),
         run=trace.run,
+        flow=None if trace.flow is None else _by_row(trace.flow, nodes),
     )
+
+
+def _by_row(flow: Flow, nodes: Sequence[_Node]) -> Flow:
+    """Return a flow between calls as one between rows."""
+    row = {node.call.index: node.index for node in nodes if node.call is not None}
+    return replace(flow, owners=tuple(owner if owner < 0 else row[owner] for owner in flow.owners))
 
 
 def row_memory(

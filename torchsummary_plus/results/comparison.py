@@ -11,7 +11,7 @@ from ..render.columns import check_layout
 from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
 from ..report.comparison import Compared
 from .figures import Figures
-from .model_summary import View
+from .model_summary import Presentation
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Comparison(Compared, Views, Figures):
     table) has the layers, aligned by type and shapes.
     """
 
-    view: View = field(default_factory=View)
+    view: Presentation = field(default_factory=Presentation)
 
     _html_style: ClassVar[str | None] = None
     """None: the rows that only one model has are in between, where a tree would fold them into the others."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..render.html_report import Section
     from ..render.table import Table
     from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .model_graph import ModelGraph
     from .views import Look, RowLook
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
@@ -32,7 +33,7 @@ REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 
 
 @dataclass(frozen=True)
-class View:
+class Presentation:
     """A summary's default style, depth, columns and rows."""
 
     style: str = "torchsummary"
@@ -60,9 +61,14 @@ class ModelSummary(Report, Views, Figures):
 
     _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
 
-    view: View = field(default_factory=View)
+    view: Presentation = field(default_factory=Presentation)
     memory: MemoryEstimate | None = None
     """The memory estimate, if ``summary`` was asked for one."""
+
+    @property
+    def total_train_mult_adds(self) -> int | None:
+        """Multiply-adds of a whole training step; None unless the summary was made with ``memory="train"``."""
+        return None if self.memory is None else self.memory.total_train_mult_adds
 
     def render(
         self,
@@ -192,6 +198,16 @@ class ModelSummary(Report, Views, Figures):
 
         return mermaid_text(self, kind, depth)
 
+    def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
+        """Return the graph of the calls down to ``depth``, without running the model again.
+
+        ``repeats="fold"`` draws alike neighbours once, with their number; "show" draws each. Raises
+        :class:`InputError`, also for a static summary.
+        """
+        from .model_graph import as_graph
+
+        return as_graph(self, depth, repeats)
+
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"
         given = "no input" if self.run.kind == "none" else f"Forward, {batch}"
@@ -219,6 +235,6 @@ class ModelSummary(Report, Views, Figures):
             raise NotImplementedError
 
 
-def as_summary(report: Report, view: View) -> ModelSummary:
+def as_summary(report: Report, view: Presentation) -> ModelSummary:
     """Return a report as a summary with a default view."""
     return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)

@@ -37,7 +37,7 @@ def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
         ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
 
     ledger.standing_for, kernels.twins.told = kernels.twins.of, told
-    ledger.in_engine = lambda: kernels.watch.in_engine
+    ledger.in_engine = lambda: kernels.watch.state.in_engine
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.capability import AMPERE, Capability
+from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.cuda_guard import capability_of
@@ -20,7 +22,7 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..live.offloading import Away
 from ..live.remaking import remade
-from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, is_sharded, is_told_by, told_of_real_step
@@ -35,7 +37,7 @@ from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, measured_step, rehearse_step
 from .runner import Step, with_loss
-from .workspace import AMPERE, Capability
+from .work import Work
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ def _record(task: _Task) -> MemoryLog:
         kernels = StepKernels(device, answers)
         ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
-        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, *task.listeners])
+        work = Work(ledger)
+        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
         tell_of_twins(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
@@ -190,11 +193,11 @@ def _record(task: _Task) -> MemoryLog:
         log = _kept(books, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
-        return log
+        return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
 def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:
-    """What holds while a step is recorded, the model in its mode; and the key that keeps a card's stand-in."""
+    """Enter the contexts of a recording and set the model's mode; return the exchange and the mode key."""
     training = task.step.mode == "train"
     stack.enter_context(outside.kept())
     exchange = stack.enter_context(exchanging())
@@ -208,7 +211,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
 
 
 def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchange, kernels: StepKernels) -> StandIns:
-    """Put fakes in place of the tensors of the model and of those that its step reaches; gives the latter by id."""
+    """Replace the tensors of the model and its step by fakes; return the stand-ins of the step's by id."""
     of_model: set[int] = set()
 
     def put(tensor: Tensor) -> Tensor:
@@ -235,7 +238,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
 
 
 def _kept(books: Books, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
-    """The steps run. Raises what tells of values that are needed, or what failed in them."""
+    """Run the steps and return their log; raises the need for values, or the failure as the user should read it."""
     try:
         log = books.keep(task.example, embeddings)
     except (NeedsIntegerError, SummaryError):

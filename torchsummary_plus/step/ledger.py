@@ -11,17 +11,27 @@ from typing import Any, cast
 
 import torch
 
-from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
+from ..data.capability import AMPERE, Capability
+from ..data.memory_records import (
+    KV_CACHE,
+    Doubt,
+    MemoryLog,
+    ModuleCall,
+    Moment,
+    StorageSpec,
+    returned,
+    there_from_the_start,
+)  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
 from ..live.stored import all_stored
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
-from .workspace import AMPERE, Capability, Workspaces
+from .workspace import Workspaces
 
 GATHERED = "aten::cat"
 """How a line-searching optimizer concatenates all gradients."""
@@ -143,6 +153,8 @@ class Ledger(Listener):
         """Close a call's entry, with its outputs."""
         self._numbers.settle()
         outer = frame.outer
+        if outer is None and not torch.is_grad_enabled():
+            self.hold(cached_tensors(output), KV_CACHE)
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:

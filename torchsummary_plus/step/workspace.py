@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from ..data.capability import AMPERE, Capability
+from ..data.choices import RULE
+from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT
+from ..data.units import MIB
 from ..live.structures import all_tensors
 from ..live.versions import since
 from ..ops.processor import is_half
 from ..ops.scratch import cpu, cuda  # noqa: F401 - the modules register their rules
-from ..ops.scratch.cuda.cudnn.asking import RULE, Cudnn
+from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import (
     ALL_RESULTS,
     DOUBT,
@@ -27,12 +31,9 @@ from .foreign import foreign_scratch, is_foreign
 
 AT_LAST = Phase(ALL_RESULTS, 0)
 
-Capability = tuple[int, int]
-"""A GPU's compute capability, such as (9, 0) for an H200."""
 
-AMPERE: Capability = (8, 0)
-"""The GPU assumed if none is known: an A100."""
-
+LARGEST_LASTING = 32 * MIB
+"""The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper."""
 
 CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
 """First releases that rules hold for, unless they name another: on the CPU, there in half precision, and on CUDA.
@@ -41,8 +42,17 @@ On older releases, each operator with a rule is named and its scratch is a guess
 """
 
 
+class RuleError(SummaryError):
+    """The rule for an operator's scratch memory raised."""
+
+
 class Workspaces:
-    """Kernel memory on one backend, call by call; ``capability`` is the GPU's."""
+    """Kernel memory on one backend, call by call; ``capability`` is the GPU's.
+
+    A CUDA operator whose rule raises counts as one without a rule; if ``is_strict``, as in tests, that is an error.
+    """
+
+    is_strict: ClassVar[bool] = False
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
@@ -111,8 +121,10 @@ class Workspaces:
     def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
         """Return the true bytes of each result tensor, None where the fake's size is right; () if all are."""
         rule = RESERVES.get((self.backend, name))
-        sizes: tuple[int | None, ...] = () if rule is None else self._ask(rule, name, args, kwargs, out)
-        return sizes
+        sizes: tuple[int | None, ...] | None = () if rule is None else self._ask(rule, name, args, kwargs, out)
+        if sizes is None:
+            self._note(name, _reach(args, kwargs, out))
+        return sizes or ()
 
     def lasting(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, in_engine: bool = False
@@ -121,21 +133,33 @@ class Workspaces:
         rule = LASTING.get((self.backend, name))
         if rule is None:
             return 0
+        named = self._ask(rule, name, args, kwargs, out)
+        if named is None:
+            self._note(name, LARGEST_LASTING)
         taken = 0
-        for key, nbytes in self._ask(rule, name, args, kwargs, out):
+        for key, nbytes in named or ():
             if (in_engine, key) not in self._taken:
                 self._taken.add((in_engine, key))
                 taken += nbytes
         return taken
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Return a rule's answer, or None if it has none or raises."""
         if not rule.calibrated:
             self._note(name)
+        before: tuple[Any, ...] = (self.capability,) if rule.by_capability else ()
         if rule.by_cudnn:
-            return rule.formula(self.capability, self.cudnn, out, *args, **kwargs)
-        if rule.by_capability:
-            return rule.formula(self.capability, out, *args, **kwargs)
-        return rule.formula(out, *args, **kwargs)
+            before = (self.capability, self.cudnn)
+        try:
+            return rule.formula(*before, out, *args, **kwargs)
+        except SummaryError:
+            raise
+        except Exception as error:
+            if self.backend != "cuda":
+                raise
+            if self.is_strict:
+                raise RuleError(f"the rule for {name} on CUDA failed: {error}") from error
+            return None
 
     def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + calls

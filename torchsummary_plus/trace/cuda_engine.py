@@ -66,12 +66,8 @@ class CudaEngine:
 
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
-        outer, self.watch.in_engine = self.watch.in_engine, True
-        try:
-            with self.watch.unheard(), torch.enable_grad(), compat.no_function():
-                return tensor.view_as(tensor)
-        finally:
-            self.watch.in_engine = outer
+        with self.watch.state.being(in_engine=True, heard=False), torch.enable_grad(), compat.no_function():
+            return tensor.view_as(tensor)
 
 
 def _check_leaves(nodes: Sequence[Any]) -> None:

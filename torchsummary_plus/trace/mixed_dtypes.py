@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch._ops import OpOverload
 
+from ..ops.dtypes import HALVES
+
 _ONE_DTYPE = {
     getattr(torch.ops.aten, name).default
     for name in (*("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "linear"),)
@@ -29,7 +31,7 @@ def check_dtypes(func: OpOverload, found: Sequence[torch.Tensor]) -> None:
 
 def _check(func: OpOverload, dtypes: list[torch.dtype]) -> None:
     first, others = dtypes[0], set(dtypes[1:])
-    mixed = func in _NORMS and first in (torch.float16, torch.bfloat16) and others == {torch.float32}
+    mixed = func in _NORMS and first in HALVES and others == {torch.float32}
     if others - {first} and not mixed:
         got = " and ".join(map(str, dtypes))
         raise RuntimeError(f"expected all arguments of {func._schema.name} to have the same dtype, but got {got}")

@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from threading import RLock, get_ident
 from typing import Any
@@ -20,6 +20,7 @@ from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel
+from .state import State
 
 
 class Frame:
@@ -54,6 +55,10 @@ class Listener:
     def end(self, frame: Frame, output: Any) -> None:
         """Called when a call returns ``output``."""
 
+    def hand_over(self, frame: Frame, output: Any) -> Any:
+        """What the caller of a module gets for its ``output``."""
+        return output
+
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
@@ -86,8 +91,7 @@ _here = _Here()
 class Pass(TorchDispatchMode):
     """The dispatch mode of one forward: runs operators by ``kernel`` and notifies ``listeners`` in order.
 
-    While ``deaf``, it ignores what a listener itself does, and a pass that the forward starts: a summary inside a
-    model.
+    ``state`` says what the next operator means; ``mode_key`` is a key of torch's own that the mode holds.
     """
 
     supports_higher_order_operators = True
@@ -102,17 +106,12 @@ class Pass(TorchDispatchMode):
         self.thread = get_ident()
         self.turn = RLock()
         self.twins: dict[int, Pass] = {}
-        self.held: Any = None
+        self.mode_key: Any = None
         self.around: Pass | None = None
-        self.deaf = False
-        self.in_engine = False
-        self.transformed = False
-        """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
-        (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
-        self.in_attention = False
-        self.in_recurrence = False
+        self.state = State()
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
+        self._hand_over = _heard(listeners, "hand_over")
         self._before = _heard(listeners, "before")
         self._operator = _heard(listeners, "operator")
         self._number = _heard(listeners, "number")
@@ -120,14 +119,14 @@ class Pass(TorchDispatchMode):
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
         if self.around is not None:
-            self.around.deaf = True
+            self.around.state.heard = False
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.innermost = self.around
         if self.around is not None:
-            self.around.deaf = False
+            self.around.state.heard = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -136,13 +135,13 @@ class Pass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is PRIM_DEVICE:
-            return META if self.in_engine and not self.transformed else device_of(args[0])
+            return META if self.state.in_engine and not self.state.transformed else device_of(args[0])
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
             return self._by_classes(func, foreign, args, kwargs)
         with self.turn:
-            if self.deaf:
+            if not self.state.heard:
                 return self.kernel(func, args, kwargs)
             for before in self._before:
                 before(func, args, kwargs)
@@ -156,58 +155,50 @@ class Pass(TorchDispatchMode):
 
         Without the mode the classes would not be told of fakes among the arguments, which count as plain tensors here.
         """
-        outer, self.in_engine = self.in_engine, False
         nbytes = number_bytes(func, args)
-        over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and not self.deaf else []
-        try:
-            with _again(self):
-                for kind in kinds:
-                    out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
-                    if out is not NotImplemented:
-                        return out
-        finally:
-            self.in_engine = outer
-            for end in over:
-                end()
+        with self.state.being(in_engine=False):
+            over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.heard else []
+            try:
+                with _again(self):
+                    for kind in kinds:
+                        out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
+                        if out is not NotImplemented:
+                            return out
+            finally:
+                for end in over:
+                    end()
         return NotImplemented
 
     def hold(self, mode_key: Any) -> None:
         """Hold a mode key of torch's own, with the attributes torch expects of its holder."""
-        self.held = self._mode_key = mode_key
+        self.mode_key = self._mode_key = mode_key
         self.shape_env = None
         self.allow_non_fake_inputs = True
 
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
+    def unheard(self) -> AbstractContextManager[None]:
         """Run operators without notifying listeners."""
-        outer, self.deaf = self.deaf, True
-        try:
-            yield
-        finally:
-            self.deaf = outer
+        return self.state.being(heard=False)
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the current one."""
         with self.turn:
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
-            self.deaf = True
-            for begin in self._begin:
-                begin(frame)
-            self.deaf = False
+            with self.unheard():
+                for begin in self._begin:
+                    begin(frame)
             return frame
 
     def close(self, frame: Frame, output: Any) -> None:
         """End a call, and any inner calls that an exception left open."""
         with self.turn:
             self.frame = frame.outer
-            self.deaf = True
-            for end in self._end:
-                end(frame, output)
-            self.deaf = False
+            with self.unheard():
+                for end in self._end:
+                    end(frame, output)
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Replace ``forward`` of module number ``index``."""
-        if self.deaf:
+        if not self.state.heard:
             return forward(*args, **kwargs)
         if self.thread != get_ident():
             return self._call_elsewhere(index, forward, args, kwargs)
@@ -224,6 +215,8 @@ class Pass(TorchDispatchMode):
             self.frame = frame.outer
             raise
         if not by_hook:
+            for hand_over in self._hand_over:
+                output = hand_over(frame, output)
             self.close(frame, output)
         return output
 
@@ -234,8 +227,8 @@ class Pass(TorchDispatchMode):
             return self.twins[thread].call(index, forward, args, kwargs)
         twin = self.twins[thread] = Pass(self.tree, self.kernel, self.listeners)
         twin.frame, twin.indices, twin.turn = self.frame, self.indices, self.turn
-        if self.held is not None:
-            twin.hold(self.held)
+        if self.mode_key is not None:
+            twin.hold(self.mode_key)
         try:
             with twin:
                 return twin.call(index, forward, args, kwargs)
@@ -263,11 +256,11 @@ class Pass(TorchDispatchMode):
 
     def _hook(self, index: int, module: nn.Module) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.thread == get_ident() and not self.deaf:
+            if self.thread == get_ident() and self.state.heard:
                 self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            frame = self.frame if self.thread == get_ident() and not self.deaf else None
+            frame = self.frame if self.thread == get_ident() and self.state.heard else None
             while frame is not None and frame.module != index:
                 frame = frame.outer
             if frame is not None:

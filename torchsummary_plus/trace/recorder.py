@@ -85,12 +85,25 @@ class Recorder(Listener):
 
     def calls(self) -> tuple[Call, ...]:
         """Return the calls in the order they began, without functions that get no row."""
-        kept = [r for r in self.records if r.finished is not None and r.is_shown()]
+        kept = self._kept()
         place = {id(record): index for index, record in enumerate(kept)}
         order = sorted(range(len(kept)), key=lambda index: kept[index].finished or 0)
         rank = {index: position for position, index in enumerate(order)}
         self._inherit(place)
         return tuple(self._call(index, record, rank[index], place) for index, record in enumerate(kept))
+
+    def places(self) -> dict[int, int]:
+        """Return the index of the call that each frame counts as: its own or, without a row, the enclosing one."""
+        own = {record.frame.index: index for index, record in enumerate(self._kept())}
+        found: dict[int, int] = {}
+        for record in self.records:
+            frame = record.frame
+            around = 0 if frame.outer is None else found[frame.outer.index]
+            found[frame.index] = own.get(frame.index, around)
+        return found
+
+    def _kept(self) -> list[_Record]:
+        return [r for r in self.records if r.finished is not None and r.is_shown()]
 
     def _inherit(self, place: Mapping[int, int]) -> None:
         """Move a left-out call's counts to the enclosing call."""
@@ -154,9 +167,11 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
         frame = self.watch.frame
-        if name is None or self.watch.deaf or frame is None or not self._speaks_for_itself(frame.module):
+        if not self.watch.state.heard or frame is None or not self._speaks_for_itself(frame.module):
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if name is None:
             return func(*args, **kwargs)
         call = self.watch.open(None, name, args, kwargs)
         output = func(*args, **kwargs)

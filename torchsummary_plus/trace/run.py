@@ -21,8 +21,9 @@ from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
-from ..live.structures import describe_arguments
+from ..live.structures import all_tensors, describe_arguments
 from .embeddings import Embeddings, NeedsIntegerError
+from .flow import Provenance
 from .hints import forward_error
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
@@ -57,7 +58,7 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: Optio
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
-    """The modules of a model without its wrappers, lazy ones in shape where there is an example; a tree as it is."""
+    """Return the module tree of a model without its wrappers, with lazy modules initialised if there is an example."""
     if isinstance(model, ModuleTree):
         return model
     with LOCK:
@@ -221,7 +222,8 @@ class _Runner:
         recorder = Recorder(self._parameter_keys())
         embeddings = Embeddings(self.example)
         embeddings.watch(made)
-        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder])
+        provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
+        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder, provenance])
         if mode_key is not None:
             watch.hold(mode_key)
         size, refusals = self.tree.size(), DataDependentError.count
@@ -240,7 +242,8 @@ class _Runner:
         if self.tree.size() != size:
             raise GrewError
         run = Run(self.kind, self.reason, str(device), batch)
-        return Trace(self.specs, recorder.calls(), inputs, run)
+        calls = recorder.calls()
+        return Trace(self.specs, calls, inputs, run, provenance.flow(calls, recorder.places()))
 
     def _parameter_keys(self) -> dict[int, int]:
         """Return each parameter's key by the id of the tensor that replaces it in this pass."""

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from ..data.memory_records import KV_CACHE
 from ..live import compat
 from ..live.stored import all_stored
-from ..live.structures import all_tensors
+from ..live.structures import all_tensors, cached_tensors
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 
@@ -61,6 +62,8 @@ class Marks(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Mark the end of a module's call, with its outputs."""
+        if frame.outer is None and not torch.is_grad_enabled():
+            self.hold(cached_tensors(output), KV_CACHE)
         if frame.module is not None:
             found = addresses(all_tensors(output), self.device)
             write("end", frame.module, compat.sequence_number(), found)

@@ -7,19 +7,15 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...data.choices import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import InputError, choice_error
 from ...render.columns import COLUMNS, DEFAULT_COLUMNS
 from ...render.lines import STYLES
 from ...render.rows import REPEATS
 from ...results.views import Views
-from ..table import MODES, RUNS
 
 if TYPE_CHECKING:
     from ..step_options import StepOptions
-
-MEMORY_MODES = ("train", "eval")
-CUDNN = ("auto", "ask", "rule")
-
 
 SIZE_HELP = "an input's shape without the batch axis, one per input: 3,224,224; or by argument name: x=3,224,224"
 
@@ -43,7 +39,8 @@ def add_pass_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="-1, the default, leaves the batch open")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
     group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="for all inputs, or one per input: float32,int64")
-    group.add_argument("--mode", default="same", help=f"{one_of(MODES)}; same, the default, keeps the model's mode")
+    modes = one_of(PASS_MODES)
+    group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
     group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake runs on shapes alone, real computes")
 
 
@@ -74,7 +71,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = parser.add_argument_group("memory estimate of a step")
-    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(MEMORY_MODES)}; alone: train")
+    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; alone: train")
     group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer: sgd, adam, adamw, ...")
     group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
@@ -107,8 +104,8 @@ def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None
-    if arguments.memory not in (None, *MEMORY_MODES):
-        raise choice_error("--memory", arguments.memory, MEMORY_MODES)
+    if arguments.memory not in (None, *STEP_MODES):
+        raise choice_error("--memory", arguments.memory, STEP_MODES)
     if not any(":" not in word for word in getattr(arguments, "sizes", getattr(arguments, "words", ()))):
         raise InputError("a step needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
     from ..step_options import StepOptions  # Imported here: a plain table starts faster without it.

@@ -1,4 +1,4 @@
-"""Formulas that users gave torch's own flop counter."""
+"""Formulas that users registered with torch's own flop counter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COUNTER = "torch.utils.flop_counter"
 
 
 def user_flop_formula(func: OpOverload | HigherOrderOperator) -> Callable[..., Any] | None:
-    """Return the formula that a user gave torch's ``register_flop_formula`` for an operator, if there is one.
+    """Return the formula that a user registered for an operator with torch's ``register_flop_formula``, or None.
 
-    It is called as torch calls it, with ``out_val`` for the result, and returns flops. torch's own formulas, which the
-    module brings, do not count: they are there only once something has imported it.
+    It is called as torch calls it, with ``out_val`` for the result, and returns flops. torch's own formulas do not
+    count, because they exist only once something has imported that module.
     """
     counter = sys.modules.get(COUNTER)
     if counter is None:

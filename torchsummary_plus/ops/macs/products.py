@@ -25,10 +25,11 @@ def product(result: Tensor, left: Tensor, right: Tensor) -> int | None:
         return _sparse_product(result, left, right)
     if left.is_nested or right.is_nested:
         return _nested_product(result, left, right)
-    return result.numel() * _summed(left)
+    return result.numel() * _inner_size(left)
 
 
-def _summed(left: Tensor) -> int:
+def _inner_size(left: Tensor) -> int:
+    """Return how many products are summed up in one element of the result."""
     return left.shape[-1] * (2 if left.dtype == _PAIR_OF_FLOAT4 else 1)
 
 
@@ -150,8 +151,8 @@ def _tensordot(
 def _grouped_mm(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
     """One product per group. Two matrices are split along the summed axis, so the groups share its length."""
     if left.dim() == right.dim() == 2:
-        return left.shape[0] * _summed(left) * right.shape[-1]
-    return result.numel() * _summed(left)
+        return left.shape[0] * _inner_size(left) * right.shape[-1]
+    return result.numel() * _inner_size(left)
 
 
 @register_formula("aten::_foreach_mm")

@@ -104,7 +104,7 @@ F = TypeVar("F", bound=Formula)
 Register = Callable[[Formula], Formula]
 
 OLDEST = "2.4"
-"""The oldest release of torch that is supported."""
+"""The oldest supported release of torch."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
 """-> the scratch bytes at the kernel's peak, besides all of its results; or the kernel's phases, or its course.
@@ -147,15 +147,15 @@ UNMODELLED: dict[str, frozenset[str]] = {
 def register_scratch(
     device: str, *ops: OpOverload | OpOverloadPacket | str, source: str, band: float = 0.0
 ) -> Callable[[F], Registered[F]]:
-    """Say what operators take beside their results: decorates ``(result, *args, **kwargs) -> bytes | None``.
+    """Register the decorated rule, ``(result, *args, **kwargs) -> bytes | None``, for operators' scratch memory.
 
-    The bytes are those at the kernel's own peak, freed when it returns; None where it takes some, how many is unknown.
-    ``device`` is "cpu" or "cuda". ``ops`` are packets (all their overloads), overloads, or names: "mylib::rotate" for
-    the overload without a name, else "mylib::rotate.out". ``source`` says where the figure comes from, and ``band`` is
-    its largest relative error, by which ``peak_range`` is widened. The rule that comes back has ``remove()``, and is
-    forgotten at the end of a ``with`` block.
+    It returns the bytes at the kernel's own peak, freed on return, or None if there are some but their number is
+    unknown. ``device`` is "cpu" or "cuda". ``ops`` are packets (all their overloads), overloads, or names:
+    "mylib::rotate" for the unnamed overload, else "mylib::rotate.out". ``source`` says where the figure comes from;
+    ``band`` is its largest relative error, by which ``peak_range`` is widened. The returned rule has a ``remove()``
+    method and is removed at the end of a ``with`` block.
 
-    Raises InputError for another device, for what is no operator, and for one that has a rule already.
+    Raises InputError for any other device, for a value that is no operator, and for one that already has a rule.
 
     >>> @register_scratch("cuda", "mylib::rotate", source="rotate.cu: a copy of the points")
     ... def rotate(result, points, angles):
@@ -164,7 +164,7 @@ def register_scratch(
     """
     if device not in ("cpu", "cuda"):
         raise choice_error("device", device, ["cpu", "cuda"])
-    import_module(f"..{device}", __name__)  # Its rules register themselves; one of them may be a duplicate.
+    import_module(f"..{device}", __name__)  # Registers the device's own rules, to detect duplicates.
     names = [name for op in ops for name in _names(op)]
 
     def register(formula: F) -> Registered[F]:
@@ -185,7 +185,7 @@ def register_scratch(
 
 
 def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
-    """The names by which the dispatcher calls an operator. Raises :class:`InputError`."""
+    """Return the dispatcher's names of an operator. Raises :class:`InputError`."""
     if isinstance(op, OpOverloadPacket):
         return [getattr(op, overload).name() for overload in op.overloads()]
     name = op.name() if isinstance(op, OpOverload) else op

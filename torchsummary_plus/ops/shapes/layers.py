@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...live.versions import since
 from ..conv_backend import keeps_last
+from ..dtypes import HALVES
 from .registry import (
     FLOATS,
     INDICES,
@@ -173,7 +174,7 @@ def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bo
 
 def statistics_of(x: Tensor) -> torch.dtype:
     """Return the dtype in which statistics accumulate."""
-    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    return torch.float32 if x.dtype in HALVES else x.dtype
 
 
 def _normalised(x: Tensor, *parameters: Tensor | None) -> Out:

@@ -22,6 +22,7 @@ from .registry import (
     dense_strides,
     fresh,
     is_contiguous,
+    is_contiguous_channels_last,
     is_dense,
     numel,
     rule,
@@ -48,19 +49,12 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
     if alike and all(tensor.shape == shape for tensor in tensors):
         if all(map(is_contiguous, tensors)):
             return contiguous(shape)
-        if all(map(_lies_channels_last, tensors)):
+        if all(map(is_contiguous_channels_last, tensors)):
             return channels_last(shape)
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
     sure(numel(shape))
     return dense_strides(shape, [_stretched(tensor, shape) for tensor in tensors])
-
-
-def _lies_channels_last(x: Tensor) -> bool:
-    shape = x.shape
-    if len(shape) != 4 or not numel(shape):
-        return False
-    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
 
 
 def _stretched(x: Tensor, shape: Shape) -> list[int]:

@@ -132,6 +132,14 @@ def is_channels_last(x: Tensor) -> bool:
     return True
 
 
+def is_contiguous_channels_last(x: Tensor) -> bool:
+    """Whether a tensor's elements lie row-major in channels-last order: torch's ``is_contiguous(channels_last)``."""
+    shape = x.shape
+    if len(shape) != 4 or not numel(shape):
+        return False
+    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
+
+
 def fresh(shape: Sequence[int], dtype: torch.dtype) -> Out:
     """Return a new row-major tensor."""
     return tuple(shape), contiguous(shape), dtype

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.capability import Capability
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.blas import KEPT, rnn_workspace
-from ..workspace import Capability
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten
@@ -32,7 +32,7 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     mode = _RECURRENT.get(func)
     if mode is None or not torch.backends.cudnn.enabled:
         return None
-    return lambda *args: recurrent(mode, *args)
+    return lambda *args: recurrent(capability, func, mode, *args)
 
 
 def attention(
@@ -47,7 +47,10 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call."""
+    """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call.
+
+    Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp).
+    """
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
@@ -61,7 +64,9 @@ def attention(
         )[0]
         return fused
     if kernel == "math":
-        result: Tensor = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        with torch.autocast("cuda", enabled=False):
+            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        result: Tensor = parts[0]
         return result
     scale = width**-0.5 if scale is None else scale
     if kernel == "flash":
@@ -105,8 +110,14 @@ _RECURRENT = {getattr(torch, name): mode for mode, name in enumerate(KEPT)}
 """torch's functions for recurrent layers, with cuDNN's mode number of each."""
 
 
-def recurrent(mode: int, *args: Any) -> Any:
-    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``."""
+def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args: Any) -> Any:
+    """Run a recurrent layer by cuDNN, time first; ``args`` are those of ``torch.lstm`` or ``torch.gru``.
+
+    cuDNN runs no bfloat16 ones before Ampere (aten/src/ATen/native/TensorProperties.cpp, ``cudnn_is_acceptable``).
+    """
+    if args[0].dtype is torch.bfloat16 and capability < (8, 0):
+        with torch.backends.cudnn.flags(enabled=False):
+            return func(*args)
     packed = isinstance(args[1], Tensor) and isinstance(args[3], (list, tuple))
     if packed:
         x, lengths, hidden, weights, _, layers, dropout, train, bidirectional = args

@@ -18,6 +18,7 @@ from ...trace.kernels import tensors_of
 from ...trace.on_zeros import on_zeros
 from ...trace.passes import Pass
 from ...trace.questions import OUTSIDE, ZEROS, Answers, module_of
+from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
 from .inline import is_on
@@ -46,12 +47,12 @@ class StepKernels(ValuedKernels):
         return module_of(self.watch.frame)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        watch = self.watch
-        if watch.in_attention and func is aten.add.Tensor:
+        state = self.watch.state
+        if func is aten.add.Tensor and (
+            state.composite is Composite.ATTENTION or (state.composite is Composite.RECURRENCE and _adds_bias(*args))
+        ):
             func, args = aten.alias.default, args[:1]
-        if watch.in_recurrence and func is aten.add.Tensor and _adds_bias(*args):
-            func, args = aten.alias.default, args[:1]
-        if not watch.in_engine:
+        if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         node = compat.current_node()
         number = -1 if node is None else node._sequence_nr()
@@ -59,14 +60,12 @@ class StepKernels(ValuedKernels):
         fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
         if kwargs.get("device") == META and fakes:  # The engine asked for the fakes' device and got meta.
             kwargs = {**kwargs, "device": fakes[0].fake_device}
-        watch.in_engine = False
         try:
-            out = self._known_or_on_zeros(func, args, kwargs)
+            with state.being(in_engine=False):
+                out = self._known_or_on_zeros(func, args, kwargs)
         except Exception as error:
             note_node(error)
             raise
-        finally:
-            watch.in_engine = True
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
             self.made[self.twins.of(out.untyped_storage())._cdata] = number, func
         return out
@@ -188,22 +187,17 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
 
 @contextmanager
 def engine_watched(functions: StepFunctions) -> Iterator[None]:
-    """Run backwards in this thread, under the function mode, with ``watch.in_engine`` set."""
+    """Run backwards in this thread, under the function mode, with the state of the pass set."""
     run = getattr(*compat.RUN_BACKWARD)
-    watch = functions.watch
 
     def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        outer, watch.in_engine = (watch.in_engine, watch.transformed), True
-        watch.transformed = any(map(is_transformed, roots))
-        try:
-            with (
-                torch.autograd.set_multithreading_enabled(False),
-                functions.engine.started(roots) as begun,
-                nullcontext() if is_on(StepFunctions) else functions.again(),
-            ):
-                return run(begun, *args, **kwargs)
-        finally:
-            watch.in_engine, watch.transformed = outer
+        with (
+            functions.watch.state.being(in_engine=True, transformed=any(map(is_transformed, roots))),
+            torch.autograd.set_multithreading_enabled(False),
+            functions.engine.started(roots) as begun,
+            nullcontext() if is_on(StepFunctions) else functions.again(),
+        ):
+            return run(begun, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

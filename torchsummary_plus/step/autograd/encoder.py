@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
-from ...ops.scratch.cuda.attention_choice import Attention, Capability, attention_kernel
+from ...data.capability import Capability
+from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the GPU runs."""
@@ -82,7 +83,7 @@ def self_attention(
     q, k, v = packed.new_empty((3, batch * num_head, length, width)).unbind()
     del packed
     scores = torch.bmm(q, k.transpose(1, 2)).view(batch, num_head, length, length)
-    weights = scores.softmax(-1) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
+    weights = _softmax_in_place(scores) if mask is None else torch._masked_softmax(scores, mask, 3, mask_type)
     del scores
     torch.bmm(weights.view(-1, length, length), v, out=q)
     kept = weights if need_weights else None
@@ -93,6 +94,12 @@ def self_attention(
         kept = kept.sum(1)
         kept /= num_head
     return projected, kept
+
+
+def _softmax_in_place(scores: Tensor) -> Tensor:
+    """Source: ``masked_softmax`` in transformers/attention.cpp."""
+    in_place: Tensor = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
+    return in_place
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, weight: Tensor) -> Tensor:

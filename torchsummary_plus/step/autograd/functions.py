@@ -13,13 +13,14 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.fakes import Fake
 from ...live.inputs import MASK
 from ...trace.cuda_engine import CudaEngine
 from ...trace.passes import Pass
 from ...trace.questions import module_of
-from ..workspace import AMPERE, Capability
+from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .extremes import extreme_function
 from .inline import run_inline
@@ -63,17 +64,15 @@ class StepFunctions(TorchFunctionMode):
         if func == _HOOKS_SETTER and isinstance(args[0], Fake):
             self.renewed.renewing(args[0])
             return func(*args)
-        outer, self.watch.in_engine = self.watch.in_engine, False
         try:
-            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
-            if func in _LEAF_MAKERS:
-                self.engine.add_leaf(args[0])
-            return out
+            with self.watch.state.being(in_engine=False):
+                out = self.renewed.call(self.stand_in(func), args, kwargs or {})
+                if func in _LEAF_MAKERS:
+                    self.engine.add_leaf(args[0])
+                return out
         except Exception as error:
             note_node(error)
             raise
-        finally:
-            self.watch.in_engine = outer
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
         """Return how a function runs without a mode, on the device."""
@@ -107,11 +106,8 @@ class StepFunctions(TorchFunctionMode):
 
         Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        self.watch.in_attention = True
-        try:
+        with self.watch.state.being(composite=Composite.ATTENTION):
             return kernel(*args, **kwargs)
-        finally:
-            self.watch.in_attention = False
 
     def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """Add the bias in place for inputs that are not 2-d, as ``linear`` does without a mode."""
@@ -122,11 +118,8 @@ class StepFunctions(TorchFunctionMode):
 
     def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a recurrent layer as one function, inside which no mode sees the products of all steps."""
-        self.watch.in_recurrence = True
-        try:
+        with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
-        finally:
-            self.watch.in_recurrence = False
 
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Without gradients the CPU kernel makes no indices; under a mode, torch runs the one that does.

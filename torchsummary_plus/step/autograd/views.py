@@ -90,11 +90,11 @@ class _Scattered:
 
     def begin(self, _: Any) -> None:
         """Called before a node: ignore its operators, which would not run without a mode."""
-        self._watch.deaf = True
+        self._watch.state.heard = False
 
     def end(self, given_back: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...] | None:
         """Called after a node: return a part of the zeros in place of its result."""
-        self._watch.deaf = False
+        self._watch.state.heard = True
         made, gradient = given_back[0], gradients[0]
         if made is None or made.numel() > self._elements:
             return None

@@ -75,7 +75,7 @@ class Call:
         return conv.itemsize * channels * prod(conv.kernel) * prod(size)
 
 
-def forward(call: Call) -> Phases:
+def forward_phases(call: Call) -> Phases:
     """Return the phases of the forward."""
     ready = call.contiguous
     copies = call.copies_for(ready)

@@ -6,15 +6,13 @@ from typing import Any
 
 import torch
 
+from ...dtypes import HALVES
 from ..registry import ALL_RESULTS, Phase, reserve, scratch
 from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes
 
 BAG = f"{NATIVE}EmbeddingBag.cpp"
 SUM, MEAN, MAX = range(3)
 """Modes of an embedding bag."""
-
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def _is_fast(weight: Any, weights: Any, padding: int) -> bool:

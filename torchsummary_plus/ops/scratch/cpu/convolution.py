@@ -25,9 +25,9 @@ SOURCE = (
 Phases = tuple[Phase, ...]
 
 PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
-    (False, False): (onednn_conv.forward, onednn_conv.backward_data, onednn_conv.backward_weights),
+    (False, False): (onednn_conv.forward_plan, onednn_conv.backward_data, onednn_conv.backward_weights),
     (False, True): (onednn_conv.transposed_forward, onednn_conv.transposed_data, onednn_conv.transposed_weights),
-    (True, False): (onednn_last.forward, onednn_last.backward_data, onednn_last.backward_weights),
+    (True, False): (onednn_last.forward_plan, onednn_last.backward_data, onednn_last.backward_weights),
     (True, True): (onednn_last.transposed_forward, onednn_last.transposed_data, onednn_last.transposed_weights),
 }
 """(channels-last, transposed) -> the plans of the forward, the input's gradient and the weight's gradient."""
@@ -42,7 +42,7 @@ def _convolution(
     conv = described(x, weight, out, bias is not None, stride, padding, dilation, transposed, rest[1])
     call, copy = called(conv, transposed, x, weight)
     if not takes_onednn(x, weight, stride, dilation, transposed, rest[0], rest[1]):
-        return with_bytes(copy, aten_conv.forward(call))
+        return with_bytes(copy, aten_conv.forward_phases(call))
     last = _goes_last(call)
     copies = copy + _copied(call.x, last) + _copied(call.weight, last)
     plan = _planned(call, last, 0)
@@ -84,7 +84,7 @@ def _convolution_backward(
         phases += _guessed(with_bytes(copies, _written(plan, conv.read)), plan.guess)
     if wanted[1] or wanted[2]:
         plan = _planned(call, last, 2)
-        phases += _guessed(with_bytes(copies, _summed(plan, conv, int(wanted[0]), wanted)), plan.guess)
+        phases += _guessed(with_bytes(copies, _weights_gradient(plan, conv, int(wanted[0]), wanted)), plan.guess)
     return uncertain(conv, phases) if is_half(x.dtype) else phases
 
 
@@ -124,7 +124,7 @@ def _written(plan: Plan, plain: int) -> Phases:
     return Phase(0, plan.read + plan.weights + plan.written + plan.scratch), Phase(1, left)
 
 
-def _summed(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
+def _weights_gradient(plan: Plan, conv: Conv, before: int, wanted: Sequence[bool]) -> Phases:
     """Compute the gradients of weight and bias; the weight's is reordered to its own layout via the default one."""
     sums = plan.weights + (conv.groups * conv.oc * conv.itemsize if wanted[2] else 0)
     both = plan.read + plan.written + sums + plan.scratch

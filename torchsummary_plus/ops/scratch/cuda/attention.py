@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
+from ...dtypes import HALVES
 from ..registry import Course, Given, Made, Taken, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
@@ -16,8 +18,6 @@ EFFICIENT = (
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; taken to be that of flash attention"
-
-Capability = tuple[int, int]
 
 
 def _up(size: int, step: int) -> int:
@@ -153,7 +153,7 @@ SHARED_BYTES = {(7, 5): 64 << 10, (8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 9
 
 def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
     """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports."""
-    half = dtype in (torch.float16, torch.bfloat16)
+    half = dtype in HALVES
     limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
     if half and capability in ((8, 6), (8, 9)) and 64 < widest <= 96 and not dropout:
         return 128, 64, 96

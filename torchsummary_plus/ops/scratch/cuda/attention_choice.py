@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ....live.versions import since
+from ...dtypes import HALVES
 
-Capability = tuple[int, int]
-
-HALVES = (torch.float16, torch.bfloat16)
 GROUPED_IN_EFFICIENT = since("2.15")
 """Whether the memory-efficient kernel supports grouped-query attention."""
 

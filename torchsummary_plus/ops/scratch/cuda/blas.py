@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ....data.units import MIB
 from ..registry import Course, Given, Made, Taken, lasting, reserve, scratch
-
-Capability = tuple[int, int]
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (

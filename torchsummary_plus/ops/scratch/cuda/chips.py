@@ -6,7 +6,7 @@ Sources: NVIDIA's architecture whitepapers and datasheets for the multiprocessor
 
 from __future__ import annotations
 
-Capability = tuple[int, int]
+from ....data.capability import Capability
 
 MULTIPROCESSORS: dict[str, int] = {
     "GTX 1080 Ti": 28,

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ..cpu.strided import Strided, copied, laid_out, strided
-from ..registry import Phase, scratch
+from ..registry import Phase, lasting, scratch
+from .blas import HANDLES, workspace_bytes
 from .cudnn.asker import Question
 from .cudnn.asking import Cudnn
 from .cudnn.backend import Kind
@@ -26,7 +28,6 @@ from .cudnn.table import guess
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
-Capability = tuple[int, int]
 Held = tuple[tuple[str, int], ...]
 
 
@@ -71,7 +72,8 @@ def convolution_backward(
     taken = route(conv, line, kernel, capability)
     before: Held = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return (Phase(sum(wanted), columns(line, kernel, slope, groups), held=before),)
+        held = (*before, ("grad", copied(slope, slope.contiguous())))
+        return Phase(0, 0, held=held), Phase(sum(wanted), columns(line, kernel, slope, groups), held=held)
     if taken is Route.DEPTHWISE:
         return depthwise_backward(line, kernel, slope, before, wanted)
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
@@ -84,6 +86,35 @@ def convolution_backward(
     if wanted[1]:
         phases += for_weights(conv, cudnn, capability, read, kernel, ready, before, int(wanted[0]))
     return phases
+
+
+@lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES, band=0.0, by_capability=True)
+def forward_handle(
+    capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the forward, if it multiplies columns."""
+    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+
+
+@lasting("cuda", "aten::convolution_backward", source=HANDLES, band=0.0, by_capability=True)
+def backward_handle(
+    capability: Capability, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """Return cuBLAS's workspace for the backward, if it multiplies columns."""
+    return _handle(capability, x, weight, described(x, stride, padding, dilation, transposed, output_padding, groups))
+
+
+def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> tuple[tuple[str, int], ...]:
+    """Return cuBLAS's workspace if the convolution multiplies columns."""
+    if not x.numel():
+        return ()
+    given = strided(x)
+    line = given.contiguous() if x.dim() == 3 else given
+    if route(conv, line, strided(weight), capability) is not Route.COLUMNS:
+        return ()
+    return (("cublas", workspace_bytes(capability)),)
 
 
 def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from ....data.capability import Capability
 from ..registry import Course, Made, Taken, scratch
-from .chips import Capability, chip_of
+from .chips import chip_of
 from .iterator import Reduction
 from .reductions import Kind, course, staged
 

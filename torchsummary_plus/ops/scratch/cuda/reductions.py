@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from ...dtypes import HALVES
 from ..registry import Course, Given, Taken, scratch
 from .chips import Chip, chip_of
 from .iterator import Reduction, reduction
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
-HALVES = (torch.float16, torch.bfloat16)
 WARP = 32
 FEWEST, MOST = 16, 256
 """Values reduced per thread, at least and at most, where blocks share outputs."""

@@ -30,7 +30,7 @@ from .convolution import (
 from .description import PAGE, Conv, Plan, booked, lanes, threads, up
 
 
-def forward(conv: Conv) -> Plan:
+def forward_plan(conv: Conv) -> Plan:
     """Return the plan of the forward."""
     wide = lanes()[0]
     if fits_depthwise(conv):
@@ -127,7 +127,7 @@ def transposed_forward(conv: Conv) -> Plan:
 
 def transposed_data(conv: Conv) -> Plan:
     """Return the plan of a transposed convolution's input gradient."""
-    return nested(forward(conv.mirrored))
+    return nested(forward_plan(conv.mirrored))
 
 
 def transposed_weights(conv: Conv) -> Plan:

@@ -22,7 +22,7 @@ The code must fit in 256 KiB (``jit_generator.hpp``).
 """
 
 
-def forward(conv: Conv) -> Plan:
+def forward_plan(conv: Conv) -> Plan:
     """Return the plan of the forward."""
     if len(conv.inp) == 3 and fits_depthwise(conv):
         return _channels_last(conv, conv.depthwise_in(lanes()[0]))
@@ -354,7 +354,7 @@ def with_bias(conv: Conv, plan: Plan) -> Plan:
 
 def transposed_data(conv: Conv) -> Plan:
     """Return the plan of a transposed convolution's input gradient."""
-    return nested(forward(replace(conv.mirrored, bias=False)))
+    return nested(forward_plan(replace(conv.mirrored, bias=False)))
 
 
 def transposed_weights(conv: Conv) -> Plan:

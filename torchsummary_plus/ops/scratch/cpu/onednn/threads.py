@@ -46,7 +46,7 @@ def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
     if wide == 8:
         job = prod(conv.kernel) * in_block * wide
         images = conv.batch * (conv.inp[0] and prod(conv.out[:-2]))
-        sums = _summed(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
+        sums = _partial_sums(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
         return sums + _bias(conv, threads(), wide, SUMS_LIMIT)
     shares = _direct_shares(conv, in_block, blocks, last)
     size = conv.groups * up(conv.oc, wide) * (up(conv.ic, in_block) * prod(conv.kernel) + 1)
@@ -61,7 +61,7 @@ def pointwise_reduction(conv: Conv, wide: int) -> int:
         job = prod(at_once) * wide * wide
         jobs = prod(ceil_div(all_, some) for all_, some in zip(blocks, at_once))
         limit = threads() * job * 8
-        sums = _summed(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
+        sums = _partial_sums(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
         return sums + _bias(conv, threads(), wide, limit)
     shares = _pointwise_shares(conv, wide, blocks)
     return _shared(conv, up(conv.oc, wide) * up(conv.ic, wide), shares, wide * wide)
@@ -77,7 +77,7 @@ def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
 def _bias(conv: Conv, workers: int, wide: int, limit: int) -> int:
     if not conv.bias:
         return 0
-    return _summed(workers, wide, conv.groups * ceil_div(conv.oc, wide), conv.batch, limit, align=PAGE)
+    return _partial_sums(workers, wide, conv.groups * ceil_div(conv.oc, wide), conv.batch, limit, align=PAGE)
 
 
 def blocks_at_once(conv: Conv, wide: int) -> int:
@@ -100,7 +100,7 @@ def best_divider(size: int, least: int, most: int, *, largest: bool) -> int:
     return min(candidates, key=lambda block: (loss[block], -block if largest else block))
 
 
-def _summed(
+def _partial_sums(
     workers: int, job: int, jobs: int, reduction: int, limit: int, *, first_apart: bool = False, align: int = 0
 ) -> int:
     """Return the partial sums of each thread group (``reduce_balancer_t::balance``).

@@ -6,15 +6,15 @@ NVIDIA's cudnn-frontend (``cudnn_frontend_Operation.h``, ``..._EngineFallbackLis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
+from typing import Any
 
 from ...cpu.strided import dense_strides
 from .backend import Descriptor, Kind, Type
-from .cards import Card
-from .library import CudnnError, cudnn_library
+from .library import CudnnError
 
 INSTANT, MODE_B, FALLBACK = 0, 1, 2
 """Heuristics modes (``cudnnBackendHeurMode_t``)."""
@@ -59,17 +59,28 @@ class Question:
     dilation: tuple[int, ...]
 
 
-Accepts = Callable[[frozenset[int]], bool]
-"""Whether an engine with these numerical notes may run."""
+def words_of(question: Question) -> list[Any]:
+    """Return a question in the form that JSON can hold."""
+    return list(astuple(question))
 
 
-def workspaces(question: Question, card: Card, mode: int, accepts: Accepts) -> Iterator[int]:
+def question_of(words: list[Any]) -> Question:
+    """Return the question that :func:`words_of` encoded."""
+    kind, dtype, last, *sizes = words
+    return Question(Kind(kind), dtype, last, *map(tuple, sizes))
+
+
+def workspaces(
+    question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
+) -> Iterator[int]:
     """Yield the workspaces, in bytes, of the heuristics' plans that can be built, in order.
 
-    Each plan is built on demand. Raises :class:`CudnnError` if the heuristics have no answer.
+    ``device_text`` holds the GPU's properties as JSON. Engines with a ``refused`` numerical note are skipped. Each plan
+    is built on demand; the first that needs no workspace is the last, unless ``every`` plan is wanted. Raises
+    :class:`CudnnError` if the heuristics have no answer.
     """
     with ExitStack() as stack:
-        device = card_descriptor(card)
+        device = device_descriptor(device_text)
         heuristics = _made(stack, Kind.HEURISTICS)
         heuristics.set_descriptors(HEURISTICS_GRAPH, _graph(stack, question))
         heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
@@ -78,10 +89,12 @@ def workspaces(question: Question, card: Card, mode: int, accepts: Accepts) -> I
         for config in configs:
             stack.callback(config.close)
         for config in configs:
-            if accepts(_notes(config)):
+            if not refused & _notes(config):
                 size = _plan_bytes(config, device)
                 if size is not None:
                     yield size
+                if size == 0 and not every:
+                    return
 
 
 def _notes(config: Descriptor) -> frozenset[int]:
@@ -135,8 +148,8 @@ def _made(stack: ExitStack, kind: Kind) -> Descriptor:
 
 
 @cache
-def card_descriptor(card: Card) -> Descriptor:
+def device_descriptor(text: str) -> Descriptor:
     """Return a cached descriptor that replaces a device handle. Raises :class:`CudnnError`."""
     made = Descriptor(Kind.DEVICE)
-    made.set_text(DEVICE_JSON, card.properties(cudnn_library().cudnnGetCudartVersion()))
+    made.set_text(DEVICE_JSON, text)
     return made.finalize()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
+from .....data.choices import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....live.cuda_guard import capability_of
-from .asker import Question
+from . import helped
+from .asker import Question, workspaces
 from .cards import Card
 from .choice import Plans, Settings, allows_tf32, plans
 from .library import CudnnError, cudnn_library, version_text
 from .table import tensor_bytes
-
-AUTO, ASK, RULE = HOW = ("auto", "ask", "rule")
-"""Query if possible; query or raise; do not query."""
 
 
 class Cudnn:
@@ -27,7 +26,8 @@ class Cudnn:
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.has_driver = not self.why and capability_of(0) is not None
+        self.has_all = not self.why and (capability_of(0) is not None or helped.is_to_be_had())
+        """Whether cuDNN offers every engine: with CUDA's driver, or in a subprocess with stand-ins for it."""
         if how == ASK and self.why:
             raise InputError(f"cudnn is 'ask', but {self.why}; accepted: 'auto', 'rule'")
 
@@ -44,11 +44,10 @@ class Cudnn:
     def doubted(self, question: Question, nbytes: int) -> tuple[int, int]:
         """Return the least and the most bytes that the first plan may take instead of ``nbytes``.
 
-        Without a driver cuDNN omits engines that need one to be checked. With a driver it was observed to prefer such
-        engines for 1 x 1 kernels, with less workspace, and for fp32 without tensor cores, with up to three times the
-        tensors' bytes.
+        Without a driver or stand-ins, cuDNN omits some engines. It was observed to prefer these for 1 x 1 kernels, with
+        less workspace, and for fp32 without tensor cores, with up to three times the tensors' bytes.
         """
-        if self.has_driver:
+        if self.has_all:
             return nbytes, nbytes
         is_plain = question.dtype == "float64" or (question.dtype == "float32" and not self._has_tensor_cores())
         most = 3 * sum(tensor_bytes(question, 1)) if is_plain else nbytes
@@ -64,7 +63,8 @@ class Cudnn:
         if self.why or self.card is None:
             return None
         try:
-            found = plans(question, self.card, Settings.of_torch(question.dtype))
+            ask = helped.workspaces if self.has_all and capability_of(0) is None else workspaces
+            found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None

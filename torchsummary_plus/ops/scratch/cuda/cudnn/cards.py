@@ -13,14 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .....data.capability import Capability
 from .....data.units import MIB
 from .....live.cuda_guard import capability_of
 from ..chips import MULTIPROCESSORS
 
 CARD_FILES = Path(__file__).parent / "card_files"
-
-Capability = tuple[int, int]
-"""A GPU's compute capability, such as (9, 0) for an H200."""
 
 
 @dataclass(frozen=True, slots=True)

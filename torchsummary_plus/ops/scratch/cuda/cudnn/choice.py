@@ -10,6 +10,7 @@ With ``cudnn.benchmark`` it runs all plans of both lists once, in one workspace 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 
 from .asker import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
 from .cards import Card
-from .library import CudnnError
+from .library import CudnnError, cudnn_library
 
 REMEMBERED = 4096
 """Number of cached answers, by convolution, GPU and settings."""
@@ -43,11 +44,11 @@ class Settings:
             mode=MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else INSTANT,
         )
 
-    def accepts(self, notes: frozenset[int]) -> bool:
-        """Return whether an engine with these numerical notes may run."""
-        if self.deterministic and NONDETERMINISTIC in notes:
-            return False
-        return DOWN_CONVERT not in notes and (self.tensor_cores or TENSOR_CORE not in notes)
+    @property
+    def refused(self) -> frozenset[int]:
+        """Numerical notes of the engines that torch skips."""
+        unstable = {NONDETERMINISTIC} if self.deterministic else set()
+        return frozenset({DOWN_CONVERT, *unstable, *(() if self.tensor_cores else (TENSOR_CORE,))})
 
 
 def allows_tf32() -> bool:
@@ -58,7 +59,10 @@ def allows_tf32() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Workspaces of the plans that torch may run, in bytes and in order, and of the fallback list."""
+    """Workspaces of the plans that torch may run, in bytes and in order, and of the fallback list.
+
+    Each list ends at the first plan that needs none, unless ``cudnn.benchmark`` tries all.
+    """
 
     listed: tuple[int, ...]
     fallback: tuple[int, ...]
@@ -79,19 +83,24 @@ class Plans:
     @property
     def largest(self) -> int:
         """The workspace in which ``cudnn.benchmark`` tries all plans."""
-        return max(*self.listed, *self.fallback)
+        return max((*self.listed, *self.fallback))
+
+
+Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
+"""A way to query cuDNN, such as :func:`.asker.workspaces`."""
 
 
 @lru_cache(REMEMBERED)
-def plans(question: Question, card: Card, settings: Settings) -> Plans:
+def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspaces) -> Plans:
     """Return the plans for a convolution on a GPU. Raises :class:`CudnnError` if there is none.
 
     The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
-    listed = tuple(workspaces(question, card, settings.mode, settings.accepts))
+    device = card.properties(cudnn_library().cudnnGetCudartVersion())
+    listed = tuple(ask(question, device, settings.mode, settings.refused, settings.benchmark))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
-        fallback = tuple(workspaces(question, card, FALLBACK, settings.accepts))
+        fallback = tuple(ask(question, device, FALLBACK, settings.refused, settings.benchmark))
     if not listed and not fallback:
         raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)

@@ -6,8 +6,6 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-import torch
-
 OLDEST = 90800
 """First version that accepts device properties instead of a handle (cuDNN 9.8's release notes)."""
 
@@ -16,9 +14,17 @@ class CudnnError(Exception):
     """cuDNN is missing or gives no answer."""
 
 
+given: list[Path] = []
+"""The path of the cuDNN library, in a process without torch (:mod:`.helper`)."""
+
+
 @cache
 def cudnn_path() -> Path | None:
     """Return the cuDNN library of the imported torch, from NVIDIA's package or torch's own; None if there is none."""
+    if given:
+        return given[0]
+    import torch
+
     if torch.version.cuda is None:
         return None
     site = Path(torch.__file__).parents[1]
@@ -33,7 +39,7 @@ def cudnn_library() -> ctypes.CDLL:
     """Load cuDNN. Raises :class:`CudnnError` if there is none, or only one that needs a GPU."""
     path = cudnn_path()
     if path is None:
-        raise CudnnError("this torch is a CPU build" if torch.version.cuda is None else "this torch has no cuDNN")
+        raise CudnnError("this torch is a CPU build or has no cuDNN")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

@@ -12,6 +12,7 @@ from math import prod
 
 import torch
 
+from .....data.capability import Capability
 from ...cpu.strided import Strided
 
 MANY = 2**31
@@ -44,7 +45,7 @@ class Convolution:
         return any(step != 1 for step in self.dilation)
 
 
-def route(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> Route:
+def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> Route:
     """Return the implementation for an input and weights."""
     cudnn = _takes_cudnn(conv, capability)
     if not _is_depthwise(conv, x, weight):
@@ -61,7 +62,7 @@ def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
     return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
 
 
-def _takes_cudnn(conv: Convolution, capability: tuple[int, int]) -> bool:
+def _takes_cudnn(conv: Convolution, capability: Capability) -> bool:
     if not torch.backends.cudnn.enabled or (conv.dtype is torch.bfloat16 and capability < (8, 0)):
         return False
     return all(more < step for more, step in zip(conv.output_padding, conv.stride))
@@ -72,7 +73,7 @@ def _is_depthwise(conv: Convolution, x: Strided, weight: Strided) -> bool:
     return not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
 
 
-def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: tuple[int, int]) -> bool:
+def _cudnn_is_faster(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> bool:
     """``check_cudnn_depthwise_workload_with_filter``, for half-precision images."""
     if conv.dtype is not torch.float16 or len(x.shape) != 4 or conv.is_dilated or capability < (7, 0):
         return False

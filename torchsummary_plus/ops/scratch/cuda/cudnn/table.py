@@ -19,10 +19,13 @@ from math import log2, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .....data.capability import Capability
 from .asker import Question
-from .cards import Capability
 
 TABLE = Path(__file__).parent / "table.json"
+
+TRANSFORMS = 8
+"""Marks a leaf of Winograd's or Fourier's transforms, a multiple of the three tensors, instead of the tensors copied."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -42,9 +45,17 @@ def guess(question: Question, capability: Capability, tensor_cores: bool) -> Gue
     leaf = descend(trees[f"{key} {question.kind.name}"], features(question))
     taken, unit, rest, low, high = leaf
     whole = sum(tensor_bytes(question, 1))
-    nbytes = sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
-    nbytes += round(rest * tensor_bytes(question, 1)[1])
+    nbytes = leaf_bytes(question, taken, unit, rest)
     return Guess(nbytes, min(nbytes, round(low * whole)), max(nbytes, round(high * whole)))
+
+
+def leaf_bytes(question: Question, taken: int, unit: int, rest: float) -> int:
+    """Return the workspace that a leaf describes: copies of tensors and a remainder, or transforms of all three."""
+    plain = tensor_bytes(question, 1)
+    if taken == TRANSFORMS:
+        return round(rest * sum(plain))
+    copies = sum(part for part, bit in zip(tensor_bytes(question, unit), (1, 2, 4)) if taken & bit)
+    return copies + round(rest * plain[1])
 
 
 def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:

@@ -1,0 +1,110 @@
+"""How long does a graph take, beside torchview and torchlens, and are its edges those of the autograd graph?
+
+    pip install torchview torchlens graphviz --no-deps; python -m benchmarks.graph_peers
+
+Each draws every level, to text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device where that
+works, else on the CPU, and torchlens's ``trace`` without a picture. The least processor time of several runs is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from examples.gpt2 import GPT2, Config
+from tests.truth.graph_models import MODELS, Mixture, Seq2Seq, UNet
+from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
+from torchsummary_plus import ModelGraph, graph
+
+RUNS = 3
+
+LARGE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
+    "ResNet-50": (MODELS["resnet50"][0], lambda: (torch.randn(1, 3, 224, 224),)),
+    "U-Net": (lambda: UNet(64, 4), lambda: (torch.randn(1, 3, 256, 256),)),
+    "LSTM seq2seq": (lambda: Seq2Seq(20), lambda: (torch.randn(4, 30, 6),)),
+    "GPT-2 small": (lambda: GPT2(Config()), lambda: (torch.randint(50_000, (1, 256)),)),
+    "mixture of experts": (lambda: Mixture(16), lambda: (torch.randn(4, 64, 8),)),
+}
+
+
+def with_libraries() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]:
+    """The models, with torchvision's Inception v3 if it is installed."""
+    from .torchvision_on_cpu import import_torchvision
+
+    try:
+        inception_v3 = import_torchvision().models.inception_v3
+    except ImportError:
+        return LARGE
+    images = lambda: (torch.randn(2, 3, 299, 299),)  # noqa: E731
+    return {**LARGE, "Inception v3": (lambda: inception_v3(init_weights=False, weights=None), images)}
+
+
+def least(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of the quickest run, and what the last one gave."""
+    best, result = float("inf"), None
+    for _ in range(RUNS):
+        start = time.process_time()
+        result = run()
+        best = min(best, time.process_time() - start)
+    return best, result
+
+
+def _drawn(model: nn.Module, args: tuple[Any, ...]) -> ModelGraph:
+    drawing = graph(model, input_data=args, repeats="show")
+    drawing.to_dot()
+    return drawing
+
+
+def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
+    """Seconds and edges."""
+    from torchview import draw_graph
+
+    def draw(device: str) -> Any:
+        return draw_graph(model.to(device), args, depth=100, expand_nested=True, device=device, mode="train")
+
+    try:
+        seconds, drawn = least(lambda: draw("meta"))
+    except Exception as error:
+        print(f"    (torchview on meta: {type(error).__name__}; on the CPU instead)")
+        seconds, drawn = least(lambda: draw("cpu"))
+    return seconds, len(drawn.edge_list)
+
+
+def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> float:
+    """Seconds."""
+    import torchlens
+
+    return least(lambda: torchlens.trace(model, list(args)))[0]
+
+
+def main() -> None:
+    print(f"{'model':20} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (torchview's)")
+    for name, (build, make) in with_libraries().items():
+        print(line(name, build, make), flush=True)
+
+
+def line(name: str, build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> str:
+    """One model's times and edges."""
+    torch.manual_seed(0)
+    args, model = make(), build()
+    ours, drawing = least(lambda: _drawn(model, args))
+    same = graph_edges(drawing) == autograd_edges(build(), leaves(drawing), *args)
+    try:
+        lens = f"{by_torchlens(build(), args):9.2f}s"
+    except Exception as error:
+        lens = type(error).__name__[:10]
+    try:
+        theirs, count = by_torchview(build(), args)
+        beside = f"{theirs:9.2f}s {theirs / ours:5.1f}x"
+    except Exception as error:
+        beside, count = f"{type(error).__name__:>17}", 0
+    verdict = "as autograd's" if same else "NOT as autograd's"
+    return f"{name:20} {ours:8.3f}s {beside} {lens:>10}  {len(drawing.edges)} ({count}), {verdict}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The graph of a model: its edges are those that autograd would walk, whatever the forward does."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from examples.gpt2 import GPT2, Config
+from tests.truth.graph_models import MODELS
+from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
+from torchsummary_plus import InputError, MissingExtraError, ModelGraph, ModelSummary, UnsupportedError, graph, summary
+
+SMALL = ("seq2seq", "mixture", "writes", "siamese", "dense")
+
+
+@pytest.mark.parametrize(("name", "run"), [*((name, "auto") for name in MODELS), *((name, "real") for name in SMALL)])
+def test_the_edges_are_those_of_the_autograd_graph(name: str, run: str) -> None:
+    build, make = MODELS[name]
+    torch.manual_seed(0)
+    model, args = build(), make()
+    drawing = graph(model, input_data=args, repeats="show", run=run)
+    assert graph_edges(drawing) == autograd_edges(model, leaves(drawing), *args)
+
+
+class Program(nn.Module):
+    """Layers, functions, views and writes in place, in an order and on tensors that a seed chooses."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.same = nn.Identity()
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        choose = random.Random(self.seed)
+        held = [x]
+        for _ in range(12):
+            one, other = choose.choice(held), choose.choice(held)
+            kind = choose.randrange(9)
+            if kind < 3:
+                held.append(choose.choice(self.layers)(one))
+            elif kind == 3:
+                held.append(one + other)
+            elif kind == 4:
+                held.append(self.same(one))
+            elif kind == 5:
+                held.append(torch.cat([one[:, :2], other[:, 2:]], 1))
+            elif kind == 6:
+                written = one.clone()
+                written[:, choose.randrange(4)] = other[:, 0]
+                held.append(written)
+            elif kind == 7:
+                held.append(self.act(one).view(-1, 2, 2).transpose(1, 2).reshape(-1, 4))
+            else:
+                whole = one.new_zeros(one.shape)
+                whole[:, 1:3].copy_(other[:, 1:3]).mul_(2)
+                held.append(whole)
+        return held[-1] + held[-2]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_edges_of_random_programs_are_those_of_the_autograd_graph(seed: int) -> None:
+    model, x = Program(seed), torch.randn(2, 4)
+    drawing = graph(model, input_data=(x,), repeats="show")
+    assert graph_edges(drawing) == autograd_edges(model, leaves(drawing), x)
+
+
+class Skip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.skip = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x)) + self.skip(x)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_branch_is_no_chain(functional: bool) -> None:
+    """Without functions as rows, what the model itself does between its calls is passed through."""
+    drawing = graph(Skip(), (8,), functional=functional, repeats="show")
+    names = {node.index: node.name or node.class_name or node.kind for node in drawing.nodes}
+    edges = {(names[edge.source], names[edge.target]) for edge in drawing.edges}
+    start = {("input", "a"), ("a", "b"), ("input", "skip")}
+    if functional:
+        assert edges == start | {("b", "add"), ("skip", "add"), ("add", "output")}
+    else:
+        assert edges == start | {("b", "output"), ("skip", "output")}
+
+
+def test_alike_blocks_are_one_with_their_number() -> None:
+    model = GPT2(Config(32, 12, 4, 50, 16))
+    drawing, whole = graph(model, (12,)), graph(model, (12,), repeats="show")
+    (block,) = [node for node in drawing.nodes if node.class_name == "Block"]
+    assert (block.repeats, block.name, block.until) == (12, "0", "11")
+    assert len([node for node in whole.nodes if node.class_name == "Block"]) == 12
+    inside = {node.index for node in whole.nodes if node.path.startswith("h.0")}
+    kept = [edge for edge in whole.edges if edge.source in inside and edge.target in inside]
+    assert set(kept) <= set(drawing.edges)
+    assert len(drawing.edges) < len(whole.edges) / 4
+
+
+def test_blocks_that_read_something_else_are_not_folded() -> None:
+    """The last layer reads the first one too, so the first is no member of a run."""
+
+    class Uneven(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Bilinear(4, 4, 4) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = self.layers[0](x, x)
+            third = self.layers[2](second := self.layers[1](first, first), second)
+            return self.layers[3](third, first)
+
+    drawing = graph(Uneven(), (4,))
+    layers = [(node.name, node.until) for node in drawing.nodes if node.class_name == "Bilinear"]
+    assert layers == [("0", ""), ("1", "2"), ("3", "")]
+    edges = {(edge.source, edge.target) for edge in drawing.edges}
+    first, run, last = (node.index for node in drawing.nodes if node.class_name == "Bilinear")
+    assert edges == {(-2, first), (first, run), (run, last), (first, last), (last, -1)}
+
+
+def test_shared_modules_say_which_call_they_are() -> None:
+    build, make = MODELS["siamese"]
+    text = graph(build(), input_data=make()).to_mermaid()
+    assert "0: Linear #40;call 1 of 2#41;" in text and "0: Linear #40;call 2 of 2#41;" in text
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_edges_at_a_depth_are_those_below_it_joined(depth: int) -> None:
+    model = MODELS["resnet18"][0]()
+    result = summary(model, (3, 32, 32), functional=True, verbose=0)
+    whole, drawing = result.graph(repeats="show"), result.graph(depth=depth, repeats="show")
+    home: dict[int, int] = {}
+    shown = {node.index for node in drawing.nodes}
+    for node in whole.nodes:
+        home[node.index] = node.index if node.index in shown else home[node.parent or 0]
+    joined = {(home[edge.source], home[edge.target]) for edge in whole.edges}
+    assert {(edge.source, edge.target) for edge in drawing.edges} == {(a, b) for a, b in joined if a != b}
+
+
+def test_connected_to_names_the_lines_of_the_table() -> None:
+    result = summary(Skip(), (8,), functional=True, col_names=["connected_to"], verbose=0)
+    assert result.to_dataframe()["connected_to"].tolist() == ["input", "Linear-1", "input", "Linear-2, Linear-3"]
+    tree = result.to_dataframe(style="tree")["connected_to"].tolist()
+    assert tree == ["input", "input", "a", "input", "b, skip"]
+    assert "N/A" in summary(Skip(), col_names=["connected_to"], verbose=0).to_text()
+
+
+def test_it_is_data() -> None:
+    drawing = graph(Skip(), (8,), 4, repeats="show")
+    assert ModelGraph.from_json(drawing.to_json()) == drawing
+    assert drawing.to_dataframe(table=1)["nbytes"].tolist() == [4 * 8 * 4] * 6
+    result = summary(Skip(), (8,), verbose=0)
+    assert ModelSummary.from_json(result.to_json()).graph() == result.graph()
+
+
+def test_bad_requests_say_what_is_accepted() -> None:
+    with pytest.raises(InputError, match="nothing ran"):
+        graph(Skip())
+    with pytest.raises(InputError, match="repeats is 'some'; accepted: 'fold', 'show'"):
+        graph(Skip(), (8,), repeats="some")
+    with pytest.raises(InputError, match="width is 'price'; accepted: 'bytes', 'mult_adds'"):
+        graph(Skip(), (8,)).to_dot(width="price")
+    with pytest.raises(InputError, match="direction is 'up'"):
+        graph(Skip(), (8,)).to_dot(direction="up")
+
+
+def test_svg_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "torchsummary_plus\[graph\]"'):
+        graph(Skip(), (8,)).to_svg()
+
+
+def hostile() -> ModelGraph:
+    model = nn.Sequential()
+    for name in ('q"uote', "back\\slash", "new\nline", "<b>", "{x}", "a|b", "]]>", "&amp;"):
+        model.add_module(name, type(name, (nn.Linear,), {})(4, 4))
+    return graph(model, (4,))
+
+
+def test_names_in_dot_mean_only_themselves() -> None:
+    text = hostile().to_dot()
+    strings = re.findall(r'"(?:[^"\\]|\\.)*"', text)
+    rest = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
+    assert '"' not in rest and "\\" not in rest and "<" not in rest.replace("->", "")
+    assert any('q\\"uote' in string for string in strings) and any("back\\\\slash" in string for string in strings)
+
+
+def test_wider_edges_carry_more() -> None:
+    model = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 1))
+    found = re.findall(r"penwidth=([\d.]+)", graph(model, (4,)).to_dot(width="bytes"))
+    assert [float(width) for width in found] == [1.25, 5.0, 0.62]
+    assert "penwidth" not in graph(model, (4,)).to_dot()
+
+
+needs_dot = pytest.mark.skipif(not shutil.which("dot"), reason="needs Graphviz's dot")
+
+
+@needs_dot
+def test_svg_shows_every_node_and_edge_in_both_schemes(tmp_path: Path) -> None:
+    pytest.importorskip("graphviz")
+    for drawing in (hostile(), graph(Skip(), (8,))):
+        root = ElementTree.fromstring(drawing.save(tmp_path / "graph.svg", overwrite=True).read_text())
+        kinds = [(one.get("class") or "none").split()[0] for one in root.iter("{http://www.w3.org/2000/svg}g")]
+        groups = sum(node.kind == "group" for node in drawing.nodes)
+        assert kinds.count("node") == len(drawing.nodes) - groups and kinds.count("cluster") == groups
+        assert kinds.count("edge") == len(drawing.edges)
+        style = "".join(one.text or "" for one in root.iter() if one.tag.endswith("style"))
+        assert "prefers-color-scheme: dark" in style
+
+
+def test_svg_without_the_program_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("graphviz")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UnsupportedError, match="`dot` is not on PATH"):
+        graph(Skip(), (8,)).to_svg()
+
+
+def test_a_module_whose_parts_are_read_but_not_called_is_connected_itself() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    table = summary(layer, (4, 8), col_names=["connected_to"], style="tree", verbose=0).to_dataframe()
+    shown = dict(zip(table.iloc[:, 0], table["connected_to"]))
+    assert [shown[name] for name in shown if "self_attn" in name or "dropout1" in name] == ["input", "self_attn"]

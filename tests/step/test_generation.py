@@ -1,0 +1,122 @@
+"""Generation: the memory of a transformers model's own ``generate()``, and the longest context that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.truth.snapshot import snapshot
+from torchsummary_plus import InputError, UnsupportedError, estimate_memory, max_context, measure_memory
+from torchsummary_plus.step import generation
+from torchsummary_plus.step.generation import SKIPPED, generation_step
+
+transformers: Any = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+
+TINY: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 100,
+}  # fmt: skip
+ONE_KEY = {**TINY, "num_key_value_heads": 1}
+HEADS = {**ONE_KEY, "head_dim": 8}
+OLD = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 100}
+LATENT = {
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4,
+    "first_k_dense_replace": 2, "n_routed_experts": 4, "moe_intermediate_size": 8, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 100, "n_positions": 64}
+T5 = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_layers": 2, "num_heads": 2, "vocab_size": 100, "pad_token_id": 0}
+T5["decoder_start_token_id"] = 0
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", ONE_KEY),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT2),
+    "mistral": ("MistralForCausalLM", "MistralConfig", {**ONE_KEY, "sliding_window": 8}),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**HEADS, "sliding_window": 8}),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**HEADS, "sliding_window": 8}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", ONE_KEY),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**ONE_KEY, "num_local_experts": 4}),
+    "deepseek": ("DeepseekV3ForCausalLM", "DeepseekV3Config", {**TINY, "num_key_value_heads": 2, **LATENT}),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "opt": ("OPTForCausalLM", "OPTConfig", {**OLD, "ffn_dim": 32, "word_embed_proj_dim": 16}),
+    "mamba": ("MambaForCausalLM", "MambaConfig", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 100}),
+    "falcon": ("FalconForCausalLM", "FalconConfig", OLD),
+}
+
+
+def built(family: str) -> Any:
+    model, config, settings = FAMILIES[family]
+    if not hasattr(transformers, model):
+        pytest.skip(f"this transformers has no {model}")
+    torch.manual_seed(0)
+    return getattr(transformers, model)(getattr(transformers, config)(**settings))
+
+
+def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str) -> Any:
+    """The same generation, run for real."""
+    ids = torch.ones(2, prompt, dtype=torch.long)
+    given = {"input_ids": ids, "attention_mask": ids.clone()}
+    step: Callable[..., None] = generation_step(model, new_tokens, cache)
+    return measure_memory(model, input_data=given, mode="eval", train_step=step, steps=1)
+
+
+@pytest.mark.parametrize(("family", "cache"), [*((name, "dynamic") for name in FAMILIES), ("gemma2", "static")])
+def test_the_peak_is_that_of_a_real_generate(family: str, cache: str) -> None:
+    model = built(family)
+    predicted = estimate_memory(model, mode="generate", prompt=12, new_tokens=5, batch_size=2, cache=cache)
+    real = measured(model, 12, 5, cache)
+    assert predicted.peak_bytes == real.peak_bytes
+    assert predicted.at_peak["kv_cache"] == real.at_peak["kv_cache"]
+    assert predicted.info.mode == "generate" and not predicted.unknown
+
+
+def test_the_cache_is_a_kind() -> None:
+    """Two tensors a layer of 2 sequences x 1 head x tokens x 8, where the window does not cut them."""
+    predicted = estimate_memory(built("llama"), mode="generate", prompt=40, new_tokens=8, batch_size=2)
+    cached = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
+    assert 2 * 2 * 2 * 47 * 8 * 4 <= cached <= 2 * 2 * 2 * 47 * 8 * 4 * 3 // 2
+    assert "KV cache (MB)" in str(predicted)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two tokens and the last one, with a cache that its own class let grow, against all of them."""
+    ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=20, batch_size=2)
+    whole = ask()
+    monkeypatch.setattr(generation, "WHOLE", 0)
+    skipped = ask()
+    assert SKIPPED in skipped.assumptions and SKIPPED not in whole.assumptions
+    assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = built("llama")
+    before, own = snapshot(model), model.generation_config
+    estimate_memory(model, mode="generate", prompt=4, new_tokens=2)
+    assert snapshot(model) == before and model.generation_config is own
+
+
+def test_the_longest_context_fits_and_the_next_does_not() -> None:
+    model = built("qwen2")
+    limit = max_context(model, 1 << 20, device="cpu", new_tokens=2)
+    peaks = [
+        estimate_memory(model, mode="generate", prompt=prompt, new_tokens=2).peak_bytes
+        for prompt in (limit.context - 2, limit.context - 1)
+    ]
+    assert peaks[0] <= 1 << 20 < peaks[1]
+    assert peaks == [limit.peak_bytes, limit.next_peak_bytes]
+    assert str(limit).startswith(f"Longest context: {limit.context:,} tokens")
+
+
+def test_bad_requests_say_what_is_accepted() -> None:
+    with pytest.raises(UnsupportedError, match="Linear has no generate"):
+        estimate_memory(nn.Linear(2, 2), mode="generate", prompt=4)
+    with pytest.raises(InputError, match="prompt is None; accepted: an integer of at least 1"):
+        estimate_memory(built("llama"), mode="generate")
+    with pytest.raises(InputError, match="cache is 'paged:16'; accepted: 'dynamic', 'static'"):
+        estimate_memory(built("llama"), mode="generate", prompt=4, cache="paged:16")
+    with pytest.raises(InputError, match='accepted with mode="generate"'):
+        estimate_memory(nn.Linear(2, 2), (2,), prompt=4)

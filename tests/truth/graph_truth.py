@@ -1,0 +1,121 @@
+"""What the autograd graph says of a model: which module reads what which other one made."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchsummary_plus import ModelGraph
+from torchsummary_plus.live.structures import replace_tensors
+
+End = tuple[str, int]
+"""A module's path and the number of its call; "<input>" and the input's number; "<output>"."""
+
+
+class _Mark(torch.autograd.Function):
+    """A copy that has a node of its own in the autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any) -> set[tuple[End, End]]:
+    """The edges between calls of the modules at ``paths``, by marking what each returns and walking the graph back."""
+    marks: dict[Any, End] = {}
+    calls: Counter[str] = Counter()
+    made: defaultdict[End, list[Any]] = defaultdict(list)
+
+    def marked(value: Any, end: End) -> Any:
+        def mark(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.requires_grad:
+                return tensor
+            copy = _Mark.apply(tensor)
+            marks[copy.grad_fn] = end
+            made[end].append(copy.grad_fn)
+            return copy
+
+        return replace_tensors(value, mark)
+
+    def hook(path: str) -> Any:
+        def after(module: nn.Module, args: Any, output: Any) -> Any:
+            calls[path] += 1
+            return marked(output, (path, calls[path]))
+
+        return after
+
+    handles = [module.register_forward_hook(hook(path)) for path, module in model.named_modules() if path in paths]
+    number = Counter[str]()
+
+    def given(tensor: torch.Tensor) -> torch.Tensor:
+        number["inputs"] += 1
+        if not tensor.is_floating_point():
+            return tensor
+        return marked(tensor.clone().requires_grad_(), ("<input>", number["inputs"]))
+
+    try:
+        with torch.enable_grad():
+            output = model(*replace_tensors(args, given), **replace_tensors(kwargs, given))
+            marked(output, ("<output>", 1))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {(source, end) for end, nodes in made.items() for node in nodes for source in _sources(node, marks)}
+
+
+def _sources(node: Any, marks: dict[Any, End]) -> Iterator[End]:
+    waiting, seen = [inner for inner, _ in node.next_functions], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or one in seen:
+            continue
+        seen.add(one)
+        if one in marks:
+            yield marks[one]
+        else:
+            waiting += [inner for inner, _ in one.next_functions]
+
+
+def graph_edges(drawing: ModelGraph) -> set[tuple[End, End]]:
+    """The edges of a graph between modules, inputs and output, by the same ends.
+
+    Functions between them are walked through, along tensors that autograd follows: those of floating dtype.
+    """
+    nodes = {node.index: node for node in drawing.nodes}
+    calls = Counter[str]()
+    ends: dict[int, End] = {}
+    for node in drawing.nodes:
+        if node.kind in ("input", "output"):
+            ends[node.index] = (f"<{node.kind}>", -node.index - 1 if node.kind == "input" else 1)
+        elif node.kind == "module":
+            calls[node.path] += 1
+            ends[node.index] = (node.path, calls[node.path])
+    read: defaultdict[int, list[int]] = defaultdict(list)
+    for edge in drawing.edges:
+        if any("float" in tensor.dtype for tensor in edge.tensors):
+            read[edge.target].append(edge.source)
+    found = set()
+    for target, end in ends.items():
+        waiting, seen = list(read[target]), set()
+        while waiting:
+            source = waiting.pop()
+            if source in ends:
+                found.add((ends[source], end))
+            elif source not in seen:
+                seen.add(source)
+                assert nodes[source].kind == "function"
+                waiting += read[source]
+    return found
+
+
+def leaves(drawing: ModelGraph) -> set[str]:
+    """The paths of the modules with a node of their own."""
+    return {node.path for node in drawing.nodes if node.kind == "module"}

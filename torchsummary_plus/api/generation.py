@@ -1,0 +1,152 @@
+"""`max_context`, and what `estimate_memory(mode="generate")` does: the memory of generating text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.errors import InputError
+from ..data.memory_records import MemoryLog, StepInfo
+from ..data.units import describe, mebibytes
+from ..live.inputs import make_example
+from ..memory.capacity import LARGEST_BATCH, Search
+from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
+from ..memory.gpus import named_gpu, parse_memory
+from ..results.memory_estimate import MemoryEstimate
+from ..step.generation import SKIPPED, generation_step, skips_tokens
+from .memory import Asked
+from .progress import progress_bar
+from .step_options import StepOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLimit:
+    """The longest context that fits, in tokens of prompt and answer, with its peak and the next one's, in bytes.
+
+    ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many and more do.
+    ``position_limit`` is the longest that the model was made for (None if its configuration has none). ``traced`` are
+    the prompts that were traced.
+    """
+
+    context: int
+    batch_size: int
+    new_tokens: int
+    peak_bytes: int
+    next_peak_bytes: int
+    position_limit: int | None
+    traced: tuple[int, ...]
+    memory_bytes: int
+    info: StepInfo
+
+    @property
+    def is_beyond_positions(self) -> bool:
+        """Whether more tokens fit than the model was made for."""
+        return self.position_limit is not None and self.context > self.position_limit
+
+    def __str__(self) -> str:
+        beyond = f" (the model was made for {self.position_limit:,})" if self.is_beyond_positions else ""
+        return (
+            f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
+            f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB); "
+            f"generation in {mebibytes(self.memory_bytes)} MB, {self.info.settings}"
+        )
+
+
+class _Generation:
+    """Generation by one model, for any prompt."""
+
+    def __init__(self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, options: StepOptions) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"batch_size is {describe(batch_size)}; accepted: an integer of at least 1")
+        step = generation_step(model, new_tokens, cache)
+        self.model, self.batch_size = model, batch_size
+        self.options = replace(options, mode="eval", train_step=step, steps=1)
+        self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {cache} cache"
+        self.is_skipping = skips_tokens(model, new_tokens, cache)
+
+    def asked(self, prompt: int) -> Asked:
+        """What is asked about a prompt of so many tokens. Raises :class:`InputError`."""
+        if isinstance(prompt, bool) or not isinstance(prompt, int) or prompt < 1:
+            raise InputError(f"prompt is {describe(prompt)}; accepted: an integer of at least 1")
+        tokens = {
+            name: torch.ones(self.batch_size, prompt, dtype=torch.long) for name in ("input_ids", "attention_mask")
+        }
+        example = make_example(None, self.batch_size, None, tokens)
+        assert example is not None
+        return Asked(self.model, example, self.options)
+
+    def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
+        """The events of generating after a prompt."""
+        log = self.asked(prompt).trace(self.batch_size, tick)
+        return replace(log, assumptions=(SKIPPED, *log.assumptions)) if self.is_skipping else log
+
+    def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
+        """A log explained."""
+        found = self.asked(prompt).estimate(self.batch_size, log)
+        words = f"prompt of {prompt:,}, {self.words}"
+        return replace(found, info=replace(found.info, mode="generate", train_step=words))
+
+
+def estimate_generation(
+    model: Any, prompt: Any, new_tokens: int, batch_size: int, cache: str, options: StepOptions, progress: bool
+) -> MemoryEstimate:
+    """Return the memory of generating ``new_tokens`` after a ``prompt``; see :func:`estimate_memory`."""
+    generation = _Generation(model, batch_size, new_tokens, cache, options)
+    with progress_bar("generation", "operators", progress) as tick:
+        log = generation.log(prompt, tick)
+    return generation.estimate(prompt, log)
+
+
+def max_context(
+    model: nn.Module,
+    memory: int | str = "24GiB",
+    batch_size: int = 1,
+    *,
+    new_tokens: int = 2,
+    cache: str = "dynamic",
+    device: Any = "cuda",
+    autocast: Any = None,
+    allocator: str | None = None,
+    cudnn: str = "auto",
+    progress: bool = True,
+) -> ContextLimit:
+    """Return the longest context that a transformers model can generate with in ``memory``.
+
+    The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
+    "24GiB" or a GPU's name. Traces of short prompts are extrapolated as :func:`max_batch_size` does for batches, and
+    the answer is traced. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that does not generate.
+    """
+    card = named_gpu(memory)
+    named = None if card is None else card.name
+    options = StepOptions(device=device, gpu=named, autocast=autocast, allocator=allocator, cudnn=cudnn)
+    generation = _Generation(model, batch_size, new_tokens, cache, options)
+    first = generation.asked(1)
+
+    def fits(log: MemoryLog) -> bool:
+        return log_fits(log, first.backend, first.options, memory)
+
+    def spare(log: MemoryLog) -> int:
+        return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
+
+    with progress_bar("longest context", "operators", progress) as tick:
+        search = Search(lambda prompt: generation.log(prompt, tick), fits, spare)
+        found = search.run()
+        fitting, beyond = (
+            generation.estimate(max(one, 1), least(search.log(max(one, 1)))) for one in (found, found + 1)
+        )
+    config = getattr(model, "config", None)
+    return ContextLimit(
+        context=0 if not found else min(found, LARGEST_BATCH) + new_tokens,
+        batch_size=batch_size,
+        new_tokens=new_tokens,
+        peak_bytes=fitting.peak_bytes if found else 0,
+        next_peak_bytes=beyond.peak_bytes,
+        position_limit=getattr(config, "max_position_embeddings", None),
+        traced=tuple(sorted(search.logs)),
+        memory_bytes=parse_memory(memory),
+        info=fitting.info,
+    )

@@ -1,0 +1,55 @@
+"""Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.helped` starts it).
+
+Usage: ``python helper.py CUDNN_PATH CUBLASLT_NAME``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PACKAGE = "torchsummary_plus.ops.scratch.cuda.cudnn"
+
+
+def make_packages() -> None:
+    """Register packages that only know their folders: the code of the real ones imports torch."""
+    folder = Path(__file__).parent
+    names = PACKAGE.split(".")
+    for depth in range(len(names), 0, -1):
+        _add_package(".".join(names[:depth]), folder)
+        folder = folder.parent
+    _add_package("torchsummary_plus.ops.scratch.cpu", Path(__file__).parents[2] / "cpu")
+
+
+def _add_package(name: str, folder: Path) -> None:
+    package = ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package
+
+
+def main(cudnn: str, cublas_lt: str) -> None:
+    """Answer each JSON line on standard input with one on standard output."""
+    make_packages()
+    import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cublas_lt)
+    library, asker = (import_module(f"{PACKAGE}.{name}") for name in ("library", "asker"))
+    library.given.append(Path(cudnn))
+    for line in sys.stdin:
+        print(json.dumps(answer(library, asker, json.loads(line))), flush=True)
+
+
+def answer(library: Any, asker: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the workspaces that cuDNN reports for a query, or its error."""
+    try:
+        question = asker.question_of(asked["question"])
+        found = asker.workspaces(question, asked["device"], asked["mode"], frozenset(asked["refused"]), asked["every"])
+        return {"workspaces": list(found)}
+    except library.CudnnError as error:
+        return {"error": str(error)}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

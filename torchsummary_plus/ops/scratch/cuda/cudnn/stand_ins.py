@@ -1,0 +1,95 @@
+"""Stand-ins for the libraries that cuDNN requires before it offers some engines; for processes that run no kernel.
+
+cuDNN omits engines if ``cublasLtCreate`` fails (matrix products for 1 x 1 kernels, Winograd and FFT) or if there is no
+``libcuda`` (kernels compiled at run time). Here cublasLt knows one algorithm, without workspace, and every call of the
+driver succeeds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .shared_object import load
+
+OBJECTS = ("MatmulDesc", "MatmulPreference", "MatrixLayout", "MatrixTransformDesc")
+"""The kinds of cublasLt descriptors."""
+
+LOADERS = ("cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetKernel", "cuLinkCreate", "cuCtxGetCurrent")
+"""Driver functions that write a handle to their first argument."""
+
+DRIVER_VERSION = 13000
+NUMBERS = {
+    "cuCtxGetLimit": 1024,
+    "cuDeviceGet": 0,
+    "cuDeviceGetCount": 1,
+    "cuDriverGetVersion": DRIVER_VERSION,
+    "cuKernelGetAttribute": 0,
+    "cuOccupancyMaxPotentialClusterSize": 8,
+}
+"""Driver functions that write this number to it."""
+
+DOERS = (
+    *("cuCtxPopCurrent", "cuCtxPushCurrent", "cuGetErrorName", "cuGetErrorString", "cuKernelSetAttribute"),
+    *("cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx", "cuLibraryUnload"),
+    *("cuLinkAddData", "cuLinkComplete", "cuLinkDestroy", "cuStreamGetCtx"),
+)
+"""Driver functions that do nothing. These three groups are what cuDNN's run-time compiler looks up in ``libcuda``."""
+
+LT_VERSION = 130200
+HANDLE = 1 << 16
+RESULT_BYTES, WAVES_AT = 96, 76
+"""``cublasLtMatmulHeuristicResult_t``: its size, and the offset of ``wavesCount``."""
+
+_kept: list[Any] = []
+
+
+def load_stand_ins(cublas_lt: str) -> None:
+    """Load them under the names that cuDNN looks for; ``cublas_lt`` is the file name of torch's cublasLt."""
+    _kept.append(_cublas_lt())
+    _kept.append(load(cublas_lt, _kept[-1]))
+    _kept.append(_driver())
+    _kept.append(load("libcuda.so.1", _kept[-1]))
+
+
+def _done() -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+
+
+def _writing(kind: Any, number: int) -> Any:
+    """Return a function that writes a number to its first argument."""
+
+    def write(target: Any) -> int:
+        target[0] = number
+        return 0
+
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(kind))(write)
+
+
+def _driver() -> dict[str, Any]:
+    functions = dict.fromkeys(DOERS, _done()) | dict.fromkeys(LOADERS, _writing(ctypes.c_size_t, HANDLE))
+    return functions | {name: _writing(ctypes.c_int, number) for name, number in NUMBERS.items()}
+
+
+def _cublas_lt() -> dict[str, Any]:
+    done, make = _done(), _writing(ctypes.c_size_t, HANDLE)
+    suffixes = ("Init_internal", "Destroy", "SetAttribute", "GetAttribute")
+    functions = {f"cublasLt{one}{suffix}": done for one in OBJECTS for suffix in suffixes}
+    functions |= {f"cublasLt{one}Create": make for one in ("", *OBJECTS)}
+    functions |= dict.fromkeys(("cublasLtDestroy", "cublasLtGetProperty", "cublasLtMatmul"), done)
+    functions["cublasLtMatrixTransform"] = done
+    functions["cublasLtGetVersion"] = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: LT_VERSION)
+    seven = (ctypes.c_void_p,) * 7
+    found = ctypes.POINTER(ctypes.c_int)
+    functions["cublasLtMatmulAlgoGetHeuristic"] = ctypes.CFUNCTYPE(
+        ctypes.c_int, *seven, ctypes.c_int, ctypes.c_void_p, found
+    )(_one_algorithm)
+    return functions
+
+
+def _one_algorithm(*arguments: Any) -> int:
+    wanted, results, found = arguments[7:]
+    ctypes.memset(results, 0, RESULT_BYTES * wanted)
+    ctypes.c_float.from_address(results + WAVES_AT).value = 1.0
+    found[0] = 1
+    return 0

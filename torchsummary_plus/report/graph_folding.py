@@ -1,0 +1,172 @@
+"""Alike neighbours of a graph, drawn once with their number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..data.graph_records import GraphNode
+from ..data.records import TensorSpec
+
+Edges = Mapping[tuple[int, int], list[TensorSpec]]
+
+
+@dataclass(eq=False)
+class _Tree:
+    """A node with those inside it; ``start`` and ``stop`` are the places of its leaves among all leaves."""
+
+    node: GraphNode
+    inside: list[_Tree] = field(default_factory=list)
+    alike: int = -1
+    start: int = 0
+    stop: int = 0
+
+
+Pattern = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
+"""What a member reads: (place in the member before, own place) and (node outside, own place)."""
+
+
+def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], dict[tuple[int, int], list[TensorSpec]]]:
+    """Return nodes and edges with every run of alike neighbours as its first member.
+
+    The members of a run look the same, down to their last node, and read the same: each from the one before it (or
+    from all before it, as the sum along a residual path does), or from the same nodes outside. Only the last may feed
+    what follows, unless all feed the same.
+    """
+    trees = _trees(nodes)
+    fold = _Fold(trees, edges)
+    for tree in [tree for tree in trees.values() if tree.node.parent is None]:
+        fold.visit(tree)
+    kept = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
+    found: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
+    for (source, target), specs in edges.items():
+        ends = fold.drawn_ends(source, target)
+        if ends is not None:
+            found[ends] += [spec for spec in specs if spec not in found[ends] or ends == (source, target)]
+    return kept, dict(found)
+
+
+def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
+    trees = {node.index: _Tree(node) for node in nodes}
+    for tree in trees.values():
+        if tree.node.parent is not None:
+            trees[tree.node.parent].inside.append(tree)
+    leaves = 0
+    for tree in trees.values():
+        tree.start = leaves
+        leaves += not tree.inside
+    seen: dict[Hashable, int] = {}
+    for tree in reversed(trees.values()):
+        tree.stop = tree.inside[-1].stop if tree.inside else tree.start + 1
+        node = tree.node
+        inside = tuple((one.node.name, one.alike) for one in tree.inside)
+        look = (node.kind, node.class_name, node.num_params, node.inputs, node.outputs, node.shared, inside)
+        tree.alike = seen.setdefault(look, len(seen))
+    return trees
+
+
+class _Fold:
+    """What stands for what, found from the outside in."""
+
+    def __init__(self, trees: Mapping[int, _Tree], edges: Edges) -> None:
+        leaves = [tree for tree in trees.values() if not tree.inside]
+        self.place = {tree.node.index: tree.start for tree in leaves}
+        self.node_at = [tree.node.index for tree in leaves]
+        self.sources: defaultdict[int, list[int]] = defaultdict(list)
+        self.targets: defaultdict[int, list[int]] = defaultdict(list)
+        for source, target in edges:
+            self.sources[self.place[target]].append(self.place[source])
+            self.targets[self.place[source]].append(self.place[target])
+        self.drawn: dict[int, GraphNode] = {}
+        self.runs: list[tuple[int, int, int]] = []
+        """The first leaf of a run, its length in leaves, and the leaves of a member."""
+
+    def visit(self, top: _Tree) -> None:
+        stack = [(top, 1, "")]
+        while stack:
+            tree, repeats, until = stack.pop()
+            self.drawn[tree.node.index] = replace(tree.node, repeats=repeats, until=until)
+            position = 0
+            while position < len(tree.inside):
+                count = self._run(tree.inside, position)
+                members = tree.inside[position : position + count]
+                stack.append((members[0], count, members[-1].node.name if count > 1 else ""))
+                if count > 1:
+                    first = members[0]
+                    self.runs.append((first.start, members[-1].stop - first.start, first.stop - first.start))
+                position += count
+
+    def _run(self, trees: Sequence[_Tree], position: int) -> int:
+        """Return how many trees from ``position`` are one run."""
+        first = trees[position]
+        end = position + 1
+        pattern: Pattern | None = None
+        while end < len(trees) and trees[end].alike == first.alike:
+            read = self._pattern(trees[position : end + 1])
+            if read is None or (pattern is not None and read != pattern):
+                break
+            if pattern is None and not (read[1] <= self._outside(first, first.start)):
+                break
+            if self._within(trees[end]) != self._within(first):
+                break
+            pattern = read
+            end += 1
+        while end - position > 1 and not self._feeds_alike(trees[position:end]):
+            end -= 1
+        return end - position
+
+    def _pattern(self, members: Sequence[_Tree]) -> Pattern | None:
+        """Return what the last member reads of the one before it and of nodes outside.
+
+        None if it reads of earlier ones, unless it reads of each the same as of the one before it.
+        """
+        *earlier, tree = members
+        start = members[0].start
+        size = tree.stop - tree.start
+        read: list[set[tuple[int, int]]] = [set() for _ in earlier]
+        for place in range(tree.start, tree.stop):
+            for source in self.sources[place]:
+                if start <= source < tree.start:
+                    member, own = divmod(source - start, size)
+                    read[member].add((own, place - tree.start))
+                elif source >= tree.stop:
+                    return None
+        if any(read[:-1]) and any(one != read[-1] for one in read):
+            return None
+        return frozenset(read[-1]), self._outside(tree, start)
+
+    def _within(self, tree: _Tree) -> set[tuple[int, int]]:
+        """Return what its own leaves read of one another, as places in it."""
+        return {
+            (source - tree.start, place - tree.start)
+            for place in range(tree.start, tree.stop)
+            for source in self.sources[place]
+            if tree.start <= source < tree.stop
+        }
+
+    def _outside(self, tree: _Tree, start: int) -> frozenset[tuple[int, int]]:
+        places = range(tree.start, tree.stop)
+        return frozenset((s, p - tree.start) for p in places for s in self.sources[p] if s < start)
+
+    def _feeds_alike(self, members: Sequence[_Tree]) -> bool:
+        """Whether all members but the last feed the same nodes after the run, and the last at least those."""
+        stop = members[-1].stop
+        fed = [
+            {(p - one.start, t) for p in range(one.start, one.stop) for t in self.targets[p] if t >= stop}
+            for one in members
+        ]
+        return all(one == fed[0] for one in fed[:-1]) and fed[0] <= fed[-1]
+
+    def drawn_ends(self, source: int, target: int) -> tuple[int, int] | None:
+        """Return the nodes between which an edge is drawn; None if it leads between members of a run."""
+        a, b = self.place[source], self.place[target]
+        for first, length, size in self.runs:
+            in_run = [first <= place < first + length for place in (a, b)]
+            if all(in_run) and (a >= first + size or b >= first + size):
+                return None
+            if in_run[0]:
+                a = first + (a - first) % size
+            if in_run[1]:
+                b = first + (b - first) % size
+        return self.node_at[a], self.node_at[b]

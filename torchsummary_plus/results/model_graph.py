@@ -1,0 +1,101 @@
+"""ModelGraph: the graph of a model's calls as data, with its views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TYPE_CHECKING
+
+from ..data.errors import InputError, choice_error
+from ..data.graph_records import GraphEdge, GraphNode
+from ..data.records import Run
+from ..render.columns import check_layout
+from ..render.graph_tables import graph_tables
+from ..report.graph import graph_of
+from ..report.report import Report
+from .views import Columns, Depth, Views, register_format
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..render.table import Table
+    from .views import ShownLook
+
+
+@dataclass(frozen=True, repr=False)
+class ModelGraph(Views):
+    """The result of :func:`graph`: the nodes and edges of a model as immutable data, drawn by :meth:`to_mermaid`,
+    :meth:`to_dot` and :meth:`to_svg`.
+
+    An edge means that its target reads a tensor that its source made. The main table has a row per node, with the
+    columns ``kind``, ``connected_to``, ``output_size``, ``num_params``, ``mult_adds``, ``output_bytes`` and
+    ``repeats``; the second has a row per edge.
+    """
+
+    name: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    run: Run
+
+    def to_mermaid(self) -> str:
+        """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""
+        from ..render.diagram_flow import graph_lines
+
+        return "\n".join([*graph_lines(self.nodes, self.edges), ""])
+
+    def to_dot(self, *, width: str | None = None, direction: str = "TB") -> str:
+        """Return Graphviz DOT text, with the shapes on the edges.
+
+        ``width`` makes edges wider by the "bytes" they carry or by the "mult_adds" of the node that reads them;
+        ``direction`` is "TB", "LR", "BT" or "RL". Raises :class:`InputError` for another.
+
+        >>> from torch import nn
+        >>> from torchsummary_plus import graph
+        >>> print(graph(nn.Linear(8, 4), (8,)).to_dot().splitlines()[-2].strip())
+        n0 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
+        """
+        from ..render.graph_dot import dot_text
+
+        return dot_text(self.name, self.nodes, self.edges, width, direction)
+
+    def to_svg(self, *, width: str | None = None, direction: str = "TB") -> str:
+        """Return the drawing of :meth:`to_dot` as SVG; it follows the reader's light or dark scheme.
+
+        Raises :class:`MissingExtraError` without the package graphviz, :class:`UnsupportedError` without its program.
+        """
+        from ..render.graph_dot import svg_text
+
+        return svg_text(self.to_dot(width=width, direction=direction))
+
+    def to_text(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables of nodes and edges as plain text."""
+        from ..render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
+
+    def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
+        return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"<ModelGraph of {self.name}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"
+
+
+register_format(".dot", "to_dot")
+register_format(".gv", "to_dot")
+
+
+REPEATS = ("fold", "show")
+
+
+def as_graph(report: Report, depth: int | None, repeats: str) -> ModelGraph:
+    """Return a report's graph. Raises :class:`InputError` for an unknown depth or repeats, or if nothing ran."""
+    if repeats not in REPEATS:
+        raise choice_error("repeats", repeats, REPEATS)
+    check_layout("tree", depth)
+    if report.flow is None:
+        raise InputError("nothing ran, so there is no graph of calls; accepted: an input_size or input_data")
+    nodes, edges = graph_of(report, depth, repeats == "fold")
+    return ModelGraph(report.rows[0].class_name, tuple(nodes), tuple(edges), report.run)

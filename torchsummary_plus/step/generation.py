@@ -1,0 +1,121 @@
+"""Generation by a model of transformers' as a step: its own ``generate``, greedy, without an end token."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.units import describe
+
+CACHES = ("dynamic", "static")
+WHOLE = 20_000
+"""Calls of modules up to which each token is generated; of more, the first two and the last one are."""
+
+SKIPPED = "the tokens between the first two and the last were not generated: the cache's own update let it grow"
+
+
+def generation_step(model: Any, new_tokens: int, cache: str) -> Callable[..., None]:
+    """Return a step that generates ``new_tokens`` from ``input_ids`` with a kind of cache.
+
+    Raises :class:`InputError` for another cache or number, :class:`UnsupportedError` for a model without ``generate``.
+    """
+    if cache not in CACHES:
+        raise choice_error("cache", cache, CACHES)
+    if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 1:
+        raise InputError(f"new_tokens is {describe(new_tokens)}; accepted: an integer of at least 1")
+    if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
+        raise UnsupportedError(
+            f'mode="generate" needs a model of transformers\' that generates, and {type(model).__name__} has no '
+            'generate(): mode="eval" with train_step= estimates a loop of your own'
+        )
+    skips = skips_tokens(model, new_tokens, cache)
+
+    def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
+        if skips:
+            _first_and_last(model, input_ids, attention_mask, new_tokens)
+        else:
+            with _set_to(model, new_tokens, cache):
+                model.generate(input_ids, attention_mask=attention_mask)
+
+    return step
+
+
+def skips_tokens(model: Any, new_tokens: int, cache: str) -> bool:
+    """Whether a step generates the first and last tokens alone: of many, with a cache that grows with them."""
+    is_long = new_tokens > 3 and new_tokens * sum(1 for _ in model.modules()) > WHOLE
+    return is_long and cache == "dynamic" and not getattr(model.config, "is_encoder_decoder", False)
+
+
+def _first_and_last(model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> None:
+    """Generate two tokens, let the cache grow by its own ``update`` as if by the others, and generate the last one.
+
+    A model without keys and values, whose states do not grow, generates them all.
+    """
+    with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
+        kept = model.generate(input_ids, attention_mask=attention_mask).past_key_values
+    growing = [(number, layer) for number, layer in enumerate(kept.layers) if _keys_and_values(layer)]
+    for number, layer in growing:
+        _grow(kept, number, layer, new_tokens - 3)
+    if not growing:
+        del kept
+        with _set_to(model, new_tokens, "dynamic"):
+            model.generate(input_ids, attention_mask=attention_mask)
+        return
+    batch, length = input_ids.shape[0], input_ids.shape[1] + new_tokens - 1
+    with _set_to(model, 1, "dynamic"):
+        model.generate(
+            input_ids.new_ones(batch, length),
+            attention_mask=attention_mask.new_ones(batch, length),
+            past_key_values=kept,
+        )
+
+
+def _keys_and_values(layer: Any) -> list[Tensor]:
+    held = [getattr(layer, name, None) for name in ("keys", "values")]
+    return [tensor for tensor in held if isinstance(tensor, Tensor)]
+
+
+def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
+    """Let a layer of a cache read as many tokens as are missing.
+
+    One with a sliding window reads until that is full, and then a token more, after which it stays as it is.
+    """
+    window = getattr(layer, "sliding_window", None)
+    if window is None:
+        _read(cache, number, layer, missing)
+        return
+    room = min(missing, max(0, window - 1 - layer.keys.shape[-2]))
+    _read(cache, number, layer, room)
+    if missing > room:
+        _read(cache, number, layer, 1)
+        layer.cumulative_length += missing - room - 1
+
+
+def _read(cache: Any, number: int, layer: Any, count: int) -> None:
+    if count:
+        (*outer, _, keys), values = layer.keys.shape, layer.values.shape[-1]
+        new = layer.keys.new_zeros(*outer, count, keys), layer.values.new_zeros(*layer.values.shape[:-2], count, values)
+        cache.update(*new, number)
+
+
+@contextmanager
+def _set_to(model: Any, new_tokens: int, cache: str, **options: Any) -> Iterator[None]:
+    """While it holds, the model generates so many tokens, whatever they are."""
+    own = model.generation_config
+    asked = copy.deepcopy(own)
+    for name, value in {
+        "max_new_tokens": new_tokens, "min_new_tokens": None, "max_length": None, "min_length": 0, "do_sample": False,
+        "num_beams": 1, "eos_token_id": None, "pad_token_id": 0, "use_cache": True, "disable_compile": True,
+        "cache_implementation": None if cache == "dynamic" else cache, "output_scores": False, **options,
+    }.items():  # fmt: skip
+        setattr(asked, name, value)
+    model.generation_config = asked
+    try:
+        yield
+    finally:
+        model.generation_config = own

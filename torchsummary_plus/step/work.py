@@ -1,0 +1,40 @@
+"""A listener that counts a step's multiply-adds, by phase."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+from ..ops.macs import multiply_adds
+from ..trace.passes import Frame, Listener
+
+
+class _Clock(Protocol):
+    """Whoever knows the phase and the step that an operator belongs to."""
+
+    phase: str
+    step: int
+
+
+class Work(Listener):
+    """Counts the multiply-adds of the last step, by the formulas of a table; what is between phases is the forward's.
+
+    What a backward computes is counted as it runs: a frozen layer's weight has no gradient, and costs none.
+    """
+
+    def __init__(self, clock: _Clock) -> None:
+        self.clock = clock
+        self.step = -1
+        self.done: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self.clock.step != self.step:
+            self.step = self.clock.step
+            self.done, self.unknown = Counter(), Counter()
+        count = multiply_adds(func, args, kwargs, out)
+        if count is None:
+            self.unknown[str(func)] += 1
+        elif count:
+            phase = self.clock.phase
+            self.done[phase if phase in ("backward", "optimizer") else "forward"] += count

@@ -1,0 +1,207 @@
+"""The listener that knows which call made each tensor, by the tensor's storage and version."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..data.records import GIVEN, RETURNED, Call, Flow, Link, TensorSpec, tensors
+from ..live.fakes import Fake
+from ..live.structures import all_tensors, describe_tensor
+from .kernels import written
+from .passes import Frame, Listener
+
+Origin = tuple[int, int]
+"""The step that made a tensor, and which of its results the tensor is."""
+
+Read = tuple[Origin, int, TensorSpec]
+"""Where a tensor came from, the step that reads it, and the tensor as that sees it."""
+
+
+class Provenance(Listener):
+    """Notes the step that made each tensor: an operator, or a call that returns what it was given.
+
+    Steps are numbered in the order they run. A tensor has the step that made it, a storage the step that last wrote to
+    it in place; the later of the two is where the tensor's elements come from. ``state`` has the ids of parameters and
+    buffers: what a module writes to its own is not seen as data that its next call reads.
+    """
+
+    def __init__(self, given: Sequence[torch.Tensor], state: Collection[int]) -> None:
+        self.state = state
+        self.places: dict[int, int | None] = {}
+        """The storages of parameters and buffers that were read, by the tensor's id."""
+        self.owners: list[Frame | None] = []
+        self.reads: list[Read] = []
+        self.began: dict[int, int] = {}
+        self.made: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
+        self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
+        self.returned: list[tuple[Origin, TensorSpec]] = []
+        for tensor in given:
+            self.owners.append(None)
+            self._make(tensor, (len(self.owners) - 1, 0))
+
+    def begin(self, frame: Frame) -> None:
+        self.began[frame.index] = len(self.owners)
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if frame is None:
+            return
+        outs = _flat((out,))
+        changed = _changed(func, args, kwargs)
+        if not outs and not changed:
+            return
+        step = len(self.owners)
+        if not _reads_no_values(func):
+            self._read(frame, step, (*args, *kwargs.values()))
+        self.owners.append(frame)
+        for tensor in changed:
+            self._write(tensor, (step, 0))
+        for slot, tensor in enumerate(outs):
+            self._make(tensor, (step, slot))
+
+    def hand_over(self, frame: Frame, output: Any) -> Any:
+        """What the caller gets: a tensor that the module returns as it was given has a new name, as a view of itself.
+
+        So who reads ``nn.Identity()(x)`` is told from who reads ``x``. Its own tensors keep theirs.
+        """
+        if type(output) is tuple:
+            return tuple([self.hand_over(frame, item) for item in output])
+        if type(output) not in (Fake, torch.Tensor) or output.is_nested or output.layout is not torch.strided:
+            return output
+        origin = self._origin(frame, output)
+        if origin is None or origin[0] >= self.began[frame.index]:
+            return output
+        return torch.ops.aten.alias.default(output)
+
+    def end(self, frame: Frame, output: Any) -> None:
+        if frame.outer is None:
+            found = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
+            self.returned = [
+                (origin, spec) for origin, tensor in found if origin for spec in tensors(describe_tensor(tensor))
+            ]
+
+    def _make(self, tensor: torch.Tensor, origin: Origin) -> None:
+        self.made[id(tensor)] = (weakref.ref(tensor), origin, _place(tensor))
+
+    def _write(self, tensor: torch.Tensor, origin: Origin) -> None:
+        place = _place(tensor)
+        if place is not None:
+            self.wrote[place] = (weakref.ref(tensor.untyped_storage()), origin)
+
+    def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
+        """Where a tensor's elements come from; None for a parameter or a constant."""
+        made, origin, place = self.made.get(id(tensor), _NOTHING)
+        if made is None or made() is not tensor:
+            origin, place = None, self._place_of(tensor)
+        storage, last = self.wrote.get(place, (None, None))
+        if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
+            origin = last
+        if origin is not None and id(tensor) in self.state and _module(frame) == _module(self.owners[origin[0]]):
+            return None
+        return origin
+
+    def _place_of(self, tensor: torch.Tensor) -> int | None:
+        """The storage of a tensor that no step made; that of a parameter or buffer is asked for once."""
+        if id(tensor) not in self.state:
+            return _place(tensor)
+        if id(tensor) not in self.places:
+            self.places[id(tensor)] = _place(tensor)
+        return self.places[id(tensor)]
+
+    def _read(self, frame: Frame, step: int, values: Any) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                origin = self._origin(frame, value)
+                if origin is not None:
+                    self.reads += [(origin, step, spec) for spec in tensors(describe_tensor(value))]
+            elif isinstance(value, (list, tuple)):
+                self._read(frame, step, value)
+
+    def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
+        """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""
+        reads = [*self.reads, *((origin, len(self.owners), spec) for origin, spec in self.returned)]
+        owners = [GIVEN if frame is None else place[frame.index] for frame in self.owners] + [RETURNED]
+        return _merged(owners, reads, {call.parent for call in calls if call.parent is not None})
+
+
+_NOTHING = (None, None, None)
+
+
+def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes to in place."""
+    schema = getattr(func, "_schema", None)
+    return written(func, args, kwargs) if schema is not None and schema.is_mutable else []
+
+
+@cache
+def _reads_no_values(func: Any) -> bool:
+    """Whether an operator takes a tensor for its shape, dtype and device alone: ``zeros_like``, ``new_full``."""
+    schema = getattr(func, "_schema", None)
+    name = "" if schema is None else str(schema.name)
+    return name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
+
+
+def _module(frame: Frame | None) -> int | None:
+    while frame is not None and frame.module is None:
+        frame = frame.outer
+    return None if frame is None else frame.module
+
+
+def _flat(values: Any) -> list[torch.Tensor]:
+    """The tensors of an operator's results."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _flat(value)
+    return found
+
+
+def _place(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's storage; None if it has none of its own."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]) -> Flow:
+    """Return the flow with one step for each call that has none inside.
+
+    Of the steps between the calls inside a call, those that lead nowhere are left out, and those that lead to one
+    other step of the same call alone are merged with it.
+    """
+    step_of = _one_step_a_call(owners, outer)
+    targets: dict[int, set[int]] = defaultdict(set)
+    for (source, _), target, _ in reads:
+        targets[step_of[source]].add(step_of[target])
+    for step in range(len(owners) - 1, -1, -1):
+        if step_of[step] != step or owners[step] not in outer:
+            continue
+        after = {step_of[one] for one in targets[step]} - {step, -1}
+        if not after:
+            step_of[step] = -1
+        elif len(after) == 1 and owners[(only := next(iter(after)))] == owners[step]:
+            step_of[step] = only
+    kept = sorted({step for step in step_of if step >= 0})
+    number = {step: index for index, step in enumerate(kept)}
+    links: dict[Read, Link] = {}
+    for origin, step, tensor in reads:
+        source, target = step_of[origin[0]], step_of[step]
+        if source >= 0 and target >= 0 and source != target:
+            links.setdefault((origin, target, tensor), Link(number[source], number[target], tensor))
+    return Flow(tuple(owners[step] for step in kept), tuple(links.values()))
+
+
+def _one_step_a_call(owners: Sequence[int], outer: Collection[int]) -> list[int]:
+    """Return the step that each one counts as: for a call without calls inside, its first."""
+    first: dict[int, int] = {}
+    return [step if owner < 0 or owner in outer else first.setdefault(owner, step) for step, owner in enumerate(owners)]

@@ -1,0 +1,63 @@
+"""The state of a pass: what its next operator means."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+
+class Composite(Enum):
+    """Functions of torch whose last addition is in place, though not under a mode."""
+
+    ATTENTION = "attention"
+    RECURRENCE = "recurrence"
+
+
+class State:
+    """Who calls operators at present, inside which function, and whether listeners are notified of them."""
+
+    __slots__ = ("composite", "heard", "in_engine", "transformed")
+
+    def __init__(self) -> None:
+        self.heard = True
+        """False for what a listener itself does, and for a pass that the forward starts: a summary inside a model."""
+        self.in_engine = False
+        """Whether autograd's engine calls them, rather than Python code."""
+        self.transformed = False
+        """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
+        (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
+        self.composite: Composite | None = None
+
+    def being(self, **values: Any) -> _Being:
+        """Return a context manager that gives attributes these values, and afterwards those they had.
+
+        >>> state = State()
+        >>> with state.being(in_engine=True):
+        ...     state.in_engine
+        True
+        >>> state.in_engine
+        False
+        """
+        return _Being(self, values)
+
+
+class _Being:
+    __slots__ = ("outer", "state", "values")
+
+    def __init__(self, state: State, values: dict[str, Any]) -> None:
+        self.state = state
+        self.values = values
+
+    def __enter__(self) -> None:
+        self.outer = {name: getattr(self.state, name) for name in self.values}
+        self._set(self.values)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._set(self.outer)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self.state, name, value)
