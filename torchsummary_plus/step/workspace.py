@@ -74,9 +74,10 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
-    def note_script(self, *values: Any) -> None:
+    def note_script(self, node: Any, *values: Any) -> None:
         """Name the gradient of a scripted function, whose interpreter may hold an operator's arguments for longer."""
-        self._note(SCRIPT, _reach(*values) // DOUBT)
+        if node is not None and "DifferentiableGraph" in node.name():
+            self._note(SCRIPT, _reach(*values) // DOUBT)
 
     def forget(self) -> None:
         """Reset for a new step."""
