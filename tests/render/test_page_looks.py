@@ -103,7 +103,8 @@ def test_more_than_one_column_shows_on_a_phone_and_the_first_stays(driver: WebDr
 
 
 CLIPPED = """
-const cells = [...document.querySelectorAll('.tsp-table th, .tsp-table td, figcaption, dt, dd, [role=tab], .tsp-legend span')]
+const labels = '.tsp-table th, .tsp-table td, figcaption, dt, dd, [role=tab], .tsp-legend span';
+const cells = [...document.querySelectorAll(labels)]
   .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1 && one.clientWidth)
   .map((one) => one.textContent);
 const tiles = [...document.querySelectorAll('.tsp-treemap g')].filter((one) => one.checkVisibility()).flatMap((one) => {
@@ -175,7 +176,8 @@ while (walker.nextNode()) {
   const ink = rgba(one.closest('svg') ? style.fill : style.color);
   const [low, high] = [bright(ink), bright(behind(one))].sort((a, b) => a - b);
   count += 1;
-  if ((high + 0.05) / (low + 0.05) < 4.5) faint.add(`${one.className.baseVal ?? one.className} ${one.tagName} ${one.textContent.slice(0, 30)}`);
+  const name = `${one.className.baseVal ?? one.className} ${one.tagName} ${one.textContent.slice(0, 30)}`;
+  if ((high + 0.05) / (low + 0.05) < 4.5) faint.add(name);
 }
 return [count, [...faint]];
 """
