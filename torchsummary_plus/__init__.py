@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
     from .api.tracker import MemTracker as MemTracker
+    from .api.weights import weights as weights
     from .data.errors import ForwardError as ForwardError
     from .data.errors import InputError as InputError
     from .data.errors import MissingExtraError as MissingExtraError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.step_comparison import StepComparison as StepComparison
     from .results.track_report import TrackReport as TrackReport
+    from .results.weights_file import WeightsFile as WeightsFile
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,7 @@ _HOMES = {
     "SummaryError": "data.errors",
     "TrackReport": "results.track_report",
     "UnsupportedError": "data.errors",
+    "WeightsFile": "results.weights_file",
     "compare": "api.compare",
     "estimate_memory": "api.memory",
     "explain": "api.explain",
@@ -66,6 +69,7 @@ _HOMES = {
     "register_scratch": "ops.scratch.registry",
     "summary": "api.table",
     "summary_string": "api.table",
+    "weights": "api.weights",
 }
 """The module of each public name, imported on first use: importing the package adds little to `import torch`."""
 

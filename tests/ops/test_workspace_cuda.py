@@ -40,6 +40,22 @@ def recorded(
     return record_step(model, example, Step(mode), CUDA, capability)
 
 
+class PlainAttention(nn.Module):
+    """Attention of an input with itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_autocast_stays_out_of_attention_by_operators() -> None:
+    """Before Ampere bfloat16 has no fused kernel; products and softmax are then in fp32, in each of two steps."""
+    estimate = estimate_memory(
+        PlainAttention(), (4, 256, 64), 8, mode="eval", autocast="bfloat16", gpu="T4", progress=False
+    )
+    scores = 8 * 4 * 256 * 256 * 4
+    assert [size for _, _, size in estimate.log.events].count(scores) == 4
+
+
 def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
     """The most that an operator takes beside its results at once."""
     level = peak = 0

@@ -18,7 +18,7 @@ from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, generation_step, skips_tokens
-from .memory import Asked
+from .asked import Asked
 from .progress import progress_bar
 from .step_options import StepOptions
 

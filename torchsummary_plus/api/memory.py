@@ -14,10 +14,8 @@ from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
 from ..live.modules import ModuleTree
-from ..memory.attribution import run_log
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import (
-    build_estimate,
     communicator_range,
     least,
     log_fits,
@@ -28,14 +26,14 @@ from ..memory.estimate import (
 from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
-from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.fake_steps import record_step
+from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
-from ..trace.passes import Frame, Listener, no_collection
-from ..trace.run import read
+from ..trace.passes import no_collection
+from .asked import Asked, Ticks
+from .generation import estimate_generation
 from .habits import check_model, check_size
 from .progress import progress_bar
-from .step_options import StepArguments, StepOptions, step_info, takes_step_arguments
+from .step_options import StepArguments, StepOptions, takes_step_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -111,8 +109,6 @@ def estimate_memory(
     """
     asked = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
     if asked.mode == "generate":
-        from .generation import estimate_generation  # It needs this file.
-
         return estimate_generation(model, prompt, new_tokens, batch_size, cache, asked, progress)
     if prompt is not None:
         raise InputError(f'prompt is {describe(prompt)} and mode {describe(asked.mode)}; accepted with mode="generate"')
@@ -255,37 +251,6 @@ def max_batch_size(
     )
 
 
-class Asked:
-    """A request: a model, its example and a step, on one device with one allocator."""
-
-    def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
-        self.example = example
-        self.gpu = options.card()
-        self.tree = read(model, example)
-        self.device = options.place(self.tree)
-        self.step = options.step(self.device)
-        self.backend = self.device.type
-        self.options = options.allocation()
-        self.cudnn = options.asker(self.device)
-
-    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
-        """Trace the step on fakes at a batch size."""
-        example = with_batch(self.example, batch)
-        capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
-        with no_collection():
-            ticks = [_Ticks(tick, batch)]
-            return record_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
-
-    def peak(self, log: MemoryLog) -> int:
-        """Return a log's peak in bytes."""
-        return run_log(log, self.backend, self.options).peak_bytes
-
-    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        """Build the estimate of a log."""
-        info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
-        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
-
-
 def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None) -> Sequence[int]:
     """Return the ranks to estimate. Raises :class:`InputError`."""
     if ranks is None:
@@ -324,7 +289,7 @@ class _AskedOfRank(Asked):
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         with no_collection():
-            self.tree, log = self.ranked.record(with_batch(self.example, batch), [_Ticks(tick, batch)])
+            self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
         return log
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
@@ -351,17 +316,6 @@ def _asked(model: Any, example: Example, options: StepOptions, world_size: int |
 def _a_module(model: Any) -> nn.Module:
     check_model(model)
     return model  # type: ignore[no-any-return]
-
-
-class _Ticks(Listener):
-    """Updates a progress bar at every operator."""
-
-    def __init__(self, tick: Callable[[str], None], batch: int) -> None:
-        self.tick = tick
-        self.what = f"a batch of {batch:,}"
-
-    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self.tick(self.what)
 
 
 def _given(example: Example | None) -> Example:

@@ -95,6 +95,8 @@ _COMPRESSED = {
     torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
     torch.sparse_coo: ("_values", "_indices"),
 }
+SPARSE = frozenset(_COMPRESSED)
+"""The layouts of sparse tensors."""
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -223,6 +223,8 @@ class Ledger(Listener):
                     self.emptying.add(number)
                 self._event(number, 0)
         self._let_go(held, {})
+        if self.phase == "backward" and _is_scripted(compat.current_node()):
+            self.workspaces.note_script(args, kwargs, out)
         doubt = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
@@ -392,6 +394,11 @@ def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> l
         together = [event for _, event in run]
         found += together if is_made else sorted(together)
     return found
+
+
+def _is_scripted(node: Any) -> bool:
+    """Whether a node is the gradient of a scripted function, whose interpreter holds some results longer."""
+    return node is not None and "DifferentiableGraph" in node.name()
 
 
 def _later(call: ModuleCall, by: int) -> ModuleCall:

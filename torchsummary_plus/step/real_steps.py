@@ -17,9 +17,10 @@ from ..live.inputs import Example, real_input, realise
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
-from ..live.structures import all_tensors, held_bytes
+from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..trace import rehearsal
-from ..trace.passes import Pass, deep_stack, run_really
+from ..trace.kernels import tensors_of
+from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
 from . import untouched
@@ -39,6 +40,16 @@ class RealStep:
     rehearsal: Rehearsal
     journal: Untouched | None = None
     error: BaseException | None = None
+
+
+class SparseResults(Listener):
+    """Notes whether an operator makes a sparse tensor: how many elements it stores depends on values."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
 
 
 class _NoAccount:

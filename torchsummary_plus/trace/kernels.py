@@ -15,13 +15,14 @@ import torch
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
+from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.inputs import MASK
 from ..live.twins import Twins
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.views import View, viewed
 from .mixed_dtypes import ATTENTION, check_dtypes
+from .sparse import MAKE_SPARSE
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -47,6 +48,8 @@ class FakeKernels:
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
+        if id(func) in MAKE_SPARSE and self.refuses_sparse():
+            raise UnfakeableError(f"{func} makes a sparse tensor, which has no fake")
         key: list[Any] = [id(func), torch.get_default_dtype()]
         found: list[torch.Tensor] = []
         _read(args, key, found)
@@ -70,6 +73,10 @@ class FakeKernels:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
+
+    def refuses_sparse(self) -> bool:
+        """Whether the pass ends where a sparse tensor is made: torch's kernels may end the process on a fake one."""
+        return True
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""

@@ -19,7 +19,7 @@ from ..live.offloading import is_complete
 from ..live.remaking import remade
 from ..ops.macs import multiply_adds
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import Asked, asks, module_of, question, record
+from .questions import PACK, PUTS, SCALARS, Asked, asks, masks_of, module_of, put_question, question, record
 from .swap import restored
 from .worlds import RealWorld
 
@@ -56,6 +56,9 @@ class Recorder(Listener):
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
         if self.multiply_adds > self.longest:
             raise TooLongError(self.longest)
+        if id(func) in PUTS and masks_of(args[1]):
+            counts = [int(mask.sum()) for mask in masks_of(args[1])]
+            self.answers.setdefault(put_question(module_of(frame), args), []).append(counts)
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
             self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
 
@@ -79,6 +82,14 @@ class Rehearsal:
 
     answers: dict[Asked, list[Any]]
     failure: str = ""
+
+    def without_sizes(self) -> Rehearsal:
+        """Only the values, and the lengths of packed sequences, which no weight decides."""
+        kept = {asked: told for asked, told in self.answers.items() if asked.operator in _NO_SIZES}
+        return Rehearsal(kept, self.failure)
+
+
+_NO_SIZES = {func.name() for func in (*SCALARS, PACK)}
 
 
 def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:

@@ -15,9 +15,22 @@ from torch.nn import Parameter
 from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
+from ..live.masks import note_true
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
-from .questions import PACK, Answers, asks, is_foreign, made, question, told_by_mask
+from .questions import (
+    PACK,
+    PUTS,
+    Answers,
+    asks,
+    counted,
+    is_foreign,
+    made,
+    masks_of,
+    put_question,
+    question,
+    told_by_mask,
+)
 
 
 class ValuedKernels(FakeKernels):
@@ -113,6 +126,8 @@ class ValuedKernels(FakeKernels):
             return super().__call__(func, args, kwargs)
         if func is _FIND_OVERFLOW:
             return None
+        if id(func) in PUTS:
+            self._count_masks(args)
         reads = reading(func)
         if reads is not None:
             return self._noted(reads(partial(self._read_or_ask, func, args), *args, **kwargs))
@@ -151,6 +166,15 @@ class ValuedKernels(FakeKernels):
             except (RuntimeError, NotImplementedError):
                 return self.answers.answer(asked, turn, func, args, kwargs, device)
         return self.answers.answer(asked, turn, func, args, kwargs, device)
+
+    def _count_masks(self, args: Any) -> None:
+        """Note how many elements of the masks of a write are true, as far as values or a real pass tell."""
+        masks = masks_of(args[1])
+        if masks:
+            asked = put_question(self.module(), args)
+            told = self.answers.recall(asked, self.answers.turn(asked))
+            for mask, count in zip(masks, counted(masks, self._read_mask) or told or ()):
+                note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:
         return self._value_of(mask, False)

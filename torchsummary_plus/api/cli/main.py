@@ -18,6 +18,7 @@ from ... import __version__
 from ...data.errors import InputError, SummaryError
 from ...results.model_summary import ModelSummary
 from ..table import summary
+from ..weights import is_weights, weights
 from .models import build_model, find, importable, parse_place
 from .options import (
     SIZE_HELP,
@@ -48,6 +49,7 @@ examples:
   torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
   torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)
   torchsummary-plus examples/vgg.py:vgg16  (without a size: names and parameters only)
+  torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
 
@@ -86,7 +88,8 @@ def summary_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("model", metavar="MODEL", help="package.module:callable or path/to/file.py:callable")
+    kinds = "package.module:callable, path/to/file.py:callable, or a .safetensors, .index.json or .gguf file"
+    parser.add_argument("model", metavar="MODEL", help=kinds)
     parser.add_argument("sizes", metavar="SIZE", nargs="*", help=SIZE_HELP)
     add_model_options(parser)
     add_pass_options(parser)
@@ -101,6 +104,9 @@ def summary_parser() -> argparse.ArgumentParser:
 
 def table(arguments: argparse.Namespace) -> str:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
+    if is_weights(arguments.model):
+        stored = weights(arguments.model)
+        return "\n".join([stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)])
     place = parse_place(arguments.model)
     if arguments.max_batch and arguments.gpu is None:
         raise InputError("--max-batch needs --gpu, the memory to fit in")

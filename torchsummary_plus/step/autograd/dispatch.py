@@ -46,6 +46,10 @@ class StepKernels(ValuedKernels):
         """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)
 
+    def refuses_sparse(self) -> bool:
+        """Whether this is not the backward or an optimizer, where gradients of embeddings are sparse."""
+        return torch.is_grad_enabled() or self.module() != OUTSIDE
+
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self.watch.state
         if func is aten.add.Tensor and (

@@ -1,0 +1,139 @@
+"""Headers of weights: what they say is what was stored, and a hostile one is refused before it costs anything."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchsummary_plus import InputError, WeightsFile, weights
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.data.weight_files import MOST_HEADER_BYTES
+
+STATE = {"a.weight": torch.zeros(4, 3), "a.bias": torch.zeros(4), "b.weight": torch.zeros(2, 4, dtype=torch.bfloat16)}
+
+
+def stored(path: Path, header: object, data: int = 0, length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(data))
+    return path
+
+
+def test_they_are_what_safetensors_wrote(tmp_path: Path) -> None:
+    safetensors: Any = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(STATE, path := tmp_path / "model.safetensors", {"format": "pt"})
+    found = weights(path)
+    assert {entry.name: entry.shape for entry in found.tensors} == {name: tuple(t.shape) for name, t in STATE.items()}
+    assert found.total_params == sum(t.numel() for t in STATE.values())
+    assert found.total_bytes == sum(t.numel() * t.element_size() for t in STATE.values())
+    assert WeightsFile.from_json(found.to_json()) == found
+    assert found.to_dataframe(depth=1)["num_params"].tolist() == [16, 8]
+
+
+def test_an_index_reads_its_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    safetensors: Any = pytest.importorskip("safetensors.torch")
+    places = {"a.weight": "1.safetensors", "a.bias": "1.safetensors", "b.weight": "2.safetensors"}
+    for shard in set(places.values()):
+        safetensors.save_file({name: STATE[name] for name in places if places[name] == shard}, tmp_path / shard)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    assert weights(index).total_params == 24
+    assert main([str(index), "--depth", "1"]) == 0
+    assert "Total params: 24" in capsys.readouterr().out
+    for outside in ("../1.safetensors", "/etc/passwd", "1.bin"):
+        index.write_text(json.dumps({"weight_map": {"a": outside}}))
+        with pytest.raises(InputError, match=r"is no \.safetensors file beside it"):
+            weights(index)
+
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"{", "Expecting"),
+        (b"[]", "no JSON object"),
+        (b"[" * 100_000, "recursion|Expecting|nested"),
+        ({"w": {**ONE, "shape": [3]}}, "not those of its shape"),
+        ({"w": {**ONE, "data_offsets": [0, 1 << 40], "shape": [1 << 38]}}, "outside the file"),
+        ({"w": {**ONE, "data_offsets": [8, 0]}}, "not those of its shape"),
+        ({"w": {**ONE, "shape": [-2]}}, "no sizes"),
+        ({"w": {**ONE, "shape": [True, 2]}}, "no sizes"),
+        ({"w": {**ONE, "shape": [1] * 10_000 + [2]}}, "no sizes"),
+        ({"w": {**ONE, "dtype": "F7"}}, "unknown dtype"),
+        ({"w": {"dtype": "F32"}}, "not described by"),
+    ],
+)
+def test_hostile_headers_are_refused(tmp_path: Path, header: object, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        weights(stored(tmp_path / "model.safetensors", header, 8))
+
+
+@pytest.mark.parametrize("length", [10, MOST_HEADER_BYTES + 1, (1 << 64) - 1])
+def test_an_announced_length_is_not_believed(tmp_path: Path, length: int) -> None:
+    with pytest.raises(InputError, match="bytes are announced"):
+        weights(stored(tmp_path / "model.safetensors", b"{}", 0, length))
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def gguf(
+    tensors: list[tuple[str, tuple[int, ...], int]], entries: bytes = b"", count: int = 0, data: int = 4096
+) -> bytes:
+    body = b"".join(
+        text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, 0)
+        for name, shape, kind in tensors
+    )
+    return b"GGUF" + struct.pack("<IQQ", 3, len(tensors), count) + entries + body + bytes(data)
+
+
+def test_a_gguf_header_is_read(tmp_path: Path) -> None:
+    entries = text("general.name") + struct.pack("<I", 8) + text("tiny")
+    entries += text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
+    entries += text("scores") + struct.pack("<IIQ2f", 9, 6, 2, 0.0, 1.0)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf([("w", (4, 64), 2), ("b", (64,), 0)], entries, 3))
+    found = weights(path)
+    assert [(one.name, one.shape, one.dtype, one.nbytes) for one in found.tensors] == [
+        ("w", (4, 64), "Q4_0", 4 * 2 * 18), ("b", (64,), "F32", 256),
+    ]  # fmt: skip
+    assert found.total_params == 320
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GGML" + bytes(64), "does not begin"),
+        (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "announces more than"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 60), "the header has more than"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + struct.pack("<IIQ", 9, 4, 1 << 60), "announces more"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("k") + struct.pack("<IIQ", 9, 9, 1),
+            "array of the unknown type 9",
+        ),
+        (gguf([("w", (1 << 40, 64), 0)]), "outside the file"),
+        (gguf([("w", (3,), 2)]), "not those of its shape"),
+        (gguf([("w", (3,), 999)]), "unknown type 999"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1, 0), "ends within"),
+    ],
+)
+def test_hostile_gguf_headers_are_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=why):
+        weights(path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"accepted: '\.safetensors', '\.gguf', '\.index\.json'"):
+        weights(tmp_path / "model.bin")
+    with pytest.raises(InputError, match="cannot be read"):
+        weights(tmp_path / "none.gguf")

@@ -1,0 +1,62 @@
+"""A request for a step's memory: what it is of, and how it is traced and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..data.memory_records import MemoryLog
+from ..live.inputs import Example, with_batch
+from ..live.modules import ModuleTree
+from ..memory.attribution import run_log
+from ..memory.estimate import build_estimate
+from ..ops.scratch.cuda.chips import chip_named
+from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
+from ..step.fake_steps import record_step
+from ..trace.passes import Frame, Listener, no_collection
+from ..trace.run import read
+from .step_options import StepOptions, step_info
+
+
+class Asked:
+    """A request: a model, its example and a step, on one device with one allocator."""
+
+    def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
+        self.example = example
+        self.gpu = options.card()
+        self.tree = read(model, example)
+        self.device = options.place(self.tree)
+        self.step = options.step(self.device)
+        self.backend = self.device.type
+        self.options = options.allocation()
+        self.cudnn = options.asker(self.device)
+
+    def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
+        """Trace the step on fakes at a batch size."""
+        example = with_batch(self.example, batch)
+        capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
+        with no_collection():
+            ticks = [Ticks(tick, batch)]
+            return record_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
+
+    def peak(self, log: MemoryLog) -> int:
+        """Return a log's peak in bytes."""
+        return run_log(log, self.backend, self.options).peak_bytes
+
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        """Build the estimate of a log."""
+        info = step_info(self.step, self.device, self.gpu, self.tree, batch, log)
+        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+
+
+class Ticks(Listener):
+    """Updates a progress bar at every operator."""
+
+    def __init__(self, tick: Callable[[str], None], batch: int) -> None:
+        self.tick = tick
+        self.what = f"a batch of {batch:,}"
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.tick(self.what)

@@ -1,0 +1,32 @@
+"""`weights`: what a file of weights holds, without a model and without reading the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..data.errors import choice_error
+from ..data.weight_files import read_weights
+from ..results.weights_file import WeightsFile
+
+SUFFIXES = (".safetensors", ".gguf", ".index.json")
+
+
+def is_weights(path: str | Path) -> bool:
+    """Return whether a path is of a kind that :func:`weights` reads.
+
+    >>> is_weights("model.safetensors"), is_weights("model.py:build")
+    (True, False)
+    """
+    return str(path).endswith(SUFFIXES)
+
+
+def weights(path: str | Path) -> WeightsFile:
+    """Return names, shapes, dtypes and bytes of the weights in a file, from its header alone.
+
+    ``path`` is a ``.safetensors`` or ``.gguf`` file, or the ``.index.json`` of ``.safetensors`` shards. Raises
+    :class:`InputError` for another kind of file, and for a header that is malformed, contradicts the file's size, or
+    announces more than 100,000,000 bytes or 10,000,000 items.
+    """
+    if not is_weights(path):
+        raise choice_error("the suffix of the file", "".join(Path(path).suffixes[-2:]), SUFFIXES)
+    return WeightsFile(Path(path).name, read_weights(Path(path)))

@@ -1,0 +1,219 @@
+"""Names, shapes and bytes of weights from the headers of .safetensors and .gguf files; the weights are not read.
+
+Sources: the safetensors format (github.com/huggingface/safetensors, README and ``MAX_HEADER_SIZE`` of
+safetensors/src/tensor.rs) and GGUF (github.com/ggml-org/ggml, docs/gguf.md; block sizes from ``ggml-common.h``).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import InputError
+from .units import describe
+
+MOST_HEADER_BYTES = 100_000_000
+"""The longest header that is read: safetensors' own limit."""
+
+MOST_ITEMS = 10_000_000
+"""The most tensors, entries and elements of arrays in a GGUF header."""
+
+MOST_AXES = 64
+
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
+    "U64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+"""Bits of an element of each safetensors dtype."""
+
+BLOCKS = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+}  # fmt: skip
+"""GGUF's types of tensors: name, elements of a block, bytes of a block."""
+
+_PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class WeightEntry:
+    """A tensor in a file: its name, shape, dtype as the format calls it, and stored bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str
+
+    @property
+    def numel(self) -> int:
+        """Its number of elements, also if they are stored in blocks.
+
+        >>> WeightEntry("w", (2, 32), "Q4_0", 36, "").numel
+        64
+        """
+        return prod(self.shape)
+
+
+def read_weights(path: Path) -> tuple[WeightEntry, ...]:
+    """Return the tensors of a .safetensors file, a .gguf file, or an index of .safetensors shards.
+
+    Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits.
+    """
+    try:
+        if path.name.endswith(".index.json"):
+            return tuple(_indexed(path))
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            read = _gguf if path.suffix == ".gguf" else _safetensors
+            return tuple(read(file, size, path.name))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (struct.error, UnicodeDecodeError, RecursionError) as error:
+        raise _refused(path.name, str(error)) from None
+
+
+def _refused(name: str, why: str) -> InputError:
+    return InputError(f"{name} has no valid header: {why}")
+
+
+def _indexed(path: Path) -> Iterator[WeightEntry]:
+    """The tensors of every shard that an index names; shards lie beside it."""
+    if path.stat().st_size > MOST_HEADER_BYTES:
+        raise _refused(path.name, f"it has more than {MOST_HEADER_BYTES:,} bytes")
+    index = _json(path.read_bytes(), path.name)
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise _refused(path.name, "it has no weight_map of names to files")
+    for shard in sorted(set(shards.values())):
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise _refused(path.name, f"{describe(shard)} is no .safetensors file beside it")
+        yield from (entry for entry in read_weights(path.parent / shard) if shards.get(entry.name) == shard)
+
+
+def _json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise _refused(name, str(error)) from None
+    if not isinstance(found, dict):
+        raise _refused(name, "it is no JSON object")
+    return found
+
+
+def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > MOST_HEADER_BYTES or length > size - 8:
+        raise _refused(name, f"{length:,} bytes are announced; the limit is {MOST_HEADER_BYTES:,} and the file's size")
+    for tensor, entry in _json(file.read(length), name).items():
+        if tensor != "__metadata__":
+            yield _entry(tensor, entry, size - 8 - length, name)
+
+
+def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _refused(name, f"{describe(tensor)} is not described by dtype, shape and data_offsets")
+    bits, shape, offsets = BITS.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
+    if bits is None:
+        raise _refused(name, f"{describe(tensor)} is of the unknown dtype {describe(entry['dtype'])}")
+    if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
+        raise _refused(name, f"{describe(tensor)} has a shape or offsets that are no sizes")
+    begin, end = offsets
+    if not begin <= end <= room or 8 * (end - begin) != prod(shape) * bits:
+        raise _refused(name, f"the bytes of {describe(tensor)} are not those of its shape, or lie outside the file")
+    return WeightEntry(tensor, tuple(shape), entry["dtype"], end - begin, name)
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+
+
+def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
+    reader = _Reader(file, name)
+    if reader.bytes(4) != b"GGUF":
+        raise _refused(name, "it does not begin with GGUF")
+    version, tensors, entries = reader.unpack("IQQ")
+    if version not in (2, 3):
+        raise _refused(name, f"version {version} is unknown; accepted: 2, 3")
+    reader.count(tensors + entries)
+    for _ in range(entries):
+        reader.string()
+        reader.skip(*reader.unpack("I"))
+    for _ in range(tensors):
+        yield _gguf_tensor(reader, size, name)
+
+
+def _gguf_tensor(reader: _Reader, size: int, name: str) -> WeightEntry:
+    tensor = reader.string()
+    (axes,) = reader.unpack("I")
+    if axes > MOST_AXES:
+        raise _refused(name, f"{describe(tensor)} has {axes:,} axes")
+    shape = reader.unpack(f"{axes}Q")[::-1]
+    kind, offset = reader.unpack("IQ")
+    if kind not in BLOCKS:
+        raise _refused(name, f"{describe(tensor)} is of the unknown type {kind}")
+    dtype, elements, nbytes = BLOCKS[kind]
+    if (shape[-1] if shape else 1) % elements or (held := prod(shape) // elements * nbytes) + offset > size:
+        raise _refused(name, f"the bytes of {describe(tensor)} are not those of its shape, or lie outside the file")
+    return WeightEntry(tensor, shape, dtype, held, name)
+
+
+class _Reader:
+    """Reads a GGUF header from front to back, within the limits."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file = file
+        self.name = name
+        self.read = 0
+        self.items = 0
+
+    def bytes(self, count: int) -> bytes:
+        self.read += count
+        if self.read > MOST_HEADER_BYTES:
+            raise _refused(self.name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
+        data = self.file.read(count)
+        if len(data) != count:
+            raise _refused(self.name, "it ends within the header")
+        return data
+
+    def count(self, items: int) -> None:
+        self.items += items
+        if self.items > MOST_ITEMS:
+            raise _refused(self.name, f"it announces more than {MOST_ITEMS:,} items")
+
+    def unpack(self, form: str) -> tuple[int, ...]:
+        return struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))
+
+    def string(self) -> str:
+        return self.bytes(*self.unpack("Q")).decode()
+
+    def skip(self, kind: int) -> None:
+        """Pass over a value, which may be an array, but of plain values and strings alone."""
+        if kind == _STRING:
+            self.string()
+        elif kind in _PLAIN:
+            self.unpack(_PLAIN[kind])
+        elif kind == _ARRAY:
+            inner, count = self.unpack("IQ")
+            self.count(count)
+            if inner in _PLAIN:
+                self.bytes(count * struct.calcsize(f"<{_PLAIN[inner]}"))
+            elif inner == _STRING:
+                for _ in range(count):
+                    self.string()
+            else:
+                raise _refused(self.name, f"an array of the unknown type {inner}")
+        else:
+            raise _refused(self.name, f"a value of the unknown type {kind}")
