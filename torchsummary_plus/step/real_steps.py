@@ -49,6 +49,7 @@ class SparseResults(Listener):
         self.seen = False
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Note whether the operator returned a sparse tensor."""
         self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
 
 
