@@ -23,11 +23,11 @@ from ..ops.scratch.registry import (
     SCRATCH,
     TRIED,
     UNMODELLED,
+    Alloc,
     AtMost,
     Course,
     Phase,
     Rule,
-    Taken,
 )
 from .foreign import Trials, is_foreign
 
@@ -133,7 +133,7 @@ class Workspaces:
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a kernel's allocations on zeros; None if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
-        if course is not None and any(isinstance(step, Taken) for step in course):
+        if course is not None and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1
         return course
 
