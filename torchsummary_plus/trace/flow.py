@@ -40,6 +40,8 @@ class Provenance(Listener):
         self.began: dict[int, int] = {}
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
+        self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
+        """The fakes that were handed over, and what each is an alias of: aliases of aliases would take longer."""
         self.returned: list[tuple[Origin, TensorSpec]] = []
         for tensor in given:
             self.owners.append(None)
@@ -67,26 +69,47 @@ class Provenance(Listener):
             self._make(tensor, (step, slot))
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """What the caller gets: a tensor that the module returns as it was given has a new name, as a view of itself.
+        """What the caller gets: a fake that the module returns as it was given has a new name, as a view of itself.
 
-        So who reads ``nn.Identity()(x)`` is told from who reads ``x``. Its own tensors keep theirs.
+        So who reads ``nn.Identity()(x)`` is told from who reads ``x``. Real tensors and the module's own stay as they
+        are.
         """
         if type(output) is tuple:
             return tuple([self.hand_over(frame, item) for item in output])
-        if type(output) not in (Fake, torch.Tensor) or output.is_nested or output.layout is not torch.strided:
+        if type(output) is not Fake or output.is_nested or not self._is_older(frame, output):
             return output
-        origin = self._origin(frame, output)
-        if origin is None or origin[0] >= self.began[frame.index]:
-            return output
-        return torch.ops.aten.alias.default(output)
+        given = self._aliased(output)
+        step, known = len(self.owners), len(self.reads)
+        renamed = torch.ops.aten.alias.default(given)
+        del self.reads[known:]
+        self._read(frame, step, (output,))
+        self.aliases[id(renamed)] = weakref.ref(renamed), weakref.ref(given)
+        return renamed
 
     def end(self, frame: Frame, output: Any) -> None:
-        """Record what the outermost call returns."""
+        """Note what a call returns, and what it returns as it was given: from now on that comes from the call."""
+        passed = [tensor for tensor in _flat((output,)) if self._is_older(frame, tensor)]
+        if passed:
+            step = len(self.owners)
+            self._read(frame, step, passed)
+            self.owners.append(frame)
+            for slot, tensor in enumerate(passed):
+                self._make(tensor, (step, slot))
         if frame.outer is None:
             found = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
             self.returned = [
                 (origin, spec) for origin, tensor in found if origin for spec in tensors(describe_tensor(tensor))
             ]
+
+    def _aliased(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a tensor that was handed over is an alias of; of any other, itself."""
+        alias, base = self.aliases.get(id(tensor), (None, None))
+        given = None if alias is None or base is None or alias() is not tensor else base()
+        return tensor if given is None else given
+
+    def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
+        origin = self._origin(frame, tensor)
+        return origin is not None and origin[0] < self.began[frame.index]
 
     def _make(self, tensor: torch.Tensor, origin: Origin) -> None:
         self.made[id(tensor)] = (weakref.ref(tensor), origin, _place(tensor))
