@@ -75,6 +75,21 @@ def test_an_argument_goes_before_the_object_and_the_device_of_the_object_before_
     assert table.memory is not None and table.memory.info.device == "cuda:0"
 
 
+class Scaled(nn.Linear):
+    def forward(self, x: torch.Tensor, scale: float = 0.0) -> torch.Tensor:
+        return super().forward(x) * scale if scale else x
+
+
+def test_another_batch_for_the_step_keeps_the_arguments_of_the_forward() -> None:
+    asked = {"batch_size": 4, "mode": "eval"}
+    table = summary(Scaled(64, 64), (64,), scale=2.0, memory=asked, verbose=0)
+    fixed = summary(Scaled(64, 64), (64,), 4, scale=2.0, memory="eval", verbose=0)
+    assert table.memory == fixed.memory and table.row_memory == fixed.row_memory
+    assert table.memory is not None and table.memory.info.batch_size == 4 and table.row_memory[0].peak_bytes
+    with pytest.raises(InputError, match="batch_size is -1"):
+        summary(net(), (64,), memory={"batch_size": -1}, verbose=0)
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_table_with_memory_reads_the_model_once(lazy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[type] = []

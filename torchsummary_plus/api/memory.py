@@ -112,16 +112,15 @@ def estimate_memory(
         return estimate_generation(model, prompt, new_tokens, batch_size, cache, asked, progress)
     if prompt is not None:
         raise InputError(f'prompt is {describe(prompt)} and mode {describe(asked.mode)}; accepted with mode="generate"')
-    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    check_batch(batch_size)
+    example = make_example(input_size, batch_size, dtypes, input_data)
     return predicted(model, example, asked, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
 
 
-def fixed_example(input_size: Any, batch_size: int, dtypes: Any, input_data: Any) -> Example | None:
-    """Return what to call the model with, at one batch. Raises :class:`InputError`."""
+def check_batch(batch_size: Any) -> None:
+    """Raise :class:`InputError` for an open batch."""
     if batch_size == -1:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
-    check_size(input_size)
-    return make_example(input_size, batch_size, dtypes, input_data)
 
 
 def predicted(
@@ -176,7 +175,8 @@ def measure_memory(
     >>> measure_memory(net, (256,), **asked).peak_bytes == estimate_memory(net, (256,), **asked).peak_bytes
     True
     """
-    example = fixed_example(input_size, batch_size, dtypes, input_data)
+    check_batch(batch_size)
+    example = make_example(input_size, batch_size, dtypes, input_data)
     given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
     asked = Asked(_a_module(model), _given(example), given)
     batch = asked.example.batch_size or 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..data.errors import InputError
@@ -13,7 +13,7 @@ from ..live.modules import ModuleTree
 from ..memory.footprint import module_memory
 from ..report.report import Row, row_memory
 from ..results.memory_estimate import MemoryEstimate
-from .memory import fixed_example, predicted
+from .memory import check_batch, predicted
 from .step_options import StepOptions, step_keywords
 
 INPUTS = ("batch_size", "dtypes", "input_data")
@@ -26,7 +26,7 @@ WORLD = ("world_size", "rank", "ranks", "progress", "build")
 def memory_of(
     tree: ModuleTree,
     example: Example | None,
-    inputs: Mapping[str, Any],
+    example_of: Callable[..., Example | None],
     memory: str | Mapping[str, Any] | StepOptions,
     device: Any,
     trace: Trace,
@@ -34,11 +34,12 @@ def memory_of(
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
     """Return the estimate for ``memory`` (a mode, or options of :func:`estimate_memory`), and each row's share of it.
 
-    ``example`` was built from ``inputs``, which the options may override; ``device`` is the table's.
+    ``example_of`` builds the table's example again with other inputs; ``device`` is the table's.
     """
     asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
     if asked.keys() & set(INPUTS):
-        example = fixed_example(**{**inputs, **{name: asked.pop(name) for name in INPUTS if name in asked}})
+        check_batch(asked.get("batch_size"))
+        example = example_of(**{name: asked.pop(name) for name in INPUTS if name in asked})
     world = {name: asked.pop(name) for name in WORLD if name in asked}
     build = world.pop("build", None)
     if (build is None) != (world.get("world_size") is None):

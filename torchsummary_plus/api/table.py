@@ -12,7 +12,7 @@ from torch import nn
 from ..data.choices import PASS_MODES, RUNS
 from ..data.errors import choice_error
 from ..data.extras import need_extra
-from ..live.inputs import as_device, make_example, with_arguments, with_batch_dim
+from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
@@ -104,8 +104,13 @@ def summary(
     check_view(style, depth, names, memory is not None)
     if style == "rich":
         need_extra("rich", "rich")
-    example = with_batch_dim(make_example(input_size, batch_size, dtypes, input_data), batch_dim)
-    example = with_arguments(example, forward_arguments(model, kwargs, signature(summary).parameters))
+    arguments = forward_arguments(model, kwargs, signature(summary).parameters)
+    inputs = {"input_size": input_size, "batch_size": batch_size, "dtypes": dtypes, "input_data": input_data}
+
+    def example_of(**changed: Any) -> Example | None:
+        return with_arguments(with_batch_dim(make_example(**{**inputs, **changed}), batch_dim), arguments)
+
+    example = example_of()
     with no_collection():
         tree = read(model, example)
         done = trace(tree, example, Options(run, mode, as_device(device), functional))
@@ -113,10 +118,7 @@ def summary(
         if memory is not None:
             from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
-            inputs = {
-                "input_size": input_size, "batch_size": max(1, batch_size), "dtypes": dtypes, "input_data": input_data
-            }  # fmt: skip
-            estimate, shares = memory_of(tree, example, inputs, memory, device, done, result.rows)
+            estimate, shares = memory_of(tree, example, example_of, memory, device, done, result.rows)
             result = replace(result, row_memory=shares, memory=estimate)
         if verbose:
             show(result)
