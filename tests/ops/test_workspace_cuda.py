@@ -18,7 +18,7 @@ from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
-from torchsummary_plus.ops.scratch.registry import Given, Phase, Taken
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
@@ -63,10 +63,10 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
         if isinstance(step, Phase):
             peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.held))
-        elif isinstance(step, Taken):
+        elif isinstance(step, Alloc):
             held.append(step.nbytes)
             level += step.nbytes
-        elif isinstance(step, Given):
+        elif isinstance(step, Free):
             level -= held[step.buffer]
         peak = max(peak, level)
     return peak

@@ -176,8 +176,8 @@ while (walker.nextNode()) {
   const ink = rgba(one.closest('svg') ? style.fill : style.color);
   const [low, high] = [bright(ink), bright(behind(one))].sort((a, b) => a - b);
   count += 1;
-  const kind = one.className.baseVal ?? one.className;
-  if ((high + 0.05) / (low + 0.05) < 4.5) faint.add(`${kind} ${one.tagName} ${one.textContent.slice(0, 30)}`);
+  const name = `${one.className.baseVal ?? one.className} ${one.tagName} ${one.textContent.slice(0, 30)}`;
+  if ((high + 0.05) / (low + 0.05) < 4.5) faint.add(name);
 }
 return [count, [...faint]];
 """

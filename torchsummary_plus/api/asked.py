@@ -59,4 +59,5 @@ class Ticks(Listener):
         self.what = f"a batch of {batch:,}"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Advance the progress bar."""
         self.tick(self.what)

@@ -25,7 +25,7 @@ from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
-from ..trace.hints import forward_error, is_sharded, is_told_by, told_of_real_step
+from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import Rehearsal, rehearse
@@ -147,7 +147,7 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
 def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
     """Whether a real step on the user's own data failed with the same error."""
     real = None if task.real is None else task.real.error
-    return task.example.is_data and real is not None and is_told_by(real, error)
+    return task.example.is_data and real is not None and has_same_text(real, error)
 
 
 def _rehearsed(task: _Task, outside: bool) -> _Task:
@@ -187,7 +187,7 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
         return replace(log, in_blocks=False, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
     real = task.real or rehearse_step(task.tree, task.example, task.step)
     if real.journal is None:
-        raise told_of_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
+        raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = measured_step(task.tree, task.example, task.step, real)
     return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
 

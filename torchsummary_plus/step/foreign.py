@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity
 from ..live import compat
 from ..live.fakes import CPU, Fake
 from ..ops.macs import multiply_adds
-from ..ops.scratch.registry import Course, Given, Made, Taken
+from ..ops.scratch.registry import Alloc, Course, Free, Result
 from ..trace.kernels import change_tensors, tensors_of
 from ..watch.profiled import Change, changes
 from ..watch.quiet_profile import QuietProfile
@@ -110,7 +110,7 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
         return tuple(_steps(changes(done, "cpu"), places))
 
 
-def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Made | Taken | Given]:
+def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:
     """Convert a profile's changes; ``places`` are the results' numbers by address.
 
     A result is the last allocation at its address.
@@ -123,13 +123,13 @@ def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Made 
         if change.nbytes <= 0:
             buffer = buffers.pop(change.address, None)
             if buffer is not None:
-                yield Given(buffer)
+                yield Free(buffer)
         elif change.address in places and last[change.address] == number:
-            yield Made(places[change.address])
+            yield Result(places[change.address])
         else:
             buffers[change.address] = count
             count += 1
-            yield Taken(change.nbytes)
+            yield Alloc(change.nbytes)
 
 
 def _real(tensor: Tensor) -> Tensor:

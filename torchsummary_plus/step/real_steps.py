@@ -27,7 +27,7 @@ from . import untouched
 from .measuring import copied, profiled
 from .outside import Outside
 from .runner import Step, Steps, tensors_in
-from .untouched import TooLargeError, Untouched
+from .untouched import SavedStorages, TooLargeError
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RealStep:
     """
 
     rehearsal: Rehearsal
-    journal: Untouched | None = None
+    journal: SavedStorages | None = None
     error: BaseException | None = None
 
 
@@ -49,6 +49,7 @@ class SparseResults(Listener):
         self.seen = False
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Note whether the operator returned a sparse tensor."""
         self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
 
 
@@ -81,7 +82,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = Recorder(rehearsal.LONGEST_STEP), Untouched()
+    recorder, journal = Recorder(rehearsal.LONGEST_STEP), SavedStorages()
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError

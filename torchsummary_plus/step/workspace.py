@@ -23,11 +23,11 @@ from ..ops.scratch.registry import (
     SCRATCH,
     TRIED,
     UNMODELLED,
+    Alloc,
     AtMost,
     Course,
     Phase,
     Rule,
-    Taken,
 )
 from .foreign import Trials, is_foreign
 
@@ -74,9 +74,10 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
-    def note_script(self, *values: Any) -> None:
+    def note_script(self, node: Any, *values: Any) -> None:
         """Name the gradient of a scripted function, whose interpreter may hold an operator's arguments for longer."""
-        self._note(SCRIPT, _reach(*values) // DOUBT)
+        if node is not None and "DifferentiableGraph" in node.name():
+            self._note(SCRIPT, _reach(*values) // DOUBT)
 
     def forget(self) -> None:
         """Reset for a new step."""
@@ -132,7 +133,7 @@ class Workspaces:
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a kernel's allocations on zeros; None if it cannot be tried."""
         course = self._trials.course(name, args, kwargs, out)
-        if course is not None and any(isinstance(step, Taken) for step in course):
+        if course is not None and any(isinstance(step, Alloc) for step in course):
             self.tried[name] = self.tried.get(name, 0) + 1
         return course
 

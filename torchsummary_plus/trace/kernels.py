@@ -142,7 +142,7 @@ class FakeKernels:
             with in_kernel():
                 made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
-            made = _cook(_placed(rule, place), [])
+            made = _from_recipe(_placed(rule, place), [])
         if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
             return self._really(func, args, kwargs)
         return made
@@ -266,12 +266,12 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
     except TypeError:
         return _compute(func, args, kwargs, found)
     if recipe is not None:
-        return _cook(recipe, found)
+        return _from_recipe(recipe, found)
     check_dtypes(func, found)
     are_dense = all(fake.layout is torch.strided for fake in found)
     recipe = _ruled(func, args, kwargs, found) if are_dense else None
     if recipe is not None:
-        out = _cook(recipe, found)
+        out = _from_recipe(recipe, found)
     else:
         out = _compute(func, args, kwargs, found)
         recipe = _recipe(out, found) if are_dense and _is_memorable(func) else None
@@ -378,7 +378,7 @@ def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> A
     return None
 
 
-def _cook(recipe: Any, found: list[Fake]) -> Any:
+def _from_recipe(recipe: Any, found: list[Fake]) -> Any:
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
         guard = compat.no_dispatch()
@@ -391,7 +391,7 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
         return _viewing(recipe, found[0])
     if recipe is None:
         return None
-    return recipe[0]([_cook(item, found) for item in recipe[1]])
+    return recipe[0]([_from_recipe(item, found) for item in recipe[1]])
 
 
 def _viewing(view: View, base: Fake) -> Fake:

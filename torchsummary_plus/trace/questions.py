@@ -90,7 +90,7 @@ class Answers:
         if found is None:
             return self._guess(asked, func, args, kwargs, device)
         self.assume_recalled(asked, VALUE if func in SCALARS else REHEARSED)
-        return found if func in SCALARS else made(func, args, kwargs, found, device)
+        return found if func in SCALARS else fakes_of(func, args, kwargs, found, device)
 
     def assume_recalled(self, asked: Asked, how: str) -> None:
         """Record that an answer is a real pass's."""
@@ -113,7 +113,7 @@ class Answers:
             self.assume(asked.module, asked.operator, f"{TAKEN} {value} in {site}")
             return value
         self.guesses.sizes = True
-        result, how = made(func, args, kwargs, None, device, self.guesses.least), MOST
+        result, how = fakes_of(func, args, kwargs, None, device, self.guesses.least), MOST
         if result is None and outside:
             result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
@@ -224,7 +224,7 @@ def record(func: OpOverload, args: Any, out: Any) -> Any:
     return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
 
 
-def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
+def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
     """Return the size of a selection as known from its masks' values; None if unknown."""
     if func is INDEX:
         return counted(masks_of(args[1]), read)
@@ -247,7 +247,7 @@ def masks_of(indices: Sequence[Tensor | None]) -> list[Tensor]:
     return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
 
 
-def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
+def fakes_of(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
     """Return fakes of the given sizes, else of the largest or ``least`` possible; None if those are unknown."""
     if func is INDEX:
         masks = masks_of(args[1])

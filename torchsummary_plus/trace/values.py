@@ -24,12 +24,12 @@ from .questions import (
     Answers,
     asks,
     counted,
+    fakes_of,
     is_foreign,
-    made,
     masks_of,
     put_question,
     question,
-    told_by_mask,
+    size_from_masks,
 )
 
 
@@ -142,7 +142,7 @@ class ValuedKernels(FakeKernels):
             return self._factory_beside(func, args, kwargs)
         if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, given):
             out = super().__call__(func, args, kwargs)
-            self._spoil(func, args, kwargs)
+            self._drop_values(func, args, kwargs)
             return out
         values = self._on_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
@@ -157,9 +157,9 @@ class ValuedKernels(FakeKernels):
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
-        found = told_by_mask(func, args, self._read_mask)
+        found = size_from_masks(func, args, self._read_mask)
         if found is not None:
-            return made(func, args, kwargs, found, device)
+            return fakes_of(func, args, kwargs, found, device)
         if is_foreign(func):
             try:
                 return super().__call__(func, args, kwargs)
@@ -230,7 +230,7 @@ class ValuedKernels(FakeKernels):
 
         return self._noted(func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value))))
 
-    def _spoil(self, func: OpOverload, args: Any, kwargs: Any) -> None:
+    def _drop_values(self, func: OpOverload, args: Any, kwargs: Any) -> None:
         """Forget the values of tensors an operator wrote to without values."""
         if func._schema.is_mutable:
             for tensor in written(func, args, kwargs):

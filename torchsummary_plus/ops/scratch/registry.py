@@ -58,25 +58,25 @@ class Phase(NamedTuple):
     empties: bool = False
 
 
-class Made(NamedTuple):
+class Result(NamedTuple):
     """The kernel allocates the result tensor at this position."""
 
     result: int
 
 
-class Taken(NamedTuple):
+class Alloc(NamedTuple):
     """The kernel allocates a buffer, which lives at most until the kernel ends; buffers count from 0."""
 
     nbytes: int
 
 
-class Given(NamedTuple):
+class Free(NamedTuple):
     """The kernel frees a buffer."""
 
     buffer: int
 
 
-Course = tuple[Made | Taken | Given, ...]
+Course = tuple[Result | Alloc | Free, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
 
 ALL_RESULTS = 1 << 30
