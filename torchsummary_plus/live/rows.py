@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +62,8 @@ def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
     names = tuple(container._modules)
     layers = list(container._modules.values())
     start = 0
-    described: list[Any] = [None if layer is None else _described(layer, shared) for layer in layers]
+    pairs = zip(names, layers)
+    described: list[Any] = [None if layer is None else _described(name, layer, shared) for name, layer in pairs]
     for stop in range(1, len(names) + 1):
         if stop < len(names) and described[start] is not None and _equal(described, start, stop):
             continue
@@ -79,9 +81,10 @@ def _equal(described: list[Any], first: int, other: int) -> bool:
     )
 
 
-def _described(layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
-    """All that tells layers apart, and the whole numbers among it."""
+def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
+    """All that tells layers apart, and the whole numbers among it; in texts, as in paths, no layer's own name."""
     found: list[Any] = []
+    own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
     for name, module in layer.named_modules():
         found += [name, type(module), module.training]
@@ -96,21 +99,21 @@ def _described(layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
                 found.append(key)
                 counts.append(value)
             else:
-                found.append((key, _plain(value)))
+                found.append((key, _plain(value, own)))
         found.append(_sharding(module))
     return found, counts
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, own: re.Pattern[str]) -> Any:
     """A value as it can be compared: of a number or text itself, of functions their code, of all else the class."""
-    if isinstance(value, (bool, float, str, bytes, type(None))):
+    if isinstance(value, str):
+        return own.sub("*", value)
+    if isinstance(value, (bool, int, float, bytes, type(None))):
         return value
     if isinstance(value, (tuple, list)):
-        return type(value), [_plain(one) for one in value]
-    if isinstance(value, int):
-        return value
+        return type(value), [_plain(one, own) for one in value]
     if isinstance(value, dict):
-        return [(str(key), _plain(one)) for key, one in value.items()]
+        return [(str(key), _plain(one, own)) for key, one in value.items()]
     if isinstance(value, types.FunctionType):
         return value.__code__
     return type(value)

@@ -22,8 +22,8 @@ COLLECTIVES = "c10d"
 _PIN = torch.ops.aten._pin_memory.default
 """What copies to pinned memory of the host, as an offload policy asks for."""
 
-_WRAPS = "_c10d_functional::_wrap_tensor_autograd"
-"""What gives its argument to be waited for; its kernel for fakes makes a tensor (_functional_collectives.py)."""
+_WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
+"""What gives its argument back; their kernels for fakes make a tensor instead (_functional_collectives.py)."""
 
 FUNCTIONAL = "_c10d_functional"
 """Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
@@ -71,7 +71,7 @@ class RankKernels(StepKernels):
             return fake_like(args[0], CPU)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
-            if func._schema.name == _WRAPS:
+            if func._schema.name in _WAITS:
                 return super().__call__(torch.ops.aten.alias.default, args[:1], {})
         return super().__call__(func, args, kwargs)
 

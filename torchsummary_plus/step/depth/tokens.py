@@ -81,9 +81,9 @@ class Reader:
             self.tokens.append(Token("call", (template, call.step), (layer,)))
             self._events(call.start, call.stop, inner.get(number, []), inner)
             outputs = [self.born[one] for one in call.outputs if one in self.born]
-            made = [self.tokens[place] for place in outputs]
-            same, sizes = (tuple(getattr(token, name) for token in made) for name in ("same", "size"))
-            self.tokens.append(Token("return", same, tuple(outputs), sizes))
+            self.tokens.append(Token("return", None, ()))
+            for place in outputs:
+                self.tokens.append(Token("output", self.tokens[place].same, (place,), self.tokens[place].size))
             at = call.stop
         self._plain(at, stop)
 
@@ -136,6 +136,7 @@ class Writer:
         """The log; what is no token (assumptions and the like) is that of another one."""
         storage_at: dict[int, int] = {}
         under_way: list[int] = []
+        returned = -1
         for place, (what, same, numbers, _) in enumerate(tokens):
             known: Any = same
             if what == "moment":
@@ -154,9 +155,11 @@ class Writer:
                 module = self._module(known[0], numbers[0])
                 self.calls.append(ModuleCall(module, known[1], outer, len(self.events), -1, ()))
             elif what == "return":
-                number = under_way.pop()
-                outputs = tuple(storage_at[one] for one in numbers)
-                self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
+                returned = under_way.pop()
+                self.calls[returned] = replace(self.calls[returned], stop=len(self.events))
+            elif what == "output":
+                outputs = (*self.calls[returned].outputs, storage_at[numbers[0]])
+                self.calls[returned] = replace(self.calls[returned], outputs=outputs)
             else:
                 self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, numbers[0]))
         return replace(
