@@ -132,7 +132,7 @@ def recorded(path: Path) -> dict[str, dict[str, Any]]:
     histories = read_histories(histories_path(path))
     every = json.loads(path.read_text())["records"]
     known = (record for record in every if "OutOfMemory" in record.get("error", "OutOfMemory"))
-    return {r["name"]: {**r, **({"history": histories[r["name"]]} if "error" not in r else {})} for r in known}
+    return {r["name"]: {**r, **({"history": histories[r["name"]]} if r["name"] in histories else {})} for r in known}
 
 
 def configured(which: str, small: bool = False) -> Sequence[Configured]:

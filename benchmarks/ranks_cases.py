@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.ranks_models import MODELS
+from benchmarks.ranks_models import MODELS, Part
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4
@@ -146,6 +147,105 @@ def fsdp_and_tp(model: nn.Module, **options: Any) -> nn.Module:
     return fsdp(tensor_parallel(model, mesh["tp"]), mesh["dp"], **options)
 
 
+def sequence_parallel(model: nn.Module) -> nn.Module:
+    """Tensor parallel with what is between the products split along the sequence."""
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import parallel as tp
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    split, whole = Shard(1), Replicate()
+    plan: dict[str, Any] = {"attention_norm": tp.SequenceParallel(), "ffn_norm": tp.SequenceParallel()}
+    for name in ("attention", "feed_forward"):
+        plan[name] = tp.PrepareModuleInput(input_layouts=(split,), desired_input_layouts=(whole,))
+    for name in ("attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3"):
+        plan[name] = tp.ColwiseParallel()
+    for name in ("attention.wo", "feed_forward.w2"):
+        plan[name] = tp.RowwiseParallel(output_layouts=split)
+    for layer in blocks(model):
+        tp.parallelize_module(layer, mesh, plan)
+    outer = {
+        "embedding": tp.RowwiseParallel(input_layouts=whole, output_layouts=split),
+        "norm": tp.SequenceParallel(),
+        "output": tp.ColwiseParallel(input_layouts=split, output_layouts=whole),
+    }
+    return tp.parallelize_module(model, mesh, outer)
+
+
+def products_kept(wrap: Wrap, model: nn.Module) -> nn.Module:
+    """Checkpoint each layer but for its products, by a policy."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(_: Any, func: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+        is_product = func is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    layers: Any = model.layers
+    for number, layer in enumerate(layers):
+        contexts = partial(create_selective_checkpoint_contexts, policy)
+        layers[number] = checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
+    return wrap(model)
+
+
+def prefetched(model: nn.Module) -> nn.Module:
+    """``fully_shard`` with each layer's weights gathered while the one before it runs."""
+    model = fsdp(model)
+    layers: Any = blocks(model)
+    for layer, following in pairwise(layers):
+        layer.set_modules_to_forward_prefetch([following])
+    return model
+
+
+@dataclass(frozen=True)
+class PipelineCase(Case):
+    """A Llama of a layer a stage, in a schedule by its name in ``torch.distributed.pipelining``."""
+
+    schedule: str = "Schedule1F1B"
+    stages_each: int = 1
+    is_sharded: bool = False
+    """Whether half of the ranks are stages, and each stage is sharded over two."""
+
+    def build(self) -> nn.Module:
+        from torch import distributed as dist
+        from torch.distributed import pipelining
+
+        torch.manual_seed(0)
+        group, rank, ranks = None, dist.get_rank(), dist.get_world_size()
+        mesh = mesh_of("stage", "shard") if self.is_sharded else None
+        if mesh is not None:
+            group, rank, ranks = mesh.get_group("stage"), mesh.get_local_rank("stage"), ranks // 2
+        numbers = [rank + ranks * turn for turn in range(self.stages_each)]
+        modules: list[nn.Module] = [Part(number, ranks * self.stages_each) for number in numbers]
+        if mesh is not None:
+            modules = [fsdp(module, mesh["shard"], reshard_after_forward=False) for module in modules]
+        device = torch.device("cpu")
+        stages = [
+            pipelining.PipelineStage(module, number, ranks * self.stages_each, device, group=group)
+            for number, module in zip(numbers, modules)
+        ]
+        make = getattr(pipelining, self.schedule)
+        self.held["schedule"] = make(stages if self.stages_each > 1 else stages[0], BATCH, loss_fn=_loss_of)
+        self.held["ends"] = [stage.is_first for stage in stages], [stage.is_last for stage in stages]
+        model = nn.ModuleList(modules)
+        self.held["optimizer"] = self.optimizer(model.parameters())
+        return model
+
+    def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
+        mark("forward")
+        first, last = map(any, self.held["ends"])
+        self.held["schedule"].step(*([inputs] if first else []), **({"target": targets} if last else {}))
+        mark("optimizer")
+        self.held["optimizer"].step()
+        self.held["optimizer"].zero_grad()
+        mark("end")
+
+
+def _loss_of(output: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(output.flatten(0, -2), targets.flatten())
+
+
 def zero(parameters: Any) -> torch.optim.Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -178,13 +278,24 @@ _EITHER: dict[str, dict[str, Any]] = {
 }
 _LLAMA: dict[str, dict[str, Any]] = {
     "tp": {"wrap": tensor_parallel, "worlds": (2,)},
+    "sp": {"wrap": sequence_parallel, "worlds": (2, 4)},
+    "fsdp selective": {"wrap": partial(products_kept, fsdp)},
+    "fsdp prefetch": {"wrap": prefetched},
     "fsdp tp": {"wrap": fsdp_and_tp, "worlds": (4,)},
     "fsdp tied": {"wrap": fsdp, "model": "tied"},
 }
 
-CASES = {
+_PIPELINES: dict[str, dict[str, Any]] = {
+    "1f1b": {},
+    "gpipe": {"schedule": "ScheduleGPipe"},
+    "interleaved": {"schedule": "ScheduleInterleaved1F1B", "stages_each": 2},
+    "1f1b fsdp": {"is_sharded": True, "worlds": (4,)},
+}
+
+CASES: dict[str, Case] = {
     case.name: case
     for case in (
+        *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
         *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA).items()),
         *(Case(f"cnn {name}", "cnn", **given) for name, given in _EITHER.items() if "bf16" not in name),
     )

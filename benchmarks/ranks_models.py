@@ -69,6 +69,20 @@ class Llama(nn.Module):
         return out
 
 
+class Part(nn.Module):
+    """A stage of a pipeline over a Llama: a layer, and the embedding or the head at the ends."""
+
+    def __init__(self, number: int, stages: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH) if number == 0 else nn.Identity()
+        self.layers = nn.ModuleList([Layer(WIDTH)])
+        self.output = nn.Linear(WIDTH, VOCABULARY, bias=False) if number == stages - 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.output(self.layers[0](self.embedding(x)))
+        return out
+
+
 class Stage(nn.Module):
     def __init__(self, before: int, after: int) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def _picture(browser: WebDriver, name: str, height: int) -> None:
     width = browser.execute_script("return innerWidth")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.5}
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})
-    picture = Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+    picture = Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=2)
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 

@@ -1,68 +1,199 @@
-"""A Llama of 70 billion parameters on 64 H100s: what each GPU holds under FSDP and HSDP. No GPU is needed.
+"""A Llama of 70 billion parameters on 64 H100s: which sharding fits, and what is left? No GPU is needed.
 
-    python -m examples.seventy_billion [LAYERS] [WORLD_SIZE]
+    python -m examples.seventy_billion [--layers 80] [--world-size 64] [--only FSDP] [--limits]
 
-With fewer layers than 80 the answer comes sooner, for a smaller model.
+``--limits`` also searches the largest batch and the longest sequence that fit, which takes a few minutes each.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from examples.llama import LLAMA3_70B, Llama
-from torchsummary_plus import compare, estimate_memory
+from examples.llama import LLAMA3_70B, Config, Llama
+from torchsummary_plus import compare, estimate_memory, max_batch_size
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 LENGTH = 8192
+GPU = "H100"
+STAGES = 4
+MICROBATCHES = 8
+
+Mesh = Any
 
 
-def build(mesh_shape: tuple[int, ...], layers: int) -> nn.Module:
-    """Build the model as a training script does: checkpointed, sharded layers that compute in bfloat16."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+def policy() -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def mesh_of(**axes: int) -> Mesh:
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    names = ("replicate", "shard")[-len(mesh_shape) :]
-    options: dict[str, Any] = {
-        "mesh": init_device_mesh("cuda", mesh_shape, mesh_dim_names=names),
-        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-    }
-    with torch.device("meta"):
-        model: Any = Llama(replace(LLAMA3_70B, depth=layers))
+    return init_device_mesh("cuda", tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def sharded(model: Any, mesh: Mesh, **options: Any) -> nn.Module:
+    """Checkpoint and shard each layer, and then what is left of the model; it computes in bfloat16."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import fully_shard
+
+    options |= {"mesh": mesh, "mp_policy": policy()}
     for number, layer in enumerate(model.layers):
         model.layers[number] = fully_shard(checkpoint_wrapper(layer, preserve_rng_state=False), **options)
-    sharded: nn.Module = fully_shard(model, **options)
-    return sharded
+    whole: nn.Module = fully_shard(model, **options)
+    return whole
 
 
-def main(layers: int = 80, world_size: int = 64) -> None:
-    """Print both estimates side by side, and whether each fits."""
-    meshes = {"FSDP": (world_size,), f"HSDP {world_size // 8} x 8": (world_size // 8, 8)}
-    found = []
-    for name, mesh in meshes.items():
+def on_meta(config: Config) -> Llama:
+    with torch.device("meta"):
+        return Llama(config)
+
+
+def fsdp(config: Config, world_size: int) -> nn.Module:
+    return sharded(on_meta(config), mesh_of(shard=world_size))
+
+
+def hsdp(config: Config, world_size: int) -> nn.Module:
+    return sharded(on_meta(config), mesh_of(replicate=world_size // 8, shard=8))
+
+
+def tensor_parallel(config: Config, world_size: int) -> nn.Module:
+    """FSDP over machines, and tensor and sequence parallel over the eight GPUs of each."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import parallel as tp
+
+    mesh = mesh_of(shard=world_size // 8, tensor=8)
+    model = on_meta(config)
+    split, whole = Shard(1), Replicate()
+    rows = partial(tp.RowwiseParallel, output_layouts=split)
+    layer_plan = {
+        "input_norm": tp.SequenceParallel(),
+        "self_attn": tp.PrepareModuleInput(
+            input_layouts=(split, None, None), desired_input_layouts=(whole, None, None)
+        ),
+        **{f"self_attn.{name}_proj": tp.ColwiseParallel() for name in "qkv"},
+        "self_attn.o_proj": rows(),
+        "post_attention_norm": tp.SequenceParallel(),
+        "mlp": tp.PrepareModuleInput(input_layouts=(split,), desired_input_layouts=(whole,)),
+        "mlp.gate_proj": tp.ColwiseParallel(),
+        "mlp.up_proj": tp.ColwiseParallel(),
+        "mlp.down_proj": rows(),
+    }
+    for layer in model.layers:
+        tp.parallelize_module(layer, mesh["tensor"], layer_plan)
+    plan = {
+        "embed_tokens": rows(input_layouts=whole),
+        "norm": tp.SequenceParallel(),
+        "lm_head": tp.ColwiseParallel(input_layouts=split, output_layouts=whole),
+    }
+    return sharded(tp.parallelize_module(model, mesh["tensor"], plan), mesh["shard"])
+
+
+class Stage(nn.Module):
+    """Some of a Llama's layers in a row; the first stage has the embedding, the last one the head."""
+
+    def __init__(self, model: Llama, number: int, stages: int) -> None:
+        super().__init__()
+        each = len(model.layers) // stages
+        self.embed_tokens = model.embed_tokens if number == 0 else None
+        self.layers = model.layers[number * each : (number + 1) * each]
+        self.head = nn.Sequential(model.norm, model.lm_head) if number == stages - 1 else None
+        self.angles = partial(Llama.angles, model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.embed_tokens is None else self.embed_tokens(x)
+        cos, sin = self.angles(x.shape[1], x)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x if self.head is None else self.head(x)
+
+
+def pipeline(config: Config, world_size: int) -> Any:
+    """Four stages, each sharded over a quarter of the GPUs; one microbatch is one sequence."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    mesh = mesh_of(stage=STAGES, shard=world_size // STAGES)
+    number = mesh.get_local_rank("stage")
+    module = sharded(Stage(on_meta(config), number, STAGES), mesh["shard"], reshard_after_forward=False)
+    stage = PipelineStage(module, number, STAGES, torch.device("cuda", 0), group=mesh.get_group("stage"))
+    return Schedule1F1B(stage, MICROBATCHES, loss_fn=lambda out, ids: cross_entropy(out.flatten(0, 1), ids.flatten()))
+
+
+def ways(world_size: int) -> dict[str, tuple[Callable[[Config, int], Any], dict[str, Any]]]:
+    """The ways to shard by name: the builder, and what is asked about it."""
+    stages = range(0, world_size, world_size // STAGES)
+    whole = {"batch_size": 1, "loss": "cross_entropy"}
+    return {
+        "FSDP": (fsdp, whole),
+        f"HSDP {world_size // 8} x 8": (hsdp, whole),
+        "FSDP + TP 8": (tensor_parallel, whole),
+        f"{STAGES} stages": (pipeline, {"batch_size": MICROBATCHES, "ranks": tuple(stages)}),
+    }
+
+
+def longest(estimate: Callable[[int], MemoryEstimate], step: int = 2048) -> int:
+    """The longest sequence that fits, in steps of so many tokens."""
+    fits, beyond = 0, 1
+    while estimate(beyond * step).fits(GPU):
+        fits, beyond = beyond, 2 * beyond
+    while beyond - fits > 1:
+        middle = (fits + beyond) // 2
+        fits, beyond = (middle, beyond) if estimate(middle * step).fits(GPU) else (fits, middle)
+    return fits * step
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print each way, whether it fits and what is left, and all of them side by side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=LLAMA3_70B.depth)
+    parser.add_argument("--world-size", type=int, default=64)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--limits", action="store_true")
+    given = parser.parse_args(words)
+    config = replace(LLAMA3_70B, depth=given.layers)
+    found: dict[str, MemoryEstimate] = {}
+    for name, (build, options) in ways(given.world_size).items():
+        if given.only not in name:
+            continue
         begun = time.perf_counter()
-        step = estimate_memory(
-            partial(build, mesh, layers),
-            (LENGTH,),
-            batch_size=1,
-            world_size=world_size,
-            gpu="H100",
-            optimizer="adamw",
-            loss="cross_entropy",
-            dtypes=torch.long,
-        )
-        found.append(step)
-        fits = "fits" if step.fits("H100") else "does not fit"
-        print(f"{name}, {layers} layers on {world_size} GPUs {fits} in an H100 ({time.perf_counter() - begun:.0f} s)")
+        asked: dict[str, Any] = {"world_size": given.world_size, "optimizer": "adamw", "dtypes": torch.long, **options}
+        builder = partial(build, config, given.world_size)
+
+        def at(length: int, builder: Any = builder, asked: Any = asked) -> MemoryEstimate:
+            return estimate_memory(builder, (length,), gpu=GPU, **asked)
+
+        step = found[name] = at(LENGTH)
+        print(f"\n{name}: {given.layers} layers, {given.world_size} GPUs ({time.perf_counter() - begun:.0f} s)")
         print(step)
-    print(compare(*found, names=list(meshes)))
+        print(room(step))
+        if given.limits:
+            rank: dict[str, Any] = {"rank": step.info.rank} if asked.pop("ranks", None) else {}
+            del asked["batch_size"]
+            limit = max_batch_size(builder, (LENGTH,), GPU, **asked, **rank)
+            asked |= {"batch_size": options["batch_size"], **rank}
+            print(f"Largest batch of {LENGTH:,} tokens: {limit.batch_size:,}; longest sequence: {longest(at):,}")
+    if len(found) > 1:
+        print(compare(*found.values(), names=list(found)))
+
+
+def room(step: MemoryEstimate) -> str:
+    """Whether the step fits, and by how much the GPU is larger or too small."""
+    from torchsummary_plus.memory.gpus import parse_memory
+
+    left = parse_memory(GPU) - step.device_bytes[1]
+    said = f"fits, {left / 2**30:.1f} GiB are left" if step.fits(GPU) else f"does not fit: {-left / 2**30:.1f} GiB more"
+    return f"An {GPU} {said} (with CUDA's context and NCCL's buffers at their most)"
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

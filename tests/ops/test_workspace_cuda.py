@@ -18,7 +18,7 @@ from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
-from torchsummary_plus.ops.scratch.registry import Given, Phase, Taken
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
 from torchsummary_plus.step.workspace import Workspaces
@@ -40,6 +40,22 @@ def recorded(
     return record_step(model, example, Step(mode), CUDA, capability)
 
 
+class PlainAttention(nn.Module):
+    """Attention of an input with itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_autocast_stays_out_of_attention_by_operators() -> None:
+    """Before Ampere bfloat16 has no fused kernel; products and softmax are then in fp32, in each of two steps."""
+    estimate = estimate_memory(
+        PlainAttention(), (4, 256, 64), 8, mode="eval", autocast="bfloat16", gpu="T4", progress=False
+    )
+    scores = 8 * 4 * 256 * 256 * 4
+    assert [size for _, _, size in estimate.log.events].count(scores) == 4
+
+
 def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
     """The most that an operator takes beside its results at once."""
     level = peak = 0
@@ -47,10 +63,10 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
         if isinstance(step, Phase):
             peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.held))
-        elif isinstance(step, Taken):
+        elif isinstance(step, Alloc):
             held.append(step.nbytes)
             level += step.nbytes
-        elif isinstance(step, Given):
+        elif isinstance(step, Free):
             level -= held[step.buffer]
         peak = max(peak, level)
     return peak

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from docs.columns import PAGE, with_columns
 from torchsummary_plus import MemoryEstimate, ModelSummary
 from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.ops.scratch.cuda.cudnn import library
 from torchsummary_plus.render.columns import COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +42,16 @@ def test_pictures_are_there_and_small() -> None:
     assert pictures and all(0 < picture.stat().st_size < 200_000 for picture in pictures)
 
 
+@pytest.fixture
+def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cuDNN, as in a CPU build: the pages show what is printed there (docs/memory.md, cuDNN)."""
+    library.cudnn_library.cache_clear()
+    monkeypatch.setattr(library, "cudnn_path", lambda: None)
+    yield
+    library.cudnn_library.cache_clear()
+
+
+@pytest.mark.usefixtures("cpu_build")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     """One after the other, as a reader would run them; a text block is what the block above it prints."""

@@ -212,22 +212,38 @@ def test_what_is_no_builder_is_said() -> None:
 
 
 def test_what_is_not_covered_is_refused_with_what_is() -> None:
-    with pytest.raises(UnsupportedError, match="FullyShardedDataParallel is not supported yet; use fully_shard"):
+    with pytest.raises(UnsupportedError, match=r"FSDP1\) is not covered: use fully_shard"):
         estimated(lambda: FullyShardedDataParallel(net()), 2)
-    with pytest.raises(UnsupportedError, match="make the mesh with init_device_mesh"):
-        estimated(tensor_parallel, 2, gpu="H100")
 
 
 class FullyShardedDataParallel(nn.Sequential):
     """A wrapper by the name of torch's, which itself cannot be had without other processes."""
 
 
-def tensor_parallel() -> nn.Module:
+def tensor_parallel(device: str, is_sharded: bool = False) -> nn.Module:
+    """The two products over ranks, after one another; what is left of the network is sharded if asked."""
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    return parallelize_module(net(), init_device_mesh("cuda", (2,)), plan)
+    mesh = init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = parallelize_module(net()[:3], mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return fully_shard(model, mesh=mesh["dp"]) if is_sharded else model
+
+
+def sizes_of_tensors(found: MemoryEstimate) -> list[int]:
+    return [storage.nbytes for storage in found.log.storages if storage.kind != "workspace"]
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_tensor_parallel_on_a_gpu_takes_the_tensors_of_the_cpu(is_sharded: bool) -> None:
+    here, there = (
+        estimated(partial(tensor_parallel, device, is_sharded), 4, optimizer=None, gpu=gpu)
+        for device, gpu in (("cpu", None), ("cuda", "H100"))
+    )
+    tensors = [sorted(filter(WIDTH.__le__, sizes_of_tensors(one))) for one in (here, there)]
+    assert tensors[0] == tensors[1]
+    assert not torch.cuda.is_initialized()
 
 
 def _refusing() -> nn.Module:

@@ -24,7 +24,7 @@ from tests.trace.zoo import ZOO
 from torchsummary_plus import InputError, explain, explain_batch, summary
 from torchsummary_plus.data.records import tensors
 from torchsummary_plus.render.arithmetic import minus, product, quotient, total
-from torchsummary_plus.render.explain_registry import RULES, Rule, register_explanation
+from torchsummary_plus.render.explain_registry import RULES, Arithmetic, register_explanation
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "Conv1d": (lambda: nn.Conv1d(6, 4, 5, stride=2, padding=3), (6, 21)),
@@ -262,11 +262,11 @@ def test_a_layer_of_ones_own_can_be_explained() -> None:
             return x
 
     assert "Parameters: 3 x 2 = 6" in str(explain(Doubling()))
-    register_explanation("Doubling", rule=Rule(lambda layer: product(2, layer.shapes["pairs"][0])))
+    register_explanation("Doubling", rule=Arithmetic(lambda layer: product(2, layer.shapes["pairs"][0])))
     try:
         assert "Parameters: 2 x 3 = 6" in str(explain(Doubling()))
         with pytest.raises(InputError, match="Doubling is explained already"):
-            register_explanation("Doubling", rule=Rule())
+            register_explanation("Doubling", rule=Arithmetic())
     finally:
         del RULES["Doubling"]
 

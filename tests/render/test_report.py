@@ -45,7 +45,7 @@ def test_tiles_are_all_of_the_peak(device: str, made: ModelSummary) -> None:
     estimate = estimate_memory(resnet18(), (3, 64, 64), 8, device=device, optimizer="adamw")
     tiles = [tile for tile in treemap(estimate, WHOLE) if tile.kind]
     own = {module.path: module.own_bytes for module in estimate.by_module[1:]}
-    much = {path for path, nbytes in own.items() if nbytes > estimate.peak_bytes / 60}
+    much = {path for path, nbytes in own.items() if nbytes > estimate.peak_bytes / 100}
     assert much <= {tile.path for tile in tiles}
     assert any(tile.label == "no module" for tile in tiles) == (estimate.outside_bytes > 0)
     assert sum(tile.box.width * tile.box.height for tile in tiles) > 0.6 * WHOLE.width * WHOLE.height

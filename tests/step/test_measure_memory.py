@@ -254,3 +254,17 @@ def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: p
     with without_notes():
         os.write(2, b"USDT: a note\nand a warning\n")
     assert capfd.readouterr().err == "and a warning\n"
+
+
+def test_an_input_that_is_given_twice_is_there_once() -> None:
+    class Compared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) - wanted
+
+    x = torch.ones(512, 64)
+    asked: dict[str, Any] = {"input_data": {"x": x, "wanted": x}}
+    assert measure_memory(Compared(), **asked).peak_bytes == estimate_memory(Compared(), **asked).peak_bytes

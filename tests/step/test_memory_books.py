@@ -194,7 +194,7 @@ def test_arrays_of_numpy_are_not_written_to() -> None:
     assert array.min() == array.max() == 1
 
 
-def test_a_real_forward_leaves_what_the_code_reaches_as_it_was() -> None:
+def test_a_real_step_leaves_what_the_code_reaches_as_it_was() -> None:
     seen = torch.zeros(ROWS, WIDTH)
 
     def run(layer: Layer, x: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def test_a_real_forward_leaves_what_the_code_reaches_as_it_was() -> None:
 
     before = facts([seen])
     estimate = estimate_memory(Model(run), (WIDTH,), ROWS, loss=itself)
-    said = "_local_scalar_dense in the model itself, 2 times: value taken from a real forward"
+    said = "_local_scalar_dense in the model itself, 2 times: value taken from a real step"
     assert estimate.assumptions == (said,)
     assert_same(before, facts([seen]))
 

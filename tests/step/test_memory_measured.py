@@ -58,6 +58,22 @@ class Ragged(Layer):
         return self.linear(ragged).relu().to_padded_tensor(0.0)
 
 
+class Adapted(Layer):
+    """A weight with a sparse change that learns, as peft's SHiRA has it."""
+
+    places: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.change = nn.Parameter(torch.ones(20))
+        self.register_buffer("places", torch.arange(40).view(2, 20))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.linear.weight.clone()
+        weight += torch.sparse_coo_tensor(self.places, self.change * 2, weight.shape)
+        return nn.functional.linear(x, weight)
+
+
 class Padded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -72,6 +88,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "COO": (lambda: Graph(adjacency().to_sparse()), "train"),
     "CSR": (lambda: Graph(adjacency().to_sparse_csr().clone()), "eval"),
     "made in the forward": (Pooled, "train"),
+    "an adapter": (Adapted, "train"),
     "jagged": (Ragged, "train"),
     "padded": (Padded, "eval"),
 }

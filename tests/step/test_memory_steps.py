@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.memory_truth import measure_run
-from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.step.optimizers import NAMES
 
@@ -118,6 +118,33 @@ def penalised(model: nn.Module) -> TrainStep:
         optimizer.zero_grad()
 
     return step
+
+
+class Overwritten(nn.Module):
+    """Writes to the output of a layer of an input that is not flat, which is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y[:, 1:].mul_(x[:, :-1])
+        y.add_(x)
+        return self.last(y[:, ::2]).lerp_(x[:, ::2], 0.5)
+
+
+def test_gradients_of_gradients_go_through_writes_in_place() -> None:
+    model, x = Overwritten(), torch.randn(4, 8, 16)
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        loss = squared(model(x))
+        slopes = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+        (loss + sum(squared(slope) for slope in slopes)).backward()
+        model.zero_grad()
+
+    predicted, measured = (run(model, input_data=x, train_step=step) for run in (estimate_memory, measure_memory))
+    assert predicted.phase_peaks == measured.phase_peaks
 
 
 def fused_into_the_backward(model: nn.Module) -> TrainStep:

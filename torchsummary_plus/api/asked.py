@@ -14,7 +14,7 @@ from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
-from ..step.fake_steps import record_step
+from ..step.depth.steps import record_deep_step
 from ..trace.passes import Frame, Listener, no_collection
 from ..trace.run import read
 from .step_options import StepOptions, step_info
@@ -39,7 +39,7 @@ class Asked:
         capability = None if self.gpu is None else chip_named(self.gpu.name, self.gpu.compute_capability)
         with no_collection():
             ticks = [Ticks(tick, batch)]
-            return record_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
+            return record_deep_step(self.tree, example, self.step, self.device, capability, ticks, self.cudnn)
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
@@ -59,4 +59,5 @@ class Ticks(Listener):
         self.what = f"a batch of {batch:,}"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Advance the progress bar."""
         self.tick(self.what)

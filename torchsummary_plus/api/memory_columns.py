@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..data.errors import InputError
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
 from ..live.inputs import Example
@@ -18,8 +19,8 @@ from .step_options import StepOptions, step_keywords
 INPUTS = ("batch_size", "dtypes", "input_data")
 """Options that set the step's inputs, by default those of the table's pass."""
 
-WORLD = ("world_size", "rank", "ranks", "progress")
-"""Options of :func:`estimate_memory` that concern neither the input nor the step."""
+WORLD = ("world_size", "rank", "ranks", "progress", "build")
+"""Options that concern neither the input nor the step; ``build`` builds the model of ``world_size`` processes."""
 
 
 def memory_of(
@@ -39,6 +40,35 @@ def memory_of(
     if asked.keys() & set(INPUTS):
         example = fixed_example(**{**inputs, **{name: asked.pop(name) for name in INPUTS if name in asked}})
     world = {name: asked.pop(name) for name in WORLD if name in asked}
-    model = tree if world.get("world_size") is None else tree.modules[0]
-    estimate = predicted(model, example, StepOptions(**asked), **world)
-    return estimate, row_memory(trace, rows, estimate.by_call, module_memory(estimate.log))
+    build = world.pop("build", None)
+    if (build is None) != (world.get("world_size") is None):
+        raise InputError("memory has one of world_size and build; accepted: both, with build the builder of the model")
+    estimate = predicted(tree if build is None else build, example, StepOptions(**asked), **world)
+    calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
+    held: Mapping[str, RowMemory] = module_memory(estimate.log)
+    if build is not None:
+        calls, held = _unwrapped({module.path for module in trace.modules}, calls, held)
+    return estimate, row_memory(trace, rows, calls, held)
+
+
+_WRAPPERS = ("_checkpoint_wrapped_module", "module")
+"""The names that wrappers give to what is inside: those of ``checkpoint_wrapper`` and ``DistributedDataParallel``."""
+
+
+def _unwrapped(
+    known: set[str], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
+) -> tuple[Sequence[tuple[str, RowMemory]], Mapping[str, RowMemory]]:
+    """Return what the modules of a wrapped model take, by their paths in the model itself."""
+
+    def plain(path: str) -> str:
+        parts = path.split(".")
+        return path if path in known else ".".join(part for part in parts if part not in _WRAPPERS)
+
+    def wraps(path: str) -> bool:
+        inside = [f"{path}.{name}".lstrip(".") for name in _WRAPPERS]
+        return any(one in held and one not in known for one in inside)
+
+    summed: dict[str, RowMemory] = {}
+    for path, memory in held.items():
+        summed[plain(path)] = summed.get(plain(path), RowMemory()) + memory
+    return [(plain(path), memory) for path, memory in calls if not wraps(path)], summed

@@ -71,7 +71,8 @@ def summary(
         style: "torchsummary" (flat), "tree" (nested), or "rich" (nested, in colour where a terminal shows it).
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``@``) as lines.
         memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
-            that step below the table, and memory columns; an open batch counts as 1.
+            that step below the table, and memory columns; an open batch counts as 1. With ``world_size`` among the
+            options, ``build`` is the function that builds and wraps the model, and the memory is that of one rank.
         verbose: 0 prints nothing.
         rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
             ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of

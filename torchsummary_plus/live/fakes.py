@@ -311,7 +311,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         with (
             cuda_guard() as Fake.cuda_is_guarded,
             _cuda_kernels(),
-            _wrappers_asked(),
+            _wrappers_reported(),
             older_kernels(),
             compat.autocast_available(),
         ):
@@ -326,7 +326,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
 
 
 @contextmanager
-def _wrappers_asked() -> Iterator[None]:
+def _wrappers_reported() -> Iterator[None]:
     """Have each new wrapper tensor report its device through the pass, as fakes do."""
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass

@@ -95,6 +95,8 @@ _COMPRESSED = {
     torch.sparse_bsc: ("values", "ccol_indices", "row_indices"),
     torch.sparse_coo: ("_values", "_indices"),
 }
+SPARSE = frozenset(_COMPRESSED)
+"""The layouts of sparse tensors."""
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -179,16 +181,16 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
     changed = {name: replace_tensors(item, change, depth + 1) for name, item in parts(value)}
     if all(changed[name] is item for name, item in parts(value)):
         return value
-    twin = copy.copy(value)
+    result = copy.copy(value)
     if isinstance(value, (Mapping, list)):
         for name, item in changed.items():
-            twin[name] = item
+            result[name] = item
     elif isinstance(value, (set, frozenset)):
-        twin = type(value)(changed.values())
+        result = type(value)(changed.values())
     else:
         for name, item in changed.items():
-            object.__setattr__(twin, name, item)
-    return twin
+            object.__setattr__(result, name, item)
+    return result
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:

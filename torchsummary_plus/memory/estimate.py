@@ -148,7 +148,7 @@ class Estimate:
         That is the most that one takes on the card named, or on the step's own, or else on any. The log is replayed
         under the limit, so that the allocator may give cached segments back before it fails, and a kernel does without
         the scratch memory that it can spare. For devices of AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are
-        counted, as a :class:`NotModelledWarning` says. Raises :class:`InputError` for a text that is neither, and for a
+        counted, as a ``NotModelledWarning`` says. Raises :class:`InputError` for a text that is neither, and for a
         card where the step is not on CUDA.
         """
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)

@@ -110,6 +110,8 @@ def cuda_alone(device: torch.device, cards: int) -> Iterator[Streams]:
         "stream": streams.within,
         "Stream": streams.kind,
         "Event": Event,
+        "get_rng_state": lambda *_: torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8, device="cpu"),
+        "set_rng_state": lambda *_: None,
         **{name: _no_op() for name in _NO_OPS},
     }
     with ExitStack() as stack:
@@ -122,6 +124,8 @@ def cuda_alone(device: torch.device, cards: int) -> Iterator[Streams]:
         yield streams
 
 
+_RNG_STATE_BYTES = 16
+"""A seed and an offset, on the CPU (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, ``get_state``)."""
 _NO_OPS = ("set_device", "synchronize", "empty_cache", "_lazy_init", "manual_seed", "manual_seed_all")
 
 

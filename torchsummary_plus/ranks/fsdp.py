@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from typing import Any
@@ -35,7 +35,32 @@ def fsdp_alone(making: Making, hold: Callable[[list[torch.Tensor], str], None]) 
         for name, kind in _OF_PARAMETERS.items():
             stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(making, kind))))
         stack.enter_context(replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(hold)))
+        stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", lambda _: Chunks))
         yield
+
+
+class Chunks(Sequence[torch.Tensor]):
+    """The chunks of a parameter, each made when it is asked for: a rank needs two of them, however large the world.
+
+    Source: torch/distributed/fsdp/_fully_shard/_fsdp_common.py, ``_chunk_with_empty``; ``torch.chunk``.
+    """
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self.tensor, self.number, self.dim = tensor, num_chunks, dim
+        self.size = -(-tensor.size(dim) // num_chunks)
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(self.number))]
+        if not 0 <= number < self.number:
+            raise IndexError(number)
+        start = number * self.size
+        if start >= self.tensor.size(self.dim) and number:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, start, min(self.size, self.tensor.size(self.dim) - start))
 
 
 def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Callable[[Any], Any]:

@@ -10,8 +10,7 @@ import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
 
-from ..data.errors import UnsupportedError
-from ..live.fakes import Fake, fake_like, new_fake
+from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
@@ -19,6 +18,12 @@ from .kinds import RankLedger
 
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
+
+_PIN = torch.ops.aten._pin_memory.default
+"""What copies to pinned memory of the host, as an offload policy asks for."""
+
+_WRAPS = "_c10d_functional::_wrap_tensor_autograd"
+"""What gives its argument to be waited for; its kernel for fakes makes a tensor (_functional_collectives.py)."""
 
 FUNCTIONAL = "_c10d_functional"
 """Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
@@ -30,7 +35,7 @@ class RankKernels(StepKernels):
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
         self.groups: set[str] = set()
-        """Names of the process groups that were communicated in."""
+        """Names of the process groups that were communicated in, and pairs of processes in them."""
 
     building = False
     """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
@@ -61,20 +66,22 @@ class RankKernels(StepKernels):
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
-            if func._schema.name in _POINT_TO_POINT:
-                raise UnsupportedError(
-                    f"{func._schema.name}: point-to-point communication, as in pipeline schedules, is not supported; "
-                    "estimate the module of each stage separately"
-                )
             return self._collective(func, args, kwargs)
+        if func is _PIN and isinstance(args[0], Fake):
+            return fake_like(args[0], CPU)
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
+            if func._schema.name == _WRAPS:
+                return super().__call__(torch.ops.aten.alias.default, args[:1], {})
         return super().__call__(func, args, kwargs)
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
-        self.groups.update(group.group_name for group in map(_as_group, args) if group is not None)
+        for group in filter(None, map(_as_group, args)):
+            peer = next((value for value in args if isinstance(value, int)), None)
+            is_pair = func._schema.name in _POINT_TO_POINT
+            self.groups.add(f"{group.group_name}: {peer}" if is_pair else group.group_name)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
         results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
@@ -94,6 +101,7 @@ def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 _POINT_TO_POINT = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+"""Operators between two ranks, for which NCCL has a communicator of each pair (ProcessGroupNCCL.cpp)."""
 _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 """Types of the tensors that a collective fills, its first tensor argument."""
 

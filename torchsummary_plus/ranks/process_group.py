@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from itertools import count
 from typing import Any
 
@@ -80,7 +81,13 @@ def in_world(rank: Rank) -> Iterator[None]:
     """
     if not dist.is_available():
         raise UnsupportedError("world_size needs torch.distributed, which this build of torch lacks")
-    with _registries_aside(), _environment(rank.environment()), _begun_already():
+    with (
+        _registries_aside(),
+        _environment(rank.environment()),
+        _accelerate_aside(),
+        _begun_already(),
+        _meshes_of_its_own(),
+    ):
         _begin(rank)
         try:
             yield
@@ -122,17 +129,64 @@ def _registries_aside() -> Iterator[None]:
 
 
 @contextmanager
+def _meshes_of_its_own() -> Iterator[None]:
+    """While it holds, no new mesh equals one of another world, whose groups DTensor would take from its caches.
+
+    Source: torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, which compares threads as well.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    kind: Any = DeviceMesh
+    own = kind.__init__
+    world = f"torchsummary_plus:{next(_OURS)}"
+
+    @wraps(own)
+    def begin(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        own(mesh, *args, **kwargs)
+        mesh._thread_id = world
+
+    kind.__init__ = begin
+    try:
+        yield
+    finally:
+        kind.__init__ = own
+
+
+@contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    own = {name: os.environ.get(name) for name in values}
+    """While it holds, the environment has these values too; what a script sets beside them goes with it."""
+    own = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in own.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in os.environ.keys() - own.keys():
+            del os.environ[name]
+        os.environ.update(own)
+
+
+@contextmanager
+def _accelerate_aside() -> Iterator[None]:
+    """While it holds, accelerate knows of no processes yet; it keeps what it knows for all of a process.
+
+    Source: accelerate/state.py, the ``_shared_state`` of its classes.
+    """
+    own = [(state, dict(state)) for state in _shared_states()]
+    for state, _ in own:
+        state.clear()
+    try:
+        yield
+    finally:
+        for state in _shared_states():
+            state.clear()
+        for state, values in own:
+            state.update(values)
+
+
+def _shared_states() -> list[dict[str, Any]]:
+    module = sys.modules.get("accelerate.state")
+    classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
+    return [one._shared_state for one in classes if one is not None]
 
 
 @contextmanager

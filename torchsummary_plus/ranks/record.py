@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +22,10 @@ from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
-from ..step.bookkeeping import Books, tell_of_twins
+from ..step.bookkeeping import tell_of_twins
+from ..step.depth.cut import FEWEST, Cut
+from ..step.depth.growth import NotRepeatingError, grown
+from ..step.depth.steps import takes_all_layers_alike
 from ..step.runner import Step
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
@@ -32,10 +36,20 @@ from ..trace.swap import LOCK, restored
 from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
+from .dtensors import devices_asked
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
 from .passes import RankPass
+from .pipelines import (
+    NeedsStageError,
+    Neighbours,
+    PipelineBooks,
+    StageToldError,
+    is_schedule,
+    model_of,
+    pipelines_alone,
+)
 from .process_group import Rank, in_world
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
@@ -59,15 +73,55 @@ class Ranked:
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
+            neighbours = Neighbours()
             while True:
                 try:
-                    imported = len(sys.modules)
-                    found = self._record(example, listeners)
-                    return found if len(sys.modules) == imported else self._record(example, listeners)
+                    return self._deep(example, listeners, neighbours)
                 except NeedsIntegerError as needed:
                     example = example.with_dtype(needed.index, torch.long)
+                except NeedsStageError as needed:
+                    self._ask(needed, example, neighbours)
 
-    def _record(self, example: Example, listeners: Sequence[Listener]) -> Recorded:
+    def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
+        """Run the rank of a stage until that has told what it gives, and before it those that it needs itself."""
+        other = replace(self, rank=replace(self.rank, rank=needed.rank))
+        while needed.stage not in neighbours.told:
+            outer, neighbours.wanted = neighbours.wanted, needed.stage
+            try:
+                other._record(example, (), Cut(None), neighbours)
+                raise UnsupportedError(f"rank {needed.rank} does not tell what stage {needed.stage} gives")
+            except StageToldError:
+                return
+            except NeedsStageError as earlier:
+                other._ask(earlier, example, neighbours)
+            finally:
+                neighbours.wanted = outer
+
+    def _deep(self, example: Example, listeners: Sequence[Listener], neighbours: Neighbours) -> Recorded:
+        """The steps of a model, which are grown from those of few layers where it has many equal ones.
+
+        An optimizer that the user's own step holds is of all layers: they are then recorded one by one.
+        """
+        if not takes_all_layers_alike(self.step):
+            return self._settled(example, listeners, Cut(None), neighbours)
+        cuts = [Cut(FEWEST + further) for further in range(3)]
+        tree, log = self._settled(example, listeners, cuts[0], neighbours)
+        whole = cuts[0].whole
+        if whole is None:
+            return tree, log
+        logs = [log, *(self._settled(example, listeners, cut, neighbours)[1] for cut in cuts[1:])]
+        try:
+            return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
+        except NotRepeatingError:
+            return self._settled(example, listeners, Cut(None), neighbours)
+
+    def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
+        """The steps recorded; once more where that imported modules, which hold on to what is there."""
+        imported = len(sys.modules)
+        found = self._record(example, listeners, cut, neighbours)
+        return found if len(sys.modules) == imported else self._record(example, listeners, cut, neighbours)
+
+    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -88,10 +142,12 @@ class Ranked:
                 cards = min(self.rank.local_size, self.rank.world_size)
                 streams = stack.enter_context(cuda_alone(self.device, cards))
                 ledger.current_stream = lambda: streams.current
+                stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
-            model = self._built(kernels, ledger, mode_key)
+            model, schedule = self._built(kernels, ledger, mode_key, cut)
+            stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
@@ -100,19 +156,18 @@ class Ranked:
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
-            books = Books(kernels, ledger, self.step, exchange, [])
+            books = PipelineBooks(kernels, ledger, self.step, exchange, [])
+            books.schedule = schedule
             try:
                 log = books.keep(example, embeddings)
                 return tree, replace(log, communicators=len(kernels.groups))
-            except (NeedsIntegerError, SummaryError):
+            except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
-                if _NO_ACCELERATOR in str(error):
-                    raise UnsupportedError(_DTENSORS_ON_CUDA) from error
                 raise books.blame(error, "") from error
 
-    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any) -> nn.Module:
-        """Return the builder's model, made of fakes; everything live then is booked as existing from the start."""
+    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> tuple[nn.Module, Any]:
+        """Return the builder's model, and its schedule if any, made of fakes; all of it is there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -120,34 +175,49 @@ class Ranked:
         try:
             kernels.building = True
             with parameters_as_fakes(kernels), watch:
-                model = self.build()
+                built = self.build()
         except SummaryError:
             raise
         except Exception as error:
+            if _is_deepspeeds(error):
+                raise UnsupportedError(_NOT_COVERED["DeepSpeedEngine"]) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
+        schedule = built if is_schedule(built) else None
+        model = built if schedule is None else model_of(schedule)
+        del built
         if not isinstance(model, nn.Module):
-            raise InputError(f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module")
+            raise InputError(
+                f"the builder returned {describe(model)}; accepted: an instance of torch.nn.Module, or a schedule of "
+                "torch.distributed.pipelining"
+            )
         _check_covered(model)
         kernels.building = False
+        cut.make(model)
         gc.collect()
         ledger.begun()
-        return model
+        return model, schedule
 
 
-_NO_ACCELERATOR = "Cannot access accelerator device"
-_DTENSORS_ON_CUDA = (
-    "a CPU build of torch cannot estimate DTensor gradients (tensor parallelism) on CUDA; create the mesh with "
-    "init_device_mesh('cpu', ...) and omit gpu=: the tensors are the same, the scratch memory is the CPU's"
-)
-"""The autograd engine asks for the stream of a DTensor's device, which only a CUDA build can answer."""
-
-_NOT_COVERED = {"FullyShardedDataParallel": "fully_shard", "DeepSpeedEngine": "fully_shard"}
-"""Wrappers whose memory has not been confirmed by real processes, and what to use instead."""
+_NOT_COVERED = {
+    "FullyShardedDataParallel": "FullyShardedDataParallel (FSDP1) is not covered: use fully_shard (FSDP2), which is",
+    "DeepSpeedEngine": (
+        "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
+        "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
+        "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
+    ),
+}
+"""Classes of wrappers that do not run on fakes, with what to estimate instead."""
 
 
 def _check_covered(model: nn.Module) -> None:
     """Raise :class:`UnsupportedError` for a model in an unsupported wrapper."""
     for module in model.modules():
-        cure = _NOT_COVERED.get(type(module).__name__)
-        if cure is not None:
-            raise UnsupportedError(f"{type(module).__name__} is not supported yet; use {cure} instead")
+        for kind in type(module).__mro__:
+            if kind.__name__ in _NOT_COVERED:
+                raise UnsupportedError(_NOT_COVERED[kind.__name__])
+
+
+def _is_deepspeeds(error: Exception) -> bool:
+    """Whether an error comes from inside DeepSpeed."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames)

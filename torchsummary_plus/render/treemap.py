@@ -17,6 +17,9 @@ SMALLEST = 1 / 350
 LEAST_WIDTH, LEAST_HEIGHT = 21.0, 18.0
 """The least sides of a tile, which hold a name of three letters on each line, in the smallest font."""
 
+LARGE = 1600.0
+"""The area from which on a tile is never merged."""
+
 HEAD = 15.0
 """The height of a frame's heading."""
 
@@ -147,9 +150,10 @@ def _parts(estimate: Estimate, index: int, inside: Sequence[int]) -> list[_Part]
 
 
 def _roomy(parts: Sequence[_Part], path: str, place: Box) -> list[_Part]:
-    """Return parts of which the smallest are merged until every tile has room for a short name."""
+    """Return parts of which small ones are merged until every tile has room for a short name, or one is left."""
     kept = list(parts)
-    while len(kept) > 1:
+    scale = place.width * place.height / max(1, sum(part.nbytes for part in kept))
+    while len(kept) > 1 and kept[-2].nbytes * scale < LARGE:
         areas = squarified([part.nbytes for part in kept], place)
         if all(area.width >= LEAST_WIDTH and area.height >= LEAST_HEIGHT for area in areas):
             break

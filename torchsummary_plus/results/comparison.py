@@ -90,6 +90,7 @@ class Comparison(Compared, Views, Figures):
         return figures_table(self), layers_table(self, self._aligned(asked, deepest), names, asked == "tree")
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
+        """Return the tables as an HTML fragment; by default only the parameter columns of many models."""
         return super().to_html(**self._fitting(look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:

@@ -58,9 +58,9 @@ class MemoryEstimate(Estimate, Views, Figures):
         **rows: Unpack[RowLook],
     ) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table, whose sizes are in MiB by default."""
-        if rows or not isinstance(columns, EllipsisType):
-            tables = self.tables(columns=columns, depth=depth, style=style, units=units or "MiB", **rows)
-            return table_text(tables[0])
+        self._with_rows(rows)
+        if not isinstance(columns, EllipsisType):
+            return table_text(self.tables(columns=columns, depth=depth, style=style, units=units or "MiB")[0])
         if units is not None:
             check_units(units)
         return self.render(units=units)

@@ -25,7 +25,7 @@ from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
-from ..trace.hints import forward_error, is_sharded, is_told_by, told_of_real_step
+from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import Rehearsal, rehearse
@@ -35,7 +35,7 @@ from .autograd.dispatch import StepKernels
 from .bookkeeping import Books, tell_of_twins
 from .ledger import Ledger
 from .outside import Outside
-from .real_steps import RealStep, measured_step, rehearse_step
+from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .work import Work
 
@@ -100,8 +100,11 @@ def _recorded(task: _Task) -> MemoryLog:
     while True:
         try:
             imported = len(sys.modules)
-            log = _record(task)
-            return _with_others(task, log if len(sys.modules) == imported else _record(task))
+            sparse = SparseResults()
+            watched = replace(task, listeners=(*task.listeners, sparse))
+            log = _record(watched)
+            log = log if len(sys.modules) == imported else _record(watched)
+            return (_measured_sparse(task) if sparse.seen else None) or _with_others(task, log)
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
         except GrewError:
@@ -116,28 +119,48 @@ def _recorded(task: _Task) -> MemoryLog:
             task = replace(task, guesses=guesses)
 
 
+def _measured_sparse(task: _Task) -> MemoryLog | None:
+    """Return a real step's log, as the sizes of sparse tensors depend on values; None if it cannot run."""
+    if task.device.type != "cpu":
+        return None
+    real = task.real or rehearse_step(task.tree, task.example, task.step)
+    if real.journal is None:
+        return None
+    log = measured_step(task.tree, task.example, task.step, real)
+    return replace(log, assumptions=("measured in a real step on the CPU: it makes sparse tensors", *log.assumptions))
+
+
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
+    tasks = [replace(task, guesses=one) for one in ([] if task.guesses is None else task.guesses.alternatives())]
+    if task.rehearsal is not None and task.step.mode == "train" and (task.real is None or task.real.journal is None):
+        kept = task.rehearsal.without_sizes()
+        if kept.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
+            tasks += [replace(task, rehearsal=kept, guesses=Guesses(least=least)) for least in (False, True)]
     others = []
-    for guesses in [] if task.guesses is None else task.guesses.alternatives():
+    for one in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(_record(replace(task, guesses=guesses)))
+            others.append(_record(one))
     return replace(log, others=tuple(others))
 
 
 def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
     """Whether a real step on the user's own data failed with the same error."""
     real = None if task.real is None else task.real.error
-    return task.example.is_data and real is not None and is_told_by(real, error)
+    return task.example.is_data and real is not None and has_same_text(real, error)
 
 
 def _rehearsed(task: _Task, outside: bool) -> _Task:
-    """Add a real forward's answers to the task; a whole step's if those were not enough or something asks outside."""
+    """Add a real pass's answers to the task: a forward's for inference, the steps' for training, as weights change.
+
+    If the steps cannot run, a forward answers, unless something outside it asks.
+    """
     step = task.step
-    if task.rehearsal is None and not outside:
-        found = _real_forward(task)
-        return replace(task, rehearsal=found, guesses=Guesses() if step.mode == "eval" else None)
-    real = task.real or rehearse_step(task.tree, task.example, step)
+    trains = step.mode == "train"
+    real = task.real or (rehearse_step(task.tree, task.example, step) if trains or outside else None)
+    if task.rehearsal is None and not outside and (real is None or real.journal is None):
+        return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
+    real = real or rehearse_step(task.tree, task.example, step)
     kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
     found = replace(kept, failure=real.rehearsal.failure)
     return replace(task, rehearsal=found, real=real, guesses=Guesses())
@@ -164,7 +187,7 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
         return replace(log, in_blocks=False, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
     real = task.real or rehearse_step(task.tree, task.example, task.step)
     if real.journal is None:
-        raise told_of_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
+        raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = measured_step(task.tree, task.example, task.step, real)
     return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
 

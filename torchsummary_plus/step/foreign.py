@@ -1,8 +1,12 @@
-"""Scratch memory of other libraries' operators on the CPU: each runs once on zeros under the profiler."""
+"""Allocations of CPU kernels without an exact rule: each runs once on zeros under the profiler.
+
+These are other libraries' operators, and torch's own where oneDNN or LAPACK blocks the work by a model of the
+processor, as for half-precision products with matrix tiles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,15 +18,22 @@ from torch.profiler import ProfilerActivity
 from ..live import compat
 from ..live.fakes import CPU, Fake
 from ..ops.macs import multiply_adds
+from ..ops.scratch.registry import Alloc, Course, Free, Result
 from ..trace.kernels import change_tensors, tensors_of
-from ..watch.profiled import changes
+from ..watch.profiled import Change, changes
 from ..watch.quiet_profile import QuietProfile
 
 LARGEST = 1 << 25
 """Most elements of an operator's arguments and results for it to run: 128 MiB in float32."""
 
 LONGEST = 10**10
-"""Most multiply-adds of an operator for it to run: less than a second on one core."""
+"""Most multiply-adds of another library's operator for it to run: less than a second on one core."""
+
+LONGEST_OWN = 10**9
+"""Most multiply-adds of one of torch's own operators, whose memory can also be estimated."""
+
+ALLOWANCE = 10**10
+"""Most multiply-adds of all of torch's own operators that run for one estimate; later ones are estimated."""
 
 NOT_LIBRARIES = frozenset(
     {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
@@ -39,35 +50,55 @@ def is_foreign(name: str) -> bool:
     return name.partition("::")[0] not in NOT_LIBRARIES
 
 
-_seen: dict[Any, int | None] = {}
+_seen: dict[Any, Course | None] = {}
 _REMEMBERED = 10_000
 
 
-def foreign_scratch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int | None:
-    """Return the most bytes an operator holds on the CPU besides its results; None if it cannot be tried.
+class Trials:
+    """Runs kernels on zeros for one estimate."""
 
-    It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to.
-    """
-    func = _overload(name)
-    given = tensors_of((*args, *kwargs.values(), out))
-    if func is None or compat.profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
-        return None
-    if (multiply_adds(func, args, kwargs, out) or 0) > LONGEST:
-        return None
-    key = name, tuple(_key((args, kwargs)))
-    try:
-        known = key in _seen
-    except TypeError:
-        return _tried(func, args, kwargs)
-    if not known:
-        if len(_seen) >= _REMEMBERED:
-            _seen.clear()
-        _seen[key] = _tried(func, args, kwargs)
-    return _seen[key]
+    def __init__(self) -> None:
+        self._allowance: dict[Any, int] = {}
+        """Multiply-adds of torch's own operators that have run, by call."""
+
+    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
+        """Return a CPU kernel's allocations in order; None if it cannot be tried.
+
+        It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to.
+        """
+        func = _overload(name)
+        given = tensors_of((*args, *kwargs.values(), out))
+        if func is None or compat.profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
+            return None
+        if not all(tensor.layout is torch.strided for tensor in given):
+            return None
+        key = name, torch.get_num_threads(), tuple(_key((args, kwargs)))
+        work = multiply_adds(func, args, kwargs, out) or 0
+        try:
+            if not self._allows(name, key, work):
+                return None
+            known = key in _seen
+        except TypeError:
+            return _tried(func, args, kwargs)
+        if not known:
+            if len(_seen) >= _REMEMBERED:
+                _seen.clear()
+            _seen[key] = _tried(func, args, kwargs)
+        return _seen[key]
+
+    def _allows(self, name: str, key: Any, work: int) -> bool:
+        """Whether a kernel may run, independently of what earlier estimates have run."""
+        if is_foreign(name):
+            return work <= LONGEST
+        if key not in self._allowance:
+            if work > LONGEST_OWN or sum(self._allowance.values()) + work > ALLOWANCE:
+                return False
+            self._allowance[key] = work
+        return True
 
 
-def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    with compat.no_modes(), torch.no_grad():
+def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course | None:
+    with compat.no_modes(), compat.no_function(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
             func(*given, **named)  # Allocates what the library creates once and keeps.
@@ -75,13 +106,30 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
                 result = func(*given, **named)
         except Exception:
             return None
-        level = peak = 0
-        for change in changes(done, "cpu"):
-            level += change.nbytes
-            peak = max(peak, level)
-        before = {tensor.untyped_storage()._cdata for tensor in tensors_of((given, tuple(named.values())))}
-        made = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors_of(result)}
-        return peak - sum(nbytes for storage, nbytes in made.items() if storage not in before)
+        places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
+        return tuple(_steps(changes(done, "cpu"), places))
+
+
+def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:
+    """Convert a profile's changes; ``places`` are the results' numbers by address.
+
+    A result is the last allocation at its address.
+    """
+    changed = list(found)
+    last = {change.address: number for number, change in enumerate(changed) if change.nbytes > 0}
+    buffers: dict[int, int] = {}
+    count = 0
+    for number, change in enumerate(changed):
+        if change.nbytes <= 0:
+            buffer = buffers.pop(change.address, None)
+            if buffer is not None:
+                yield Free(buffer)
+        elif change.address in places and last[change.address] == number:
+            yield Result(places[change.address])
+        else:
+            buffers[change.address] = count
+            count += 1
+            yield Alloc(change.nbytes)
 
 
 def _real(tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from ..live.fakes import Fake
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
-from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Course, Made, Phase, Taken
+from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Phase, Result
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
@@ -181,9 +181,9 @@ class Ledger(Listener):
         node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE
-        return self.made_in(node._sequence_nr())
+        return self.module_of_node(node._sequence_nr())
 
-    def made_in(self, node: int) -> int:
+    def module_of_node(self, node: int) -> int:
         """Return the number of the module that created an autograd node, by the node's sequence number."""
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
@@ -207,14 +207,14 @@ class Ledger(Listener):
         there = 0
         held: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
-            self._let_go(held, dict(phase.held))
+            self._free_blocks(held, dict(phase.held))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
             if lasting:
                 self._book_lasting(lasting, owner, name)
                 lasting = 0
-            self._hold_scratch(held, phase, owner)
+            self._book_blocks(held, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
@@ -222,21 +222,23 @@ class Ledger(Listener):
                 if phase.empties:
                     self.emptying.add(number)
                 self._event(number, 0)
-        self._let_go(held, {})
+        self._free_blocks(held, {})
+        if self.phase == "backward":
+            self.workspaces.note_script(compat.current_node(), args, kwargs, out)
         doubt = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
         if self.backend == "cpu":
             self._numbers.give(func, args, out)
 
-    def _hold_scratch(self, held: dict[str, int], phase: Phase, owner: int) -> None:
+    def _book_blocks(self, held: dict[str, int], phase: Phase, owner: int) -> None:
         """Book a phase's blocks that are not live yet; ``held`` maps names to live blocks."""
         for block, nbytes in phase.held:
             if block not in held and nbytes:
                 held[block] = self._number(nbytes, owner, "workspace")
                 self._event(held[block], nbytes)
 
-    def _let_go(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
+    def _free_blocks(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
         """Free the blocks that are not kept, last one first."""
         for block in [block for block in reversed(held) if block not in kept]:
             self._event(held.pop(block), 0)
@@ -256,16 +258,16 @@ class Ledger(Listener):
         A lasting workspace is requested once the arguments are ready.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
-        later = {step.result for step in course if isinstance(step, Made)}
+        later = {step.result for step in course if isinstance(step, Result)}
         for place, result in enumerate(results):
             if place not in later:
                 self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
         error = self.workspaces.band(SCRATCH, name)
         held: list[int | None] = []
         for step in course:
-            if isinstance(step, Made):
+            if isinstance(step, Result):
                 self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
-            elif isinstance(step, Taken):
+            elif isinstance(step, Alloc):
                 held.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
             else:
                 self._give(held, step.buffer)

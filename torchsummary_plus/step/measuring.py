@@ -111,11 +111,18 @@ def profiled(
         copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
+    given: dict[int, torch.Tensor] = {}
+
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor in exchange else remade(tensor, duplicate)
+        if tensor in exchange:
+            return tensor
+        if id(tensor) not in given:
+            given[id(tensor)] = remade(tensor, duplicate)
+        return given[id(tensor)]
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
     steps._give_targets(example, make, convert)
+    given.clear()
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])

@@ -75,6 +75,8 @@ class Outside:
             for namespace, name, value in names:
                 if namespace.get(name) is not value:
                     namespace[name] = value
+            for reached in (found, self._hidden):  # Whoever looks next counts who holds them.
+                reached.tensors.clear()
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
         """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.

@@ -17,16 +17,17 @@ from ..live.inputs import Example, real_input, realise
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
-from ..live.structures import all_tensors, held_bytes
+from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..trace import rehearsal
-from ..trace.passes import Pass, deep_stack, run_really
+from ..trace.kernels import tensors_of
+from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
 from . import untouched
 from .measuring import copied, profiled
 from .outside import Outside
 from .runner import Step, Steps, tensors_in
-from .untouched import TooLargeError, Untouched
+from .untouched import SavedStorages, TooLargeError
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,19 @@ class RealStep:
     """
 
     rehearsal: Rehearsal
-    journal: Untouched | None = None
+    journal: SavedStorages | None = None
     error: BaseException | None = None
+
+
+class SparseResults(Listener):
+    """Notes whether an operator makes a sparse tensor: how many elements it stores depends on values."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Note whether the operator returned a sparse tensor."""
+        self.seen = self.seen or any(tensor.layout in SPARSE for tensor in tensors_of(out))
 
 
 class _NoAccount:
@@ -70,7 +82,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = Recorder(rehearsal.LONGEST_STEP), Untouched()
+    recorder, journal = Recorder(rehearsal.LONGEST_STEP), SavedStorages()
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError

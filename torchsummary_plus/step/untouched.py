@@ -26,7 +26,7 @@ class TooLargeError(Exception):
         super().__init__(f"it takes more than {LARGEST:,} bytes")
 
 
-class Untouched(Listener):
+class SavedStorages(Listener):
     """Saves the contents of storages that existed before a pass, before it first writes to them.
 
     The copies bypass torch, so no profile shows them. The pass's own tensors may take at most :data:`LARGEST` bytes.

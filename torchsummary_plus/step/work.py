@@ -29,6 +29,7 @@ class Work(Listener):
         self.unknown: Counter[str] = Counter()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Add the operator's multiply-adds to its phase; a new step starts over."""
         if self.clock.step != self.step:
             self.step = self.clock.step
             self.done, self.unknown = Counter(), Counter()

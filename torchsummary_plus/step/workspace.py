@@ -21,15 +21,18 @@ from ..ops.scratch.registry import (
     LASTING,
     RESERVES,
     SCRATCH,
+    TRIED,
     UNMODELLED,
+    Alloc,
     AtMost,
     Course,
     Phase,
     Rule,
 )
-from .foreign import foreign_scratch, is_foreign
+from .foreign import Trials, is_foreign
 
 AT_LAST = Phase(ALL_RESULTS, 0)
+SCRIPT = "torch::jit::DifferentiableGraphBackward"
 
 
 LARGEST_LASTING = 32 * MIB
@@ -62,7 +65,8 @@ class Workspaces:
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
         self._doubt = 0
         self.tried: dict[str, int] = {}
-        """By name: calls of other libraries' operators whose scratch memory was measured on zeros."""
+        """By name: calls of operators whose scratch memory was measured on zeros."""
+        self._trials = Trials()
         self._taken: set[tuple[bool, str]] = set()
 
     def take_doubt(self) -> int:
@@ -70,10 +74,16 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
+    def note_script(self, node: Any, *values: Any) -> None:
+        """Name the gradient of a scripted function, whose interpreter may hold an operator's arguments for longer."""
+        if node is not None and "DifferentiableGraph" in node.name():
+            self._note(SCRIPT, _reach(*values) // DOUBT)
+
     def forget(self) -> None:
         """Reset for a new step."""
         self.unknown.clear()
         self.tried.clear()
+        self._trials = Trials()
         self._taken.clear()
         self._doubt = 0
 
@@ -83,7 +93,12 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
-        if not since(self._measured_from(rule, args, kwargs)):
+        is_measured = since(self._measured_from(rule, args, kwargs))
+        if self.backend == "cpu" and name in TRIED and (not is_measured or _is_unsure(phases)):
+            course = self._try_out(name, args, kwargs, out)
+            if course is not None:
+                return course or (AT_LAST,)
+        if not is_measured:
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
             return _guessed(phases)
         if phases is None or isinstance(phases, AtMost):
@@ -103,15 +118,24 @@ class Workspaces:
             return rule.since or CUDA_FROM
         return HALF_FROM if any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))) else CPU_FROM
 
-    def _without_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...]:
-        """Return the phases of a kernel without a rule; another library's operator is measured on zeros on the CPU."""
-        tried = foreign_scratch(name, args, kwargs, out) if self.backend == "cpu" and is_foreign(name) else 0
-        if tried is None or name in UNMODELLED[self.backend] or (self.backend == "cuda" and is_foreign(name)):
-            self._note(name, _reach(args, kwargs, out))
-        if not tried:
+    def _without_rule(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> tuple[Phase, ...] | Course:
+        """Return the phases of a kernel without a rule; on the CPU it is measured on zeros if possible."""
+        if name not in UNMODELLED[self.backend] and not is_foreign(name):
             return (AT_LAST,)
-        self.tried[name] = self.tried.get(name, 0) + 1
-        return (Phase(ALL_RESULTS, max(0, tried)),)
+        tries = self.backend == "cpu" and (name in TRIED or is_foreign(name))
+        course = self._try_out(name, args, kwargs, out) if tries else None
+        if course is None:
+            self._note(name, _reach(args, kwargs, out))
+        return course or (AT_LAST,)
+
+    def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
+        """Return a kernel's allocations on zeros; None if it cannot be tried."""
+        course = self._trials.course(name, args, kwargs, out)
+        if course is not None and any(isinstance(step, Alloc) for step in course):
+            self.tried[name] = self.tried.get(name, 0) + 1
+        return course
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""
@@ -164,6 +188,13 @@ class Workspaces:
     def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + calls
         self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
+
+
+def _is_unsure(phases: Any) -> bool:
+    """Whether a rule returned a bound or a guess."""
+    if phases is None or isinstance(phases, AtMost):
+        return True
+    return not isinstance(phases, int) and any(isinstance(phase, Phase) and phase.band for phase in phases)
 
 
 def _guessed(phases: Any) -> tuple[Phase, ...]:

@@ -46,9 +46,11 @@ class Provenance(Listener):
             self._make(tensor, (len(self.owners) - 1, 0))
 
     def begin(self, frame: Frame) -> None:
+        """Remember where in the pass a call begins."""
         self.began[frame.index] = len(self.owners)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Record which call wrote the operator's results, and from what."""
         if frame is None:
             return
         outs = _flat((out,))
@@ -79,6 +81,7 @@ class Provenance(Listener):
         return torch.ops.aten.alias.default(output)
 
     def end(self, frame: Frame, output: Any) -> None:
+        """Record what the outermost call returns."""
         if frame.outer is None:
             found = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
             self.returned = [

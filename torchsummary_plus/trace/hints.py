@@ -42,14 +42,14 @@ def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, n
     return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
 
 
-def is_told_by(real: BaseException, error: ForwardError | StepError) -> bool:
+def has_same_text(real: BaseException, error: ForwardError | StepError) -> bool:
     """Whether an error has the same text as a real step's exception."""
     return error.original == _text(real)
 
 
-def told_of_real_step(error: ForwardError | StepError, real: BaseException | None, failure: str) -> SummaryError:
+def with_real_step(error: ForwardError | StepError, real: BaseException | None, failure: str) -> SummaryError:
     """Add how a real step went to a fake step's error: it failed with ``real``, or did not run (``failure``)."""
-    if error.hint or (real is not None and is_told_by(real, error)):
+    if error.hint or (real is not None and has_same_text(real, error)):
         return error
     if real is not None:
         return replace(error, hint=f"a real step fails too: {_text(real)}")

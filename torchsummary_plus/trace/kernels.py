@@ -15,13 +15,14 @@ import torch
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.fakes import CPU, META, DataDependentError, Fake, in_kernel, is_plain, wrap
+from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.inputs import MASK
 from ..live.twins import Twins
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.views import View, viewed
 from .mixed_dtypes import ATTENTION, check_dtypes
+from .sparse import MAKE_SPARSE
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -47,6 +48,8 @@ class FakeKernels:
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
+        if id(func) in MAKE_SPARSE and self.refuses_sparse():
+            raise UnfakeableError(f"{func} makes a sparse tensor, which has no fake")
         key: list[Any] = [id(func), torch.get_default_dtype()]
         found: list[torch.Tensor] = []
         _read(args, key, found)
@@ -70,6 +73,10 @@ class FakeKernels:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
+
+    def refuses_sparse(self) -> bool:
+        """Whether the pass ends where a sparse tensor is made: torch's kernels may end the process on a fake one."""
+        return True
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
@@ -135,7 +142,7 @@ class FakeKernels:
             with in_kernel():
                 made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
-            made = _cook(_placed(rule, place), [])
+            made = _from_recipe(_placed(rule, place), [])
         if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
             return self._really(func, args, kwargs)
         return made
@@ -259,12 +266,12 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
     except TypeError:
         return _compute(func, args, kwargs, found)
     if recipe is not None:
-        return _cook(recipe, found)
+        return _from_recipe(recipe, found)
     check_dtypes(func, found)
     are_dense = all(fake.layout is torch.strided for fake in found)
     recipe = _ruled(func, args, kwargs, found) if are_dense else None
     if recipe is not None:
-        out = _cook(recipe, found)
+        out = _from_recipe(recipe, found)
     else:
         out = _compute(func, args, kwargs, found)
         recipe = _recipe(out, found) if are_dense and _is_memorable(func) else None
@@ -371,7 +378,7 @@ def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> A
     return None
 
 
-def _cook(recipe: Any, found: list[Fake]) -> Any:
+def _from_recipe(recipe: Any, found: list[Fake]) -> Any:
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
         guard = compat.no_dispatch()
@@ -384,7 +391,7 @@ def _cook(recipe: Any, found: list[Fake]) -> Any:
         return _viewing(recipe, found[0])
     if recipe is None:
         return None
-    return recipe[0]([_cook(item, found) for item in recipe[1]])
+    return recipe[0]([_from_recipe(item, found) for item in recipe[1]])
 
 
 def _viewing(view: View, base: Fake) -> Fake:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live.fakes import META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
+from ..live.masks import note_true
 from .at_one import Guesses
 from .kernels import tensors_of
 from .on_zeros import on_zeros
@@ -89,7 +90,7 @@ class Answers:
         if found is None:
             return self._guess(asked, func, args, kwargs, device)
         self.assume_recalled(asked, VALUE if func in SCALARS else REHEARSED)
-        return found if func in SCALARS else made(func, args, kwargs, found, device)
+        return found if func in SCALARS else fakes_of(func, args, kwargs, found, device)
 
     def assume_recalled(self, asked: Asked, how: str) -> None:
         """Record that an answer is a real pass's."""
@@ -112,7 +113,7 @@ class Answers:
             self.assume(asked.module, asked.operator, f"{TAKEN} {value} in {site}")
             return value
         self.guesses.sizes = True
-        result, how = made(func, args, kwargs, None, device, self.guesses.least), MOST
+        result, how = fakes_of(func, args, kwargs, None, device, self.guesses.least), MOST
         if result is None and outside:
             result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
@@ -163,6 +164,8 @@ SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.
 """Operators that return a Python value instead of a tensor."""
 
 INDEX = aten.index.Tensor
+PUTS = {id(aten.index_put.default), id(aten.index_put_.default)}
+"""By identity: writes to masked positions, whose scratch memory depends on how many there are."""
 PACK = aten._pack_padded_sequence.default
 
 
@@ -177,12 +180,17 @@ def question(module: int, func: OpOverload, args: Any) -> Asked:
     return Asked(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
 
 
+def put_question(module: int, args: Any) -> Asked:
+    """Return the question of how many elements of a write's masks are true."""
+    return Asked(module, "aten::index_put", tuple(tensor.shape for tensor in tensors_of(args)))
+
+
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether this call's result depends on values."""
     if not _may_ask(func):
         return False
     if func is INDEX:
-        return bool(_masks(args[1]))
+        return bool(masks_of(args[1]))
     if func is PACK:
         return True
     return kwargs.get("output_size") is None
@@ -208,7 +216,7 @@ _MAY_ASK: dict[int, bool] = {}
 def record(func: OpOverload, args: Any, out: Any) -> Any:
     """Return a real operator's answer in the form that :class:`Answers` replays."""
     if func is INDEX:
-        return [int(mask.sum()) for mask in _masks(args[1])]
+        return [int(mask.sum()) for mask in masks_of(args[1])]
     if func is PACK:
         return args[1].tolist()
     if isinstance(out, Tensor):
@@ -216,12 +224,10 @@ def record(func: OpOverload, args: Any, out: Any) -> Any:
     return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
 
 
-def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
+def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
     """Return the size of a selection as known from its masks' values; None if unknown."""
     if func is INDEX:
-        values = [read(mask) for mask in _masks(args[1])]
-        counts = [int(value.sum()) for value in values if value is not None]
-        return counts if len(counts) == len(values) else None
+        return counted(masks_of(args[1]), read)
     if func is aten.masked_select.default:
         value = read(args[1])
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
@@ -229,14 +235,25 @@ def told_by_mask(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | 
     return None
 
 
-def _masks(indices: Sequence[Tensor | None]) -> list[Tensor]:
+def counted(masks: Sequence[Tensor], read: Callable[[Tensor], Tensor | None]) -> list[int] | None:
+    """Return how many elements of each mask are true; None if one has no values."""
+    values = [read(mask) for mask in masks]
+    counts = [int(value.sum()) for value in values if value is not None]
+    return counts if len(counts) == len(values) else None
+
+
+def masks_of(indices: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the masks among some indices."""
     return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
 
 
-def made(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
+def fakes_of(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
     """Return fakes of the given sizes, else of the largest or ``least`` possible; None if those are unknown."""
     if func is INDEX:
-        return _indexed(args[0], args[1], [0] * len(_masks(args[1])) if least else found)
+        masks = masks_of(args[1])
+        for mask, count in zip(masks, found or ()):
+            note_true(mask, count)
+        return _indexed(args[0], args[1], [0] * len(masks) if least else found)
     most = _MOST.get(func.name())
     if found is None and most is not None:
         found = most(*args, **kwargs)
@@ -262,11 +279,11 @@ def _fakes(found: Any, device: torch.device) -> Any:
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | None) -> Tensor:
     """Index ``x`` with each mask's count of rows, by default all of them."""
-    left = iter(counts if counts is not None else [mask.numel() for mask in _masks(indices)])
+    left = iter(counts if counts is not None else [mask.numel() for mask in masks_of(indices)])
     plain: list[Tensor | None] = []
     with in_kernel():
         for index in indices:
-            rank = index.dim() if index is not None and _masks([index]) else 0
+            rank = index.dim() if index is not None and masks_of([index]) else 0
             if rank:
                 rows = next(left)
                 plain += [torch.empty(rows, dtype=torch.long, device=META) for _ in range(rank)]

@@ -18,10 +18,10 @@ from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
 from ..ops.macs import multiply_adds
+from .environments import RealEnvironment
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import Asked, asks, module_of, question, record
+from .questions import PACK, PUTS, SCALARS, Asked, asks, masks_of, module_of, put_question, question, record
 from .swap import restored
-from .worlds import RealWorld
 
 LONGEST = 10**12
 """Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""
@@ -56,6 +56,9 @@ class Recorder(Listener):
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
         if self.multiply_adds > self.longest:
             raise TooLongError(self.longest)
+        if id(func) in PUTS and masks_of(args[1]):
+            counts = [int(mask.sum()) for mask in masks_of(args[1])]
+            self.answers.setdefault(put_question(module_of(frame), args), []).append(counts)
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
             self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
 
@@ -80,6 +83,14 @@ class Rehearsal:
     answers: dict[Asked, list[Any]]
     failure: str = ""
 
+    def without_sizes(self) -> Rehearsal:
+        """Only the values, and the lengths of packed sequences, which no weight decides."""
+        kept = {asked: told for asked, told in self.answers.items() if asked.operator in _NO_SIZES}
+        return Rehearsal(kept, self.failure)
+
+
+_NO_SIZES = {func.name() for func in (*SCALARS, PACK)}
+
 
 def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch.dtype | None) -> Rehearsal:
     """Run one forward without gradients on the CPU, with copies of a GPU model's tensors; the model is restored.
@@ -91,17 +102,17 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
         return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
     recorder = Recorder(LONGEST)
-    world = RealWorld(CPU)
+    environment = RealEnvironment(CPU)
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))
         stack.enter_context(deep_stack())
         tree.modules[0].train(training)
-        stack.enter_context(world)
-        world.swap(tree.modules)
-        watch = Pass(tree, run_really, [*world.listeners, recorder])
-        convert = partial(remade, change=world.convert)
+        stack.enter_context(environment)
+        environment.swap(tree.modules)
+        watch = Pass(tree, run_really, [*environment.listeners, recorder])
+        convert = partial(remade, change=environment.convert)
         try:
-            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), world.make, convert)
+            args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), environment.make, convert)
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))

@@ -23,12 +23,12 @@ from ..live.offloading import is_complete
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments
 from .embeddings import Embeddings, NeedsIntegerError
+from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
 from .hints import forward_error
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
 from .swap import LOCK, restored
-from .worlds import FakeWorld, RealWorld, World
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,22 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
             memo[id(tensor)] = lazy(requires_grad=tensor.requires_grad, device=tensor.device, dtype=tensor.dtype)
         elif isinstance(tensor, nn.Parameter):
             memo[id(tensor)] = tensor
-    twin = ModuleTree(copy.deepcopy(tree.modules[0], memo))
-    world = RealWorld(tree.device())
-    watch = Pass(twin, run_really, [])
-    forwards = [(vars(module), vars(module).get("forward")) for module in twin.modules]
+    copied = ModuleTree(copy.deepcopy(tree.modules[0], memo))
+    environment = RealEnvironment(tree.device())
+    watch = Pass(copied, run_really, [])
+    forwards = [(vars(module), vars(module).get("forward")) for module in copied.modules]
     try:
-        convert = partial(remade, change=world.convert)
-        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), world.make, convert)
+        convert = partial(remade, change=environment.convert)
+        args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), environment.make, convert)
         watch.install()
         with restored([]), deep_stack(), torch.no_grad(), watch:
-            twin.modules[0](*args, **kwargs)
+            copied.modules[0](*args, **kwargs)
     except Exception as error:
         raise forward_error(error, watch, ()) from error
     for attributes, forward in forwards:
         attributes.pop("forward", None)
         attributes.update({} if forward is None else {"forward": forward})
-    return ModuleTree(twin.modules[0])
+    return ModuleTree(copied.modules[0])
 
 
 class GrewError(Exception):
@@ -202,20 +202,20 @@ class _Runner:
             quiet_refusals(),
             standing_in_for(device) as mode_key,
             compat.attention_without_card(device),
-            FakeWorld(device, self.fakes) if self.kind == "fake" else RealWorld(device) as world,
+            FakeEnvironment(device, self.fakes) if self.kind == "fake" else RealEnvironment(device) as environment,
         ):
             if self.options.mode != "same":
                 self.model.train(self.options.mode == "train")
             try:
-                world.swap(self.tree.modules)
+                environment.swap(self.tree.modules)
             except RuntimeError as error:
                 raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
-            return self._run(world, batch, device, mode_key)
+            return self._run(environment, batch, device, mode_key)
 
-    def _run(self, world: World, batch: int, device: torch.device, mode_key: Any) -> Trace:
+    def _run(self, environment: Environment, batch: int, device: torch.device, mode_key: Any) -> Trace:
         try:
-            convert = partial(remade, change=world.convert)
-            args, kwargs, made = realise(self.example, batch, self.dtype, world.make, convert)
+            convert = partial(remade, change=environment.convert)
+            args, kwargs, made = realise(self.example, batch, self.dtype, environment.make, convert)
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
             raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
@@ -223,7 +223,7 @@ class _Runner:
         embeddings = Embeddings(self.example)
         embeddings.watch(made)
         provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
-        watch = Pass(self.tree, world.kernel, [*world.listeners, embeddings, recorder, provenance])
+        watch = Pass(self.tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance])
         if mode_key is not None:
             watch.hold(mode_key)
         size, refusals = self.tree.size(), DataDependentError.count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from types import TracebackType
 from typing import Any
 
 
@@ -43,21 +42,20 @@ class State:
 
 
 class _Being:
-    __slots__ = ("outer", "state", "values")
+    """Swaps values with those of a state's attributes, on entry and again on exit."""
+
+    __slots__ = ("state", "values")
 
     def __init__(self, state: State, values: dict[str, Any]) -> None:
         self.state = state
         self.values = values
 
     def __enter__(self) -> None:
-        self.outer = {name: getattr(self.state, name) for name in self.values}
-        self._set(self.values)
+        state, values = self.state, self.values
+        for name in values:
+            outer = getattr(state, name)
+            setattr(state, name, values[name])
+            values[name] = outer
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._set(self.outer)
-
-    def _set(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            setattr(self.state, name, value)
+    def __exit__(self, *error: object) -> None:
+        self.__enter__()

@@ -205,44 +205,44 @@ def swap_tensors(
     Offloaded weights follow ``away``. A tensor held in several places gets one replacement; the replacements are
     returned by the ids of their originals. Call it inside :func:`restored`, which undoes it.
     """
-    twins: dict[int, torch.Tensor] = {}
+    stand_ins: dict[int, torch.Tensor] = {}
 
-    def twin(tensor: torch.Tensor) -> torch.Tensor:
-        found = twins.get(id(tensor))
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        found = stand_ins.get(id(tensor))
         if found is None:
             if not is_wrapper(tensor) and vars(tensor):
-                swap_inside(vars(tensor), twin)
+                swap_inside(vars(tensor), stand_in)
             change = parameter if isinstance(tensor, nn.Parameter) else other
-            found = twins[id(tensor)] = change(tensor)
+            found = stand_ins[id(tensor)] = change(tensor)
         return found
 
-    def held_twin(tensor: torch.Tensor) -> torch.Tensor:
-        return twin(tensor) if id(tensor) in twins or tensor.numel() > SMALL else tensor
+    def small_or_stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        return stand_in(tensor) if id(tensor) in stand_ins or tensor.numel() > SMALL else tensor
 
     for module in modules:
-        twins.update({id(tensor): away.missing(tensor) for tensor in absent(module)})
+        stand_ins.update({id(tensor): away.missing(tensor) for tensor in absent(module)})
         swap_offloaded(module, away)
     for module in modules:
         attributes = vars(module)
         if isinstance(module, torch.jit.ScriptModule):
             for name, tensor in _slots(module):
-                module._c.setattr(name, twin(tensor))
+                module._c.setattr(name, stand_in(tensor))
         for held in (attributes.get("_parameters"), attributes.get("_buffers")):
             if isinstance(held, dict):
                 for name, tensor in held.items():
                     if tensor is not None:
-                        held[name] = twin(tensor)
+                        held[name] = stand_in(tensor)
         for name, value in attributes.items():
             if isinstance(value, torch.Tensor):
-                attributes[name] = twin(value)
+                attributes[name] = stand_in(value)
             elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
-                swap_inside(value, twin)
+                swap_inside(value, stand_in)
     for module in modules:
         for name, value in vars(module).items():
             if name not in _MODULE_DICTS and name != "_hf_hook":
-                _swap_held(value, held_twin)
-    found = dict(twins)
-    twins.clear()  # These functions refer to each other and would keep it alive until garbage collection.
+                _swap_held(value, small_or_stand_in)
+    found = dict(stand_ins)
+    stand_ins.clear()  # These functions refer to each other and would keep it alive until garbage collection.
     return found
 
 
@@ -255,26 +255,26 @@ def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
 _MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
-def swap_inside(container: Any, twin: Swap, depth: int = 0) -> None:
+def swap_inside(container: Any, stand_in: Swap, depth: int = 0) -> None:
     """Swap the tensors in a list or dict, and an RNN's weak references to its weights."""
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, torch.Tensor):
-            container[key] = twin(value)
+            container[key] = stand_in(value)
         elif isinstance(value, weakref.ref):
             tensor = value()
             if isinstance(tensor, torch.Tensor):
-                container[key] = weakref.ref(twin(tensor))
+                container[key] = weakref.ref(stand_in(tensor))
         elif type(value) in (list, dict) and depth < _DEEPEST:
-            swap_inside(value, twin, depth + 1)
+            swap_inside(value, stand_in, depth + 1)
         else:
-            _swap_held(value, twin, depth + 1)
+            _swap_held(value, stand_in, depth + 1)
 
 
-def _swap_held(value: Any, twin: Swap, depth: int = 0) -> None:
+def _swap_held(value: Any, stand_in: Swap, depth: int = 0) -> None:
     """Swap the tensors inside a user-defined object, such as the state of a quantised weight."""
     kind = value.__class__
     if depth >= _DEEPEST or kind in _INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
         return
     attributes = getattr(value, "__dict__", None)
     if type(attributes) is dict and attributes and not callable(value):
-        swap_inside(attributes, twin, depth)
+        swap_inside(attributes, stand_in, depth)

@@ -15,9 +15,22 @@ from torch.nn import Parameter
 from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
+from ..live.masks import note_true
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
-from .questions import PACK, Answers, asks, is_foreign, made, question, told_by_mask
+from .questions import (
+    PACK,
+    PUTS,
+    Answers,
+    asks,
+    counted,
+    fakes_of,
+    is_foreign,
+    masks_of,
+    put_question,
+    question,
+    size_from_masks,
+)
 
 
 class ValuedKernels(FakeKernels):
@@ -113,6 +126,8 @@ class ValuedKernels(FakeKernels):
             return super().__call__(func, args, kwargs)
         if func is _FIND_OVERFLOW:
             return None
+        if id(func) in PUTS:
+            self._count_masks(args)
         reads = reading(func)
         if reads is not None:
             return self._noted(reads(partial(self._read_or_ask, func, args), *args, **kwargs))
@@ -127,7 +142,7 @@ class ValuedKernels(FakeKernels):
             return self._factory_beside(func, args, kwargs)
         if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, given):
             out = super().__call__(func, args, kwargs)
-            self._spoil(func, args, kwargs)
+            self._drop_values(func, args, kwargs)
             return out
         values = self._on_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
@@ -142,15 +157,24 @@ class ValuedKernels(FakeKernels):
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
-        found = told_by_mask(func, args, self._read_mask)
+        found = size_from_masks(func, args, self._read_mask)
         if found is not None:
-            return made(func, args, kwargs, found, device)
+            return fakes_of(func, args, kwargs, found, device)
         if is_foreign(func):
             try:
                 return super().__call__(func, args, kwargs)
             except (RuntimeError, NotImplementedError):
                 return self.answers.answer(asked, turn, func, args, kwargs, device)
         return self.answers.answer(asked, turn, func, args, kwargs, device)
+
+    def _count_masks(self, args: Any) -> None:
+        """Note how many elements of the masks of a write are true, as far as values or a real pass tell."""
+        masks = masks_of(args[1])
+        if masks:
+            asked = put_question(self.module(), args)
+            told = self.answers.recall(asked, self.answers.turn(asked))
+            for mask, count in zip(masks, counted(masks, self._read_mask) or told or ()):
+                note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:
         return self._value_of(mask, False)
@@ -206,7 +230,7 @@ class ValuedKernels(FakeKernels):
 
         return self._noted(func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value))))
 
-    def _spoil(self, func: OpOverload, args: Any, kwargs: Any) -> None:
+    def _drop_values(self, func: OpOverload, args: Any, kwargs: Any) -> None:
         """Forget the values of tensors an operator wrote to without values."""
         if func._schema.is_mutable:
             for tensor in written(func, args, kwargs):

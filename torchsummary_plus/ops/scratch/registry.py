@@ -58,25 +58,25 @@ class Phase(NamedTuple):
     empties: bool = False
 
 
-class Made(NamedTuple):
+class Result(NamedTuple):
     """The kernel allocates the result tensor at this position."""
 
     result: int
 
 
-class Taken(NamedTuple):
+class Alloc(NamedTuple):
     """The kernel allocates a buffer, which lives at most until the kernel ends; buffers count from 0."""
 
     nbytes: int
 
 
-class Given(NamedTuple):
+class Free(NamedTuple):
     """The kernel frees a buffer."""
 
     buffer: int
 
 
-Course = tuple[Made | Taken | Given, ...]
+Course = tuple[Result | Alloc | Free, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
 
 ALL_RESULTS = 1 << 30
@@ -141,7 +141,25 @@ UNMODELLED: dict[str, frozenset[str]] = {
     ),
     "cuda": frozenset(f"aten::{name}" for name in _SPARSE),
 }
-"""Operators known to use scratch memory but without a rule; estimates name them."""
+"""Operators known to use scratch memory but without a rule.
+
+On the CPU those in ``TRIED`` are run on zeros if small enough; otherwise estimates name them.
+"""
+
+TRIED = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linalg_qr", "_native_multi_head_attention"),
+        *("convolution", "_convolution", "convolution_backward", "mkldnn_rnn_layer", "_transformer_encoder_layer_fwd"),
+        *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "linalg_lu_factor_ex"),
+        *("cholesky_solve", "cholesky_inverse", "ormqr", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+    )
+)
+"""Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values.
+
+Not among them: operators that read an earlier kernel's opaque workspace (``mkldnn_rnn_layer_backward``), and
+``linalg_householder_product``, whose gradient takes another branch under a dispatch mode (FunctionsManual.cpp).
+"""
 
 
 def register_scratch(

@@ -39,12 +39,16 @@ class StepKernels(ValuedKernels):
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
-        self.made: dict[int, tuple[int, Any]] = {}
+        self.writers: dict[int, tuple[int, Any]] = {}
         """By storage: the autograd node in which it was last written to, and the operator."""
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)
+
+    def refuses_sparse(self) -> bool:
+        """Whether this is not the backward or an optimizer, where gradients of embeddings are sparse."""
+        return torch.is_grad_enabled() or self.module() != OUTSIDE
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self.watch.state
@@ -67,7 +71,7 @@ class StepKernels(ValuedKernels):
             note_node(error)
             raise
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
-            self.made[self.twins.of(out.untyped_storage())._cdata] = number, func
+            self.writers[self.twins.of(out.untyped_storage())._cdata] = number, func
         return out
 
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,8 +97,8 @@ class StepKernels(ValuedKernels):
             return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
         if in_place is not None:
-            made_in, maker = self.made.get(self.twins.of(args[0].untyped_storage())._cdata, (None, None))
-            if made_in == number and in_place.applies("" if node is None else node.name(), maker):
+            in_node, maker = self.writers.get(self.twins.of(args[0].untyped_storage())._cdata, (None, None))
+            if in_node == number and in_place.applies("" if node is None else node.name(), maker):
                 return in_place.func, kwargs
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
             return aten.alias.default, {}
@@ -107,10 +111,10 @@ class StepKernels(ValuedKernels):
             return False
         storage = held.untyped_storage()
         counts = held._use_count(), compat.storage_use_count(storage._cdata)
-        made_in, _ = self.made.get(self.twins.of(storage)._cdata, (None, None))
+        in_node, _ = self.writers.get(self.twins.of(storage)._cdata, (None, None))
         return (
             counts == (4, 2)
-            and (made_in != number or _gives_twice(node))
+            and (in_node != number or _gives_twice(node))
             and (held.shape, held.dtype) == (added.shape, added.dtype)
             and compat.is_dense(held)
         )

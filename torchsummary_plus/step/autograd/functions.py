@@ -64,15 +64,18 @@ class StepFunctions(TorchFunctionMode):
         if func == _HOOKS_SETTER and isinstance(args[0], Fake):
             self.renewed.renewing(args[0])
             return func(*args)
+        state = self.watch.state
+        outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:
-            with self.watch.state.being(in_engine=False):
-                out = self.renewed.call(self.stand_in(func), args, kwargs or {})
-                if func in _LEAF_MAKERS:
-                    self.engine.add_leaf(args[0])
-                return out
+            out = self.renewed.call(self.stand_in(func), args, kwargs or {})
+            if func in _LEAF_MAKERS:
+                self.engine.add_leaf(args[0])
+            return out
         except Exception as error:
             note_node(error)
             raise
+        finally:
+            state.in_engine = outer
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
         """Return how a function runs without a mode, on the device."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -99,10 +100,13 @@ class _Scattered:
         if made is None or made.numel() > self._elements:
             return None
         if gradient.untyped_storage()._cdata != self._storage:
-            gradient = gradient.new_zeros(self._elements)
-            self._storage = gradient.untyped_storage()._cdata
-        strides = compat.contiguous_strides(made.shape)
-        return gradient.as_strided(made.shape, strides), *given_back[1:]
+            zeros = gradient.new_zeros(self._elements)
+            self._storage = zeros.untyped_storage()._cdata
+            if torch.is_grad_enabled() and gradient.requires_grad:  # It will be differentiated again.
+                zeros.as_strided(gradient.shape, compat.contiguous_strides(gradient.shape)).copy_(gradient)
+            gradient = zeros
+        whole = gradient if gradient._base is None else gradient._base
+        return whole.as_strided(made.shape, compat.contiguous_strides(made.shape)), *given_back[1:]
 
 
 def _views(values: Iterable[Any]) -> list[Fake]:

@@ -83,7 +83,7 @@ def _bag_alone(out: Any, *args: Any) -> Any:
 def _bag_backward(
     out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any, rows: int,
     by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
-) -> tuple[Phase, ...]:  # fmt: skip
+) -> tuple[Phase, ...] | None:  # fmt: skip
     """Each index's bag if the forward did not keep it; then the sorted indices with their bags.
 
     In max mode, the indices of the non-empty bags' maxima; all bags are assumed non-empty.
@@ -92,7 +92,7 @@ def _bag_backward(
     before = Phase(0, 2 * found)
     given = copied(grad)
     if sparse:
-        return (before,)
+        return None
     if mode == MAX:
         return before, Phase(ALL_RESULTS, given + found + nbytes(greatest) + nbytes(grad) + INT64 * elements(sizes))
     count = elements(indices)

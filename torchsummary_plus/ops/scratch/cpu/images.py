@@ -28,6 +28,16 @@ def _col2im_storage(out: Any, columns: Any, *_: Any) -> tuple[int, ...]:
     return (max(nbytes(columns), nbytes(out)),)
 
 
+POOLING = f"{NATIVE}FractionalMaxPool2d.cpp, FractionalMaxPool3d.cpp"
+POOLS = [f"aten::fractional_max_pool{axes}d{way}" for axes in (2, 3) for way in ("", "_backward")]
+
+
+@scratch("cpu", *POOLS, source=POOLING, band=0.0)
+def _fractional_pool(out: Any, read: Any, *_: Any) -> int:
+    """A contiguous copy of the image, or of the gradient."""
+    return copied(read)
+
+
 @scratch("cpu", "aten::affine_grid_generator", source=f"{NATIVE}AffineGridGenerator.cpp", band=0.0)
 def _affine_grid(out: Any, theta: Any, size: Any, align_corners: bool) -> int:
     """The grid in homogeneous coordinates."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..registry import ALL_RESULTS, Phase, scratch
+from ....live.masks import count_true
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from .copies import copied, elements, nbytes
 
 INDEX_BYTES = 8
@@ -26,25 +27,50 @@ def _rank(masks: Sequence[Any]) -> int:
     return sum(mask.dim() for mask in masks)
 
 
+def _counted(masks: Sequence[Any]) -> int | None:
+    """Return how many positions masks select; None if unknown."""
+    known = [count for count in map(count_true, masks) if count is not None]
+    return max(known, default=None)
+
+
+def _place(x: Any, indices: Sequence[Any]) -> int:
+    """Return how many axes follow that of the selected positions: the first axis if the indices are not adjacent."""
+    ranks = [index.dim() if _masks([index]) else int(index is not None) for index in indices]
+    given = [number for number, index in enumerate(indices) if index is not None]
+    before = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    return int(x.dim()) - before - sum(ranks)
+
+
+def _told(tensor: Any, after: int) -> int | None:
+    """Return the size of the axis followed by ``after`` others; None if missing or 1, which may be broadcast."""
+    size = int(tensor.shape[-1 - after]) if tensor.dim() > after else 1
+    return None if size == 1 else size
+
+
 @scratch("cuda", "aten::index.Tensor", source=EXPANDED, band=0.0)
 @scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
 def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
     masks = _masks(indices)
     if not masks:
         return 0
-    taken = prod(mask.numel() for mask in masks)
-    rows = elements(out) * taken // max(1, elements(x))
+    rows = _counted(masks)
+    if rows is None:
+        after = _place(x, indices)
+        rows = int(out.shape[-1 - after])
     return int(INDEX_BYTES * rows * _rank(masks))
 
 
 @scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
-def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
-    """As many positions as there are values; all of them if a single value is broadcast."""
+def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int | AtMost:
+    """As many positions as the masks select, if known, or as there are values; else an upper bound."""
     masks = _masks(indices)
     if not masks or (not accumulate and _fills(indices, masks, values)):
         return 0
-    rows = values.shape[0] if values.dim() and values.shape[0] != 1 else masks[0].numel()
-    return int(INDEX_BYTES * rows * _rank(masks))
+    rows = _counted(masks)
+    if rows is None:
+        rows = _told(values, _place(x, indices))
+    each = INDEX_BYTES * _rank(masks)
+    return each * rows if rows is not None else AtMost(each * int(max(mask.numel() for mask in masks)))
 
 
 @scratch(
@@ -100,7 +126,8 @@ def _masked_select_on_cuda(out: Any, x: Any, mask: Any) -> int:
 )
 def _index_put_on_cuda(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
     """A mask's positions; when accumulating, all linear indices with their order, before, after and during the sort."""
-    places: int = _index_put(out, x, indices, values)
+    told = _index_put(out, x, indices, values)
+    places = told.nbytes if isinstance(told, AtMost) else told
     if not accumulate:
         return places
     masks = _masks(indices)

@@ -9,7 +9,7 @@ import torch
 
 from ....data.capability import Capability
 from ...dtypes import HALVES
-from ..registry import Course, Given, Made, Taken, reserve, scratch
+from ..registry import Alloc, Course, Free, Result, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 FORWARD = "aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward"
@@ -54,12 +54,12 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     batch, heads, rows, width = query.shape
     wide = _up(width, 32) if width <= 192 else 256
     tall = _up(rows, 128)
-    copies = tuple(Taken(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
-    sums = Taken(batch * heads * tall * 4), Taken(batch * heads * tall * wide * 4)
-    shares: tuple[Taken, ...] = ()
+    copies = tuple(Alloc(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
+    sums = Alloc(batch * heads * tall * 4), Alloc(batch * heads * tall * wide * 4)
+    shares: tuple[Alloc, ...] = ()
     if key.shape[1] != heads:
-        shares = (Taken(batch * key.shape[2] * heads * width * key.element_size()),) * 2
-    return (*copies, Made(0), Made(1), Made(2), *sums, *shares)
+        shares = (Alloc(batch * key.shape[2] * heads * width * key.element_size()),) * 2
+    return (*copies, Result(0), Result(1), Result(2), *sums, *shares)
 
 
 STATE = 256
@@ -70,7 +70,7 @@ STATE = 256
 def cudnn(out: Any, *_: Any, **__: Any) -> Course:
     """Seed and offset are allocated first."""
     tensors = range(len(_given(out)))
-    return (*(Made(place) for place in tensors[2:]), *(Made(place) for place in tensors[:2]), Taken(STATE))
+    return (*(Result(place) for place in tensors[2:]), *(Result(place) for place in tensors[:2]), Alloc(STATE))
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
@@ -114,11 +114,11 @@ def efficient_backward(
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
-    copies = () if _is_turned(grad) else (Taken(_nbytes(grad)),)
-    steps: list[Taken | Made | Given] = [*copies, *(Made(place) for place in range(len(_given(out))))]
+    copies = () if _is_turned(grad) else (Alloc(_nbytes(grad)),)
+    steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out))))]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):
-        steps.append(Taken(4 * batch * heads * rows))
+        steps.append(Alloc(4 * batch * heads * rows))
     else:
         steps += _row_sums(len(copies), grad, output, 4 * batch * heads * rows)
     columns = key.shape[2]
@@ -131,20 +131,20 @@ def efficient_backward(
     splits = max(1, splits) if capability >= (7, 0) else 1
     shares = splits * keys * (_up(width, tile) + _up(value.shape[-1], tile)) if summed else 0
     queries = -(-rows // tile) * -(-width // keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
-    return (*steps, Taken(4 * batch * heads * _up(shares + queries, 4)))
+    return (*steps, Alloc(4 * batch * heads * _up(shares + queries, 4)))
 
 
 def _given(out: Any) -> list[Any]:
     return [tensor for tensor in out if isinstance(tensor, torch.Tensor)]
 
 
-def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Taken | Given]:
+def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Alloc | Free]:
     """The fp32 products of gradient and output, in half precision preceded by half-precision ones; transposed sums."""
     whole = 4 * prod(grad.shape)
-    singles = [Taken(whole)] * (2 if grad.element_size() == 2 else 0)
+    singles = [Alloc(whole)] * (2 if grad.element_size() == 2 else 0)
     product = first + len(singles)
-    freed = [Given(buffer) for buffer in range(product + 1, first - 1, -1)]
-    return [*singles, Taken(whole), Taken(nbytes), Taken(nbytes), *freed]
+    freed = [Free(buffer) for buffer in range(product + 1, first - 1, -1)]
+    return [*singles, Alloc(whole), Alloc(nbytes), Alloc(nbytes), *freed]
 
 
 SHARED_BYTES = {(7, 5): 64 << 10, (8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}

@@ -10,7 +10,7 @@ import torch
 
 from ....data.capability import Capability
 from ....data.units import MIB
-from ..registry import Course, Given, Made, Taken, lasting, reserve, scratch
+from ..registry import Alloc, Course, Free, Result, lasting, reserve, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
@@ -72,10 +72,10 @@ def cudnn_rnn_scratch(
     proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
 ) -> Course:  # fmt: skip
     """Copies of a non-contiguous input and of weights that are not in a flat buffer."""
-    copied = () if x.is_contiguous() else (Taken(x.numel() * x.element_size()),)
-    flat = (Taken(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
-    work = Taken(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
-    return (*copied, Made(0), Made(1), Made(2), *flat, work, Made(3))
+    copied = () if x.is_contiguous() else (Alloc(x.numel() * x.element_size()),)
+    flat = (Alloc(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
+    work = Alloc(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
+    return (*copied, Result(0), Result(1), Result(2), *flat, work, Result(3))
 
 
 def _bytes(tensors: Any) -> int:
@@ -111,33 +111,33 @@ def embedding_backward(
     """More than 3,072 indices are sorted; rows of the same index are summed in fp32, in parts of 10."""
     count: int = indices.numel()
     width: int = grad.shape[-1]
-    copy = () if grad.is_contiguous() else (Taken(grad.numel() * grad.element_size()),)
+    copy = () if grad.is_contiguous() else (Alloc(grad.numel() * grad.element_size()),)
     if count <= SORTED_FROM and not scale_by_frequency:
-        return (*copy, Made(0))
-    each = Taken(count * indices.element_size())
+        return (*copy, Result(0))
+    each = Alloc(count * indices.element_size())
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
     sums = parts * width * max(4, grad.element_size())
-    few = Taken(segments * indices.element_size())
+    few = Alloc(segments * indices.element_size())
     first = len(copy)
     tiles = max(1, count // SORTED_AT_ONCE)
-    sort = Taken(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
-    found = Taken(LENGTH_BYTES)
-    scan = Taken(SCAN_BYTES)
+    sort = Alloc(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
+    found = Alloc(LENGTH_BYTES)
+    scan = Alloc(SCAN_BYTES)
     return (
-        *(*copy, each, each, each, sort, Given(first + 3), Given(first + 2)),
+        *(*copy, each, each, each, sort, Free(first + 3), Free(first + 2)),
         *((each,) if scale_by_frequency else ()),
-        *(Made(0), each, found),
+        *(Result(0), each, found),
         *_briefly(first + 6 + scale_by_frequency, each, scan),
         *(few, few),
         *_briefly(first + 10 + scale_by_frequency, scan),
-        *(found, Taken(parts * indices.element_size()), Taken(sums)),
+        *(found, Alloc(parts * indices.element_size()), Alloc(sums)),
     )
 
 
-def _briefly(first: int, *buffers: Taken) -> Course:
+def _briefly(first: int, *buffers: Alloc) -> Course:
     """Return buffers that are freed immediately, numbered from ``first``."""
-    return (*buffers, *(Given(first + place) for place in reversed(range(len(buffers)))))
+    return (*buffers, *(Free(first + place) for place in reversed(range(len(buffers)))))
 
 
 SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279

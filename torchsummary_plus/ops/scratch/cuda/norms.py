@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..registry import Course, Made, Taken, scratch
+from ..registry import Alloc, Course, Result, scratch
 from .chips import chip_of
 from .iterator import Reduction
 from .reductions import Kind, course, staged
@@ -19,7 +19,7 @@ LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backwar
 @scratch("cuda", "aten::native_dropout", source=DROPOUT, band=0.0)
 def dropout(out: Any, *_: Any, **__: Any) -> Course:
     """The mask is allocated before the output."""
-    return Made(1), Made(0)
+    return Result(1), Result(0)
 
 
 @scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM, band=0.0)
@@ -49,22 +49,22 @@ MANY_ROWS, BLOCKS = 64 << 10, 32 << 10
 
 def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, count: int) -> Course:
     """Copies of non-contiguous tensors; for many rows, partial sums of the weights' gradients, reduced at the end."""
-    steps = [*_copy(x), *(Made(place) for place in range(sum(t is not None for t in out))), *_copy(grad)]
+    steps = [*_copy(x), *(Result(place) for place in range(sum(t is not None for t in out))), *_copy(grad)]
     rows = rstd.numel()
     width = x.numel() // max(1, rows)
     chip = chip_of(capability)
     if weight is None or rows <= MANY_ROWS or width // 32 >= chip.multiprocessors // 2:
         return tuple(steps)
     blocks = min(BLOCKS // -(-width // 32), -(-rows // 32))
-    steps += [Taken(blocks * width * weight.element_size())] * count
+    steps += [Alloc(blocks * width * weight.element_size())] * count
     size = weight.element_size()
     summed = Reduction((blocks, width), (0, size), (width * size, size), 0)
     sizes = staged(chip, summed, Kind(max(4, size), 8 if size == 2 else 4, weight.dtype))
-    return (*steps, Taken(width * size), *(Taken(nbytes) for nbytes in sizes or ()))
+    return (*steps, Alloc(width * size), *(Alloc(nbytes) for nbytes in sizes or ()))
 
 
 def _copy(tensor: Any) -> Course:
-    return () if tensor.is_contiguous() else (Taken(tensor.numel() * tensor.element_size()),)
+    return () if tensor.is_contiguous() else (Alloc(tensor.numel() * tensor.element_size()),)
 
 
 SAFE_SOFTMAX = "aten/src/ATen/native/transformers/attention.cpp, _safe_softmax"
@@ -76,7 +76,7 @@ def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any 
     if not x.numel():
         return ()
     infinite, *stages = course(chip_of(capability), out, [dim], torch.bool, Kind(1, 4, torch.bool), first=1)
-    return infinite, Taken(x.numel() // x.shape[dim]), *stages, Taken(out.element_size())
+    return infinite, Alloc(x.numel() // x.shape[dim]), *stages, Alloc(out.element_size())
 
 
 @scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu", band=0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..registry import Course, Taken, scratch
+from ..registry import Alloc, Course, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
@@ -38,7 +38,7 @@ def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any
 
 
 def _copies(*tensors: Any, is_readable: Any) -> Course:
-    return tuple(Taken(t.numel() * t.element_size()) for t in tensors if t.numel() and not is_readable(t))
+    return tuple(Alloc(t.numel() * t.element_size()) for t in tensors if t.numel() and not is_readable(t))
 
 
 def _is_readable(matrix: Any) -> bool:

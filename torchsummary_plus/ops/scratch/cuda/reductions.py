@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...dtypes import HALVES
-from ..registry import Course, Given, Taken, scratch
+from ..registry import Alloc, Course, Free, scratch
 from .chips import Chip, chip_of
 from .iterator import Reduction, reduction
 
@@ -103,22 +103,22 @@ def course(
 
     ``first`` is the number of buffers that the operator has allocated before.
     """
-    steps: list[Taken | Given] = []
+    steps: list[Alloc | Free] = []
     if tensor.numel() < 2:
         return ()
     copied = None
     if tensor.dtype is not kind.dtype:
         copied = kind.dtype.itemsize
-        steps.append(Taken(tensor.numel() * copied))
+        steps.append(Alloc(tensor.numel() * copied))
     whole = reduction(tensor, axes, out_dtype.itemsize, copied)
     accumulates = kind.dtype in HALVES and out_dtype is kind.dtype
     if accumulates and not whole.has_short_offsets and kind.accumulated > out_dtype.itemsize:
-        steps.append(Taken(whole.num_outputs * kind.accumulated))
+        steps.append(Alloc(whole.num_outputs * kind.accumulated))
     for part in whole.parts():
         sizes = staged(chip, part, kind)
         if sizes is not None:
-            number = first + sum(isinstance(step, Taken) for step in steps)
-            steps += [Taken(sizes[0]), Taken(sizes[1]), Given(number + 1), Given(number)]
+            number = first + sum(isinstance(step, Alloc) for step in steps)
+            steps += [Alloc(sizes[0]), Alloc(sizes[1]), Free(number + 1), Free(number)]
     return tuple(steps)
 
 

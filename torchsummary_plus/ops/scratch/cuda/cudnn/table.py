@@ -3,12 +3,12 @@
 ``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many shapes on five GPUs and fits a small tree to the
 answers per GPU, dtype, memory format and direction. A workspace nearly always consists of copies of some of the three
 tensors, in the kernel's layout with padded channels per group, and of partial sums of the weights' gradient. A leaf
-names the copies and gives the remainder as a multiple of the weights.
+names the copies and gives the remainder as a multiple of the weights; one of Winograd's or Fourier's transforms is a
+multiple of the three tensors.
 
 Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes. On convolutions held out of
-the fit, the guess is off by 0.01 % of the three tensors' bytes in the median and by 119 % at the 95th percentile (cuDNN
-copies one tensor more or less), and the bounds contain 95.7 % of the answers. The answers were recorded without a
-driver, where cuDNN omits some engines (:meth:`.asking.Cudnn.doubted`).
+the fit, the guess is off by 0.06 % of the three tensors' bytes in the median and by 229 % at the 95th percentile (one
+copy or transform more or less), and the bounds contain 97.8 % of the answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .asker import Question
 TABLE = Path(__file__).parent / "table.json"
 
 TRANSFORMS = 8
-"""Marks a leaf of Winograd's or Fourier's transforms, a multiple of the three tensors, instead of the tensors copied."""
+"""Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 

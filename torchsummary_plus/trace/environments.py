@@ -19,7 +19,7 @@ from .passes import Listener, run_really
 from .swap import swap_tensors
 
 
-class World(AbstractContextManager["World"]):
+class Environment(AbstractContextManager["Environment"]):
     """How a pass makes its tensors and runs its operators."""
 
     kernel: Kernel
@@ -44,7 +44,7 @@ class World(AbstractContextManager["World"]):
         raise NotImplementedError
 
 
-class FakeWorld(World):
+class FakeEnvironment(Environment):
     """Fakes on one device: nothing is computed or allocated.
 
     ``fakes`` caches those of the model's tensors, by tensor id, for the model's next pass.
@@ -96,7 +96,7 @@ class FakeWorld(World):
         return self.device.type == "cpu" and not dtype.is_floating_point and not dtype.is_complex and numel <= MASK
 
 
-class RealWorld(World):
+class RealEnvironment(Environment):
     """The model's own tensors: copies of buffers, and parameters under a journal that undoes writes."""
 
     def __init__(self, device: torch.device) -> None:

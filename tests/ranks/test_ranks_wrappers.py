@@ -1,0 +1,153 @@
+"""What wraps a model beside FSDP and DDP: pipelines, offload, accelerate, DeepSpeed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from benchmarks.ranks_models import LENGTH, Llama, Part
+from torchsummary_plus import estimate_memory, summary
+from torchsummary_plus.data.errors import InputError, UnsupportedError
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+
+MICROBATCHES, STAGES = 8, 4
+
+
+def pipeline(name: str, device: str = "cpu") -> Any:
+    from torch.distributed import pipelining
+
+    rank = dist.get_rank()
+    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    stage = pipelining.PipelineStage(Part(rank, STAGES).to(device), rank, STAGES, place)
+    return getattr(pipelining, name)(stage, MICROBATCHES, loss_fn=lambda out, ids: out.mean() + 0 * ids.sum())
+
+
+def estimated(build: Any, **options: Any) -> MemoryEstimate:
+    asked = {"optimizer": "adamw", "world_size": STAGES, "batch_size": MICROBATCHES, **options}
+    return estimate_memory(build, (LENGTH,), dtypes=torch.long, progress=False, **asked)
+
+
+needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
+
+
+@needs_schedules
+def test_a_stage_holds_as_many_microbatches_as_its_schedule_has_in_flight() -> None:
+    """1F1B: min(microbatches, stages - index). GPipe: all of them."""
+    one_forward_one_backward = [estimated(partial(pipeline, "Schedule1F1B"), rank=rank) for rank in (1, 2)]
+    gpipe = [estimated(partial(pipeline, "ScheduleGPipe"), rank=rank) for rank in (1, 2)]
+    saved = [one.at_peak["saved_activations"] for one in (*one_forward_one_backward, *gpipe)]
+    each = saved[2] // MICROBATCHES
+    assert saved[2] == saved[3]
+    assert saved[0] - saved[1] == pytest.approx(each, rel=0.1)
+
+
+@needs_schedules
+def test_the_worst_stage_is_found_and_the_stages_of_a_gpu_are_those_of_a_cpu() -> None:
+    worst = estimated(partial(pipeline, "ScheduleGPipe", "cuda"), ranks="all", gpu="H100")
+    assert worst.info.ranks == STAGES
+    assert worst.info.rank == STAGES - 1, "the last stage has the logits of all microbatches"
+    assert worst.log.communicators == 1
+    assert not torch.cuda.is_initialized()
+
+
+@needs_schedules
+def test_a_schedule_has_a_loss_of_its_own() -> None:
+    with pytest.raises(InputError, match="the schedule's loss_fn"):
+        estimated(partial(pipeline, "Schedule1F1B"), loss="cross_entropy")
+
+
+def offloaded(is_pinned: bool | None) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    options = {} if is_pinned is None else {"offload_policy": CPUOffloadPolicy(pin_memory=is_pinned)}
+    return fully_shard(Llama(), mesh=init_device_mesh("cuda", (dist.get_world_size(),)), **options)
+
+
+def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
+    whole, plain, pinned = (estimated(partial(offloaded, one), batch_size=2, gpu="H100") for one in (None, False, True))
+    assert dict(plain.at_peak) == dict(pinned.at_peak)
+    assert plain.at_peak["parameters"] == plain.at_peak["optimizer_state"] == 0
+    kept = whole.steady_bytes - plain.steady_bytes
+    assert kept >= whole.at_peak["parameters"] + whole.at_peak["optimizer_state"] > 0
+
+
+def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = ModuleType("deepspeed")
+    exec("def initialize(model):\n    raise RuntimeError('no NCCL')", vars(stub))
+    monkeypatch.setitem(sys.modules, "deepspeed", stub)
+    with pytest.raises(UnsupportedError, match=r"ZeRO 3: fully_shard\(\.\.\.\)"):
+        estimated(lambda: stub.initialize(Llama()))
+
+    class DeepSpeedEngine(nn.Sequential):
+        pass
+
+    with pytest.raises(UnsupportedError, match="ZeRO 1: DistributedDataParallel with ZeroRedundancyOptimizer"):
+        estimated(lambda: DeepSpeedEngine(Llama()))
+
+
+def test_what_a_builder_puts_into_the_environment_goes_with_it() -> None:
+    def build() -> nn.Module:
+        os.environ["SET_BY_THE_BUILDER"] = "1"
+        return Llama()
+
+    estimated(build, mode="eval")
+    assert "SET_BY_THE_BUILDER" not in os.environ
+
+
+def test_a_transformers_model_under_accelerates_plugin() -> None:
+    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
+
+    def build() -> nn.Module:
+        plugin = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=2,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        )
+        accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
+        model, _ = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        whole: nn.Module = model
+        return whole
+
+    found = estimated(build, gpu="H100", loss="causal_lm")
+    assert found.at_peak["unsharded_parameters"]
+    assert accelerate.PartialState._shared_state == {}
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
+    """Its rows are those of the model; a rank's shares of gradients and optimizer state add up in them."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import fully_shard
+
+    def net() -> Any:
+        return nn.Sequential(nn.Sequential(nn.Linear(64, 128), nn.GELU()), nn.Linear(128, 64))
+
+    def build() -> nn.Module:
+        model = net()
+        model[0] = checkpoint_wrapper(model[0]) if is_checkpointed else model[0]
+        fully_shard(model[0])
+        return fully_shard(model)
+
+    options = {"world_size": 4, "build": build, "gpu": "H100", "optimizer": "adamw"}
+    table = summary(net(), (64,), 8, memory=options, verbose=0)
+    assert table.memory is not None and table.memory.info.world_size == 4
+    assert "unsharded_parameters" in table.memory.at_peak
+    shares = [one.optimizer_bytes for one in table.row_memory or ()]
+    state = 2 * 4 * sum(parameter.numel() for parameter in net().parameters()) // 4
+    assert state <= sum(shares) <= state + 4 * 8, "Adam's two moments, and its steps"
+    assert [share > 0 for share in shares] == [False, False, True, False, True], "two products among five rows"
+    assert "Unsharded parameters" in table.to_html()
+    with pytest.raises(InputError, match="memory has one of world_size and build"):
+        summary(net(), (64,), memory={"world_size": 4}, verbose=0)

@@ -1,0 +1,28 @@
+"""How many elements of a mask are true, where a pass knows it: that decides what a selection by the mask takes."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_COUNTS: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()
+"""By mask: the version of its data that was counted, and how many elements are true."""
+
+
+def note_true(mask: torch.Tensor, count: int) -> None:
+    """Remember how many elements of a mask are true until it is written to."""
+    _COUNTS[mask] = mask._version, count
+
+
+def count_true(mask: torch.Tensor) -> int | None:
+    """Return how many elements of a mask are true; None where nothing has told.
+
+    >>> mask = torch.tensor([True, False])
+    >>> note_true(mask, 1)
+    >>> count_true(mask), count_true(~mask)
+    (1, None)
+    """
+    version, count = _COUNTS.get(mask, (-1, 0))
+    return count if version == mask._version else None

@@ -1,0 +1,153 @@
+"""Equal layers in a row, as transformers have them: found, and taken out until a few are left."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from .structures import inner_names, is_wrapper
+
+CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Children of a container by its path: those from ``start`` to ``stop`` are equal layers."""
+
+    path: str
+    container: nn.Module
+    names: tuple[str, ...]
+    start: int
+    stop: int
+
+    def keep(self, count: int) -> tuple[str, ...]:
+        """Leave so many of the equal layers; the names that are left, numbered anew but in a dictionary."""
+        modules = self.container._modules
+        kept = [*self.names[: self.start + count], *self.names[self.stop :]]
+        left = [modules[name] for name in kept]
+        modules.clear()
+        names = kept if isinstance(self.container, nn.ModuleDict) else list(map(str, range(len(left))))
+        modules.update(zip(names, left))
+        return tuple(names)
+
+    @contextmanager
+    def cut_to(self, count: int) -> Iterator[tuple[str, ...]]:
+        """While it holds, so many of the equal layers are left; gives the names of all that are."""
+        modules = self.container._modules
+        own = dict(modules)
+        try:
+            yield self.keep(count)
+        finally:
+            modules.clear()
+            modules.update(own)
+
+
+def longest_row(model: nn.Module, least: int) -> Row | None:
+    """The row of equal layers with the most modules in it, of so many layers at least; None where there is none."""
+    shared = _shared(model)
+    rows = [row for path, module in model.named_modules() for row in _rows(path, module, shared)]
+    rows = [row for row in rows if row.stop - row.start >= least]
+    return max(rows, key=lambda row: sum(1 for _ in row.container.modules()), default=None)
+
+
+def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
+    if not isinstance(container, CONTAINERS):
+        return
+    names = tuple(container._modules)
+    layers = list(container._modules.values())
+    start = 0
+    described: list[Any] = [None if layer is None else _described(layer, shared) for layer in layers]
+    for stop in range(1, len(names) + 1):
+        if stop < len(names) and described[start] is not None and _equal(described, start, stop):
+            continue
+        yield Row(path, container, names, start, stop)
+        start = stop
+
+
+def _equal(described: list[Any], first: int, other: int) -> bool:
+    """Whether two layers are equal, but for whole numbers that count layers."""
+    one, another = described[first], described[other]
+    return (
+        another is not None
+        and one[0] == another[0]
+        and all(a == b or b - a == other - first for a, b in zip(one[1], another[1]))
+    )
+
+
+def _described(layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
+    """All that tells layers apart, and the whole numbers among it."""
+    found: list[Any] = []
+    counts: list[int] = []
+    for name, module in layer.named_modules():
+        found += [name, type(module), module.training]
+        held = vars(module)
+        found += [len(held[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+        for tensors in (module._parameters, module._buffers):
+            found += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
+        for key, value in sorted(held.items()):
+            if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
+                continue
+            if isinstance(value, int) and not isinstance(value, bool):
+                found.append(key)
+                counts.append(value)
+            else:
+                found.append((key, _plain(value)))
+        found.append(_sharding(module))
+    return found, counts
+
+
+def _plain(value: Any) -> Any:
+    """A value as it can be compared: of a number or text itself, of functions their code, of all else the class."""
+    if isinstance(value, (bool, float, str, bytes, type(None))):
+        return value
+    if isinstance(value, (tuple, list)):
+        return type(value), [_plain(one) for one in value]
+    if isinstance(value, int):
+        return value
+    if isinstance(value, dict):
+        return [(str(key), _plain(one)) for key, one in value.items()]
+    if isinstance(value, types.FunctionType):
+        return value.__code__
+    return type(value)
+
+
+def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
+    if tensor is None:
+        return None
+    inner = [_tensor(getattr(tensor, name), shared) for name in inner_names(tensor)] if is_wrapper(tensor) else []
+    plain = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad, str(tensor.device), type(tensor), inner)
+    return (*plain, id(tensor)) if id(tensor) in shared else plain
+
+
+def _shared(model: nn.Module) -> set[int]:
+    """The ids of parameters that several modules hold."""
+    seen: set[int] = set()
+    twice: set[int] = set()
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                (twice if id(parameter) in seen else seen).add(id(parameter))
+    return twice
+
+
+def _sharding(module: nn.Module) -> Any:
+    """How ``fully_shard`` treats the parameters of a module; a prefetch that names other layers makes it unlike any."""
+    get_state = getattr(module, "_get_fsdp_state", None)
+    if get_state is None:
+        return None
+    state = get_state()
+    if any(getattr(state, name, ()) for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch")):
+        return object()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    return [_group(group) for group in groups if group is not None]
+
+
+def _group(group: Any) -> Any:
+    names = ("mesh_info", "post_forward_mesh_info")
+    meshes = [str(getattr(getattr(group, name, None), "mesh", None)) for name in names]
+    return [meshes, str(getattr(group, "mp_policy", None)), str(getattr(group, "offload_policy", None))]

@@ -1,0 +1,66 @@
+"""Distributed tensors on CUDA in a build without it: C++ asks a pass for their device, as it does for that of fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+
+@contextmanager
+def devices_asked() -> Iterator[None]:
+    """While it holds, the device of a new DTensor is asked for, also where C++ makes it without asking.
+
+    The autograd engine looks up the accelerator of a gradient on CUDA, and fails where there is none
+    (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ makes DTensors by ``_dtensor__new__``,
+    which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last: each then gets
+    the implementation of a wrapper that asks.
+    """
+    kind: Any = DTensor
+    slot = vars(kind).get("_local_tensor")
+    if slot is None or not hasattr(torch.Tensor, "_dtensor__new__"):
+        yield
+        return
+
+    def take(tensor: Any, local: Any) -> None:
+        slot.__set__(tensor, local)
+        if local is not None and tensor.grad_fn is None:
+            torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
+
+    kind._local_tensor = property(slot.__get__, take, slot.__delete__)
+    for name in _OF_DEVICES:
+        setattr(kind, name, property(partial(_of_local, name)))
+    try:
+        yield
+    finally:
+        kind._local_tensor = slot
+        for name in _OF_DEVICES:
+            delattr(kind, name)
+
+
+_OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")
+"""What Python code may ask outside a pass, where C++ has nobody to ask."""
+
+
+def _of_local(name: str, tensor: Any) -> Any:
+    return getattr(tensor._local_tensor, name)
+
+
+def _asking(tensor: Any, local: Any) -> Any:
+    """A wrapper like a DTensor that is asked for its device."""
+    make: Any = torch.Tensor._make_wrapper_subclass
+    return make(
+        type(tensor),
+        tensor.shape,
+        strides=tensor.stride(),
+        storage_offset=tensor.storage_offset(),
+        dtype=local.dtype,
+        device=local.device,
+        layout=local.layout,
+        requires_grad=tensor.requires_grad,
+        dispatch_device=True,
+    )

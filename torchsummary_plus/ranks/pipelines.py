@@ -1,0 +1,138 @@
+"""Schedules of ``torch.distributed.pipelining`` on a rank that is alone: what its neighbours tell of their stages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..data.errors import InputError, UnsupportedError
+from ..step.bookkeeping import Books
+from .stand_ins import replaced
+
+STAGES = "torch.distributed.pipelining.stage"
+
+
+class NeedsStageError(Exception):
+    """A stage needs the shapes of what the stage before it gives, which another rank has."""
+
+    def __init__(self, stage: int, rank: int) -> None:
+        super().__init__(f"stage {stage} of rank {rank}")
+        self.stage = stage
+        self.rank = rank
+
+
+class StageToldError(Exception):
+    """The stage that was asked about has told what it gives."""
+
+
+class Neighbours:
+    """What stages of other ranks give, by their numbers; ``wanted`` is the one that a rank is run for."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, Any] = {}
+        self.wanted: int | None = None
+
+
+@contextmanager
+def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
+    """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
+
+    Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
+    ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_warmup_p2p``.
+    """
+    if STAGES not in sys.modules:
+        yield
+        return
+    from torch.distributed.pipelining import schedules, stage
+
+    if not hasattr(stage.PipelineStage, "_recv_meta"):
+        raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
+    with ExitStack() as stack:
+        stand_ins: list[tuple[Any, str, Callable[..., Any]]] = [
+            (schedules._PipelineSchedule, "_warmup_p2p", lambda _: _decide_mode),
+            (stage.PipelineStage, "_recv_meta", lambda _: _receiving(neighbours)),
+            (stage.PipelineStage, "_send_meta", lambda _: _telling(neighbours)),
+        ]
+        for place, name, make in stand_ins:
+            stack.enter_context(replaced(place, name, make))
+        yield
+
+
+def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
+    """Let a schedule infer shapes where one of this rank's stages has not been given them."""
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    needed = any(InferenceMode.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
+    for stage in stages:
+        stage._inference_mode = InferenceMode.DYNAMIC if needed else InferenceMode.STATIC
+
+
+def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
+    def receive(stage: Any, source: int) -> Any:
+        stages: Any = sys.modules[STAGES]
+        if source > stage.stage_index:
+            return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(stage._stage_meta.outputs))
+        if source not in neighbours.told:
+            raise NeedsStageError(source, stage._resolve_peer_global_rank(source))
+        return neighbours.told[source]
+
+    return receive
+
+
+def _telling(neighbours: Neighbours) -> Callable[[Any, Any, int], None]:
+    def tell(stage: Any, meta: Any, destination: int) -> None:
+        if destination > stage.stage_index:
+            neighbours.told[stage.stage_index] = meta
+            if neighbours.wanted == stage.stage_index:
+                raise StageToldError
+
+    return tell
+
+
+def is_schedule(built: Any) -> bool:
+    """Whether a builder has returned a schedule."""
+    module = sys.modules.get("torch.distributed.pipelining.schedules")
+    return module is not None and isinstance(built, module._PipelineSchedule)
+
+
+def stages_of(schedule: Any) -> list[Any]:
+    """The stages of this rank."""
+    return list(getattr(schedule, "_stages", None) or [schedule._stage])
+
+
+def model_of(schedule: Any) -> nn.Module:
+    """The module of this rank's stage, or its modules."""
+    modules = [stage.submod for stage in stages_of(schedule)]
+    return modules[0] if len(modules) == 1 else nn.ModuleList(modules)
+
+
+class PipelineBooks(Books):
+    """The steps of a schedule: the first stage is given the inputs, the last one targets like the first input."""
+
+    schedule: Any = None
+
+    def _once(self, args: Any, kwargs: Any, optimizer: Any) -> None:
+        if self.schedule is None or self.step.train_step is not None:
+            super()._once(args, kwargs, optimizer)
+            return
+        if self.step.loss is not None:
+            raise InputError("loss and a schedule were both given; accepted: the schedule's loss_fn")
+        stages = stages_of(self.schedule)
+        given = args if any(stage.is_first for stage in stages) else ()
+        told = {"target": args[0]} if any(stage.is_last for stage in stages) and self.step.mode == "train" else {}
+        self.doing = "schedule"
+        run = self.schedule.step if self.step.mode == "train" else self.schedule.eval
+        run(*given, **kwargs, **told)
+        if self.step.mode == "eval":
+            self.account.enter("end", self.account.step)
+            return
+        self.doing = "optimizer"
+        if optimizer is None:
+            self.model.zero_grad()
+        else:
+            optimizer.step()
+            optimizer.zero_grad()

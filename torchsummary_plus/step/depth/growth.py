@@ -1,0 +1,140 @@
+"""The log of a deep model, grown from those of two shallow ones and checked against that of a third.
+
+Equal layers leave the same tokens in each sweep over them: a forward goes up, a backward down, an optimizer's operator
+along all parameters. A model with one layer more has one period more in each sweep, and every number in a token (the
+layer, a position, a size) goes on as it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...data.memory_records import MemoryLog
+from .tokens import Reader, Stack, Token, Writer
+
+LOOKAHEAD = 256
+"""Tokens behind a period that are compared."""
+
+
+class NotRepeatingError(Exception):
+    """The logs of shallow models do not go on as those of equal layers do."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A period that is in the deeper of two token lists alone: its tokens are ``deeper[place : place + length]``."""
+
+    place: int
+    length: int
+
+
+def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack) -> MemoryLog:
+    """The log of a model with the layers of ``whole``, from those with some, one more, and two more of them.
+
+    Raises :class:`NotRepeatingError` where the third is not what follows from the first two.
+    """
+    if any(log.others or log.in_blocks for log in logs):
+        raise NotRepeatingError
+    few, more, most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
+    sweeps = find_sweeps(few, more)
+    if [token[:3] for token in repeated(few, more, sweeps, 2)] != [token[:3] for token in most]:
+        raise NotRepeatingError
+    times = len(whole.names) - len(stacks[0].names)
+    counts = [dict(log.unknown) for log in logs]
+    if counts[0].keys() != counts[2].keys() or logs[0].assumptions != logs[2].assumptions:
+        raise NotRepeatingError
+    unknown = tuple((name, n + times * (counts[1][name] - n)) for name, n in counts[0].items())
+    log = Writer(paths, whole).write(repeated(few, more, sweeps, times), logs[0], paths)
+    return replace(log, unknown=unknown)
+
+
+def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
+    """Where the deeper list has a period more. Raises :class:`NotRepeatingError`."""
+    known: dict[object, int] = {}
+    short, long = (
+        [known.setdefault((token.what, token.same, token.size), len(known)) for token in tokens]
+        for tokens in (few, more)
+    )
+    sweeps = []
+    i = j = 0
+    while i < len(short) or j < len(long):
+        if i < len(short) and j < len(long) and short[i] == long[j]:
+            i, j = i + 1, j + 1
+            continue
+        length = _period(short, long, i, j)
+        if length:
+            sweeps.append(_centred(long, j, length))
+            j += length
+        elif i < len(short) and j < len(long) and few[i][:2] == more[j][:2]:
+            i, j = i + 1, j + 1
+        else:
+            raise NotRepeatingError
+    return sweeps
+
+
+def _centred(long: Sequence[int], place: int, length: int) -> Sweep:
+    """The period in the middle of those that are there: the first and the last layer have but one neighbour."""
+    first = place
+    while first >= length and long[first - length : first] == long[place : place + length]:
+        first -= length
+    periods = (place - first) // length + 1
+    return Sweep(first + (periods + 1) // 2 * length, length)
+
+
+def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
+    """The length of a period that begins at ``long[j]``, as the one before it did; 0 where there is none.
+
+    Of several lengths it is the one behind which the lists agree the longest.
+    """
+    best, longest = 0, 0
+    for length in range(1, min(j, len(long) - j) + 1):
+        if long[j - length] != long[j] or long[j - length : j] != long[j : j + length]:
+            continue
+        agreed = _agreed(short, long, i, j + length)
+        if agreed > longest:
+            best, longest = length, agreed
+    return best
+
+
+def _agreed(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
+    """For how many tokens two lists agree from there on, up to so many; the end agrees with the end."""
+    for count in range(LOOKAHEAD):
+        if i + count == len(short) or j + count == len(long):
+            return count + (len(short) - i == len(long) - j)
+        if short[i + count] != long[j + count]:
+            return count
+    return LOOKAHEAD
+
+
+def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep], times: int) -> list[Token]:
+    """The tokens with so many periods more in each sweep than there are in the shallower list."""
+    made: list[Token] = []
+    i = j = 0
+    for sweep in (*sweeps, Sweep(len(more), 0)):
+        while j < sweep.place:
+            made.append(_further(few[i], more[j], times))
+            i, j = i + 1, j + 1
+        period = [
+            (token, _difference(before, token))
+            for before, token in zip(more[j - sweep.length : j], more[j : j + sweep.length])
+        ]
+        for _ in range(times):
+            start = len(made) - sweep.length
+            made += [
+                token._replace(numbers=tuple(map(sum, zip(made[start + n].numbers, by))))
+                for n, (token, by) in enumerate(period)
+            ]
+        j += sweep.length
+    return made
+
+
+def _difference(before: Token, after: Token) -> tuple[int, ...]:
+    if len(before.numbers) != len(after.numbers):
+        raise NotRepeatingError
+    return tuple(b - a for a, b in zip(before.numbers, after.numbers))
+
+
+def _further(few: Token, more: Token, times: int) -> Token:
+    """A token that both lists have, with its numbers as they go on."""
+    return few._replace(numbers=tuple(a + times * by for a, by in zip(few.numbers, _difference(few, more))))

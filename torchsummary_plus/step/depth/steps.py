@@ -1,0 +1,59 @@
+"""The steps of a model on one device, of which equal layers are recorded a few times and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...data.capability import Capability
+from ...data.errors import SummaryError
+from ...data.memory_records import MemoryLog
+from ...live.inputs import Example
+from ...live.modules import ModuleTree
+from ...live.rows import longest_row
+from ...ops.scratch.cuda.cudnn.asking import Cudnn
+from ...trace.passes import Listener
+from ...trace.swap import LOCK
+from ..fake_steps import record_step
+from ..runner import Step
+from .cut import FEWEST, WORTH
+from .growth import NotRepeatingError, grown
+from .tokens import Stack
+
+
+def takes_all_layers_alike(step: Step) -> bool:
+    """Whether a step does with each layer what it does with any: nothing of the user's own may pick some of them."""
+    maker: Any = step.optimizer.func if isinstance(step.optimizer, partial) else step.optimizer
+    return (
+        step.train_step is None and step.mode in ("train", "eval") and (maker is None or isinstance(maker, (str, type)))
+    )
+
+
+def record_deep_step(
+    tree: ModuleTree,
+    example: Example,
+    step: Step,
+    device: torch.device | None,
+    capability: Capability | None = None,
+    listeners: Sequence[Listener] = (),
+    cudnn: Cudnn | None = None,
+) -> MemoryLog:
+    """What :func:`record_step` gives, sooner for a model with many equal layers; the model is left unchanged."""
+    model = tree.modules[0]
+    row = longest_row(model, WORTH) if takes_all_layers_alike(step) else None
+    asked = example, step, device, capability, listeners, cudnn
+    if row is None:
+        return record_step(tree, *asked)
+    with LOCK:
+        logs, stacks = [], []
+        try:
+            for count in range(FEWEST, FEWEST + 3):
+                with row.cut_to(count) as names:
+                    stacks.append(Stack(row.path, names))
+                    logs.append(record_step(ModuleTree(model), *asked))
+            return grown(logs, stacks, tuple(tree.paths), Stack(row.path, row.names))
+        except (NotRepeatingError, SummaryError):
+            return record_step(tree, *asked)
