@@ -74,36 +74,41 @@ def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
     return seconds, len(drawn.edge_list)
 
 
-def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> float:
-    """Seconds."""
+def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
+    """Seconds; its edges are between operators, and are not counted."""
     import torchlens
 
-    return least(lambda: torchlens.trace(model, list(args)))[0]
+    return least(lambda: torchlens.trace(model, list(args)))[0], 0
 
 
 def main() -> None:
+    models = with_libraries()
+    own = {name: by_us(build, make) for name, (build, make) in models.items()}  # First: torchlens wraps torch for good.
     print(f"{'model':20} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (torchview's)")
-    for name, (build, make) in with_libraries().items():
-        print(line(name, build, make), flush=True)
+    beside = {name: seconds_of(by_torchview, build(), make()) for name, (build, make) in models.items()}
+    lenses = {name: seconds_of(by_torchlens, build(), make()) for name, (build, make) in models.items()}
+    for name, (ours, edges, verdict) in own.items():
+        (theirs, count), (lens, _) = beside[name], lenses[name]
+        ratio = f"{theirs / ours:5.1f}x"
+        print(f"{name:20} {ours:8.3f}s {theirs:9.2f}s {ratio} {lens:9.2f}s  {edges} ({count}), {verdict}", flush=True)
 
 
-def line(name: str, build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> str:
-    """One model's times and edges."""
+def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, int, str]:
+    """Seconds, edges, and whether they are the autograd graph's."""
     torch.manual_seed(0)
     args, model = make(), build()
-    ours, drawing = least(lambda: _drawn(model, args))
+    seconds, drawing = least(lambda: _drawn(model, args))
     same = graph_edges(drawing) == autograd_edges(build(), leaves(drawing), *args)
+    return seconds, len(drawing.edges), "as autograd's" if same else "NOT as autograd's"
+
+
+def seconds_of(draw: Callable[..., tuple[float, int]], model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
+    """Seconds and edges of a peer; not a number where it fails, which is printed."""
     try:
-        lens = f"{by_torchlens(build(), args):9.2f}s"
+        return draw(model, args)
     except Exception as error:
-        lens = type(error).__name__[:10]
-    try:
-        theirs, count = by_torchview(build(), args)
-        beside = f"{theirs:9.2f}s {theirs / ours:5.1f}x"
-    except Exception as error:
-        beside, count = f"{type(error).__name__:>17}", 0
-    verdict = "as autograd's" if same else "NOT as autograd's"
-    return f"{name:20} {ours:8.3f}s {beside} {lens:>10}  {len(drawing.edges)} ({count}), {verdict}"
+        print(f"    ({draw.__name__}: {type(error).__name__} on {type(model).__name__})")
+        return float("nan"), 0
 
 
 if __name__ == "__main__":
