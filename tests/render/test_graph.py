@@ -81,7 +81,7 @@ def test_a_real_tensor_comes_from_the_module_that_returned_it_last() -> None:
     assert graph_edges(drawing) == graph_edges(graph(model, (4,)))
     seen: list[bool] = []
     model[1].register_forward_hook(lambda module, args, output: seen.append(output is args[0]))
-    graph(model, (4,), run="real")
+    graph(model, input_data=torch.zeros(2, 4), run="real")
     assert seen == [True]
 
 
