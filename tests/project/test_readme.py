@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from docs.columns import PAGE, with_columns
+from docs.outputs import with_outputs
 from torchsummary_plus import MemoryEstimate, ModelSummary
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.ops.scratch.cuda.cudnn import library
@@ -55,15 +53,8 @@ def cpu_build(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
     """One after the other, as a reader would run them; a text block is what the block above it prints."""
-    names: dict[str, Any] = {}
-    found = blocks(path.read_text(encoding="utf-8"))
-    for (kind, code), (next_kind, text) in zip(found, [*found[1:], ("", "")]):
-        if kind != "python":
-            continue
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, path.name, "exec"), names)
-        assert printed.getvalue() == (text if next_kind == "text" else "")
+    page = path.read_text(encoding="utf-8")
+    assert page == with_outputs(page), "python -m docs.outputs writes it"
 
 
 def test_the_readme_shows_what_its_python_prints() -> None:

@@ -1,0 +1,42 @@
+"""Write what the Python blocks of README and the pages print below them: ``python -m docs.outputs [PAGE ...]``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torchsummary_plus.ops.scratch.cuda.cudnn import library
+
+ROOT = Path(__file__).parents[1]
+SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+
+
+def with_outputs(page: str) -> str:
+    """Return a page whose Python blocks, run one after the other, print the text blocks that follow them."""
+    names: dict[str, Any] = {}
+
+    def block(found: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(found[1], "page", "exec"), names)
+        shown = f"```text\n{printed.getvalue()}```\n" if printed.getvalue() else ""
+        return f"```python\n{found[1]}```\n{shown}"
+
+    return SHOWN.sub(block, page)
+
+
+def main() -> None:
+    """Rewrite the given pages, all by default, as a CPU build of torch prints them."""
+    pages = [Path(name) for name in sys.argv[1:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    with mock.patch.object(library, "cudnn_path", lambda: None):
+        for page in pages:
+            page.write_text(with_outputs(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
