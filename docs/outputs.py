@@ -13,7 +13,7 @@ from unittest import mock
 from torchsummary_plus.ops.scratch.cuda.cudnn import library
 
 ROOT = Path(__file__).parents[1]
-SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 
 def with_outputs(page: str) -> str:
