@@ -212,12 +212,17 @@ def test_input_error_names_the_accepted(arguments: dict[str, Any], named: str) -
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("model", [nn.Linear, None, "resnet18", lambda x: x, torch.rand(2)])
+@pytest.mark.parametrize("model", [None, "resnet18", lambda x: x, torch.rand(2)])
 def test_a_non_module_is_refused(model: Any) -> None:
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         summary(model, (4,))
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         summary_string(model, (4,))
+
+
+def test_a_class_is_refused_with_the_cure() -> None:
+    with pytest.raises(InputError, match=r"call it: Linear\(\.\.\.\)"):
+        summary(nn.Linear, (4,))
 
 
 def test_render_refuses_what_summary_refuses() -> None:

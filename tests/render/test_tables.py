@@ -8,6 +8,7 @@ from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.render.columns import COLUMNS
+from torchsummary_plus.render.table import with_units
 from torchsummary_plus.render.tables import summary_table
 
 
@@ -21,7 +22,7 @@ def made(functional: bool = False, memory: str | None = None) -> ModelSummary:
 @pytest.mark.parametrize("depth", [None, 1])
 def test_the_table_reads_as_the_text(style: str, functional: bool, depth: int | None) -> None:
     done = made(functional, memory="train")
-    table = summary_table(done, style, depth, COLUMNS)
+    table = with_units(summary_table(done, style, depth, COLUMNS), "MiB")
     lines = done.render(style=style, depth=depth, col_names=COLUMNS).split("=\n")[1].splitlines()
     assert len(table.rows) == len(lines) - 1
     for row, line in zip(table.rows, lines):

@@ -33,12 +33,12 @@ def calls_seen(model: nn.Module, case: Case, batch_size: int = 2) -> list[SeenCa
     running: list[SeenCall] = []
 
     def begin(module: nn.Module, args: Any) -> None:
-        calls.append(SeenCall(type(module).__name__))
+        calls.append(SeenCall(module._get_name()))
         running.append(calls[-1])
 
     def end(module: nn.Module, args: Any, output: Any) -> None:
         call = running.pop()
-        call.class_name = type(module).__name__
+        call.class_name = module._get_name()
         call.outputs = [tuple(t.shape) for t in tensors_in(output)]
 
     handles = [

@@ -37,10 +37,16 @@ def summarise(name: str, batch_size: int = -1, **options: Any) -> ModelSummary:
 
 
 def printed_counts(text: str) -> list[int]:
-    """The numbers of the last column of a table's body; a cell without a number holds none of its own."""
+    """The numbers of the last column of a table's body, those below "x 12" twelve times; a cell may hold none."""
     body = re.split(r"^[=\-\u2500\u2550 ]{20,}$", text, flags=re.MULTILINE)[2]
-    cells = [line.split()[-1] for line in body.splitlines() if line.strip()]
-    return [int(cell.replace(",", "")) for cell in cells if re.fullmatch(r"[\d,]+", cell)]
+    counts, times = [], [1]
+    for line in filter(str.strip, body.splitlines()):
+        depth = len(line) - len(line.lstrip("├└─│ "))
+        repeated = re.search(r"\) x (\d+) ", line)
+        times = [*times[: depth // 2 + 1], times[depth // 2] * int(repeated[1] if repeated else 1)]
+        if re.fullmatch(r"[\d,]+", line.split()[-1]):
+            counts.append(times[-1] * int(line.split()[-1].replace(",", "")))
+    return counts
 
 
 def printed_total(text: str) -> int:

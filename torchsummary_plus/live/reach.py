@@ -27,6 +27,8 @@ _INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
+_PASSES = f"{__name__.partition('.')[0]}.trace."
+"""Where the objects of an outer pass are from, which a forward that asks for an estimate itself reaches."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
 """Folders whose code is not searched for globals and classes; this package is among them."""
 
@@ -108,7 +110,8 @@ class Reached:
             self.optimizers.append(value)
         if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             yield from gc.get_referents(value)
-        if type(value).__module__.partition(".")[0] in _FOREIGN:
+        origin = type(value).__module__
+        if origin.partition(".")[0] in _FOREIGN or origin.startswith(_PASSES):
             return
         self.mutable.append(value)
         held = getattr(value, "__dict__", None)

@@ -51,8 +51,8 @@ class ModelGraph(Views):
 
         >>> from torch import nn
         >>> from torchsummary_plus import graph
-        >>> print(graph(nn.Linear(8, 4), (8,)).to_dot().splitlines()[-2].strip())
-        n0 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
+        >>> print(graph(nn.Sequential(nn.Linear(8, 4)), (8,)).to_dot().splitlines()[-2].strip())
+        n1 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
         """
         from ..render.graph_dot import dot_text
 

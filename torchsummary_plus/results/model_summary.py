@@ -192,7 +192,9 @@ class ModelSummary(Report, Views, Figures):
                 direction TB
                 n1["0: Linear<br/>[-1, 4]<br/>36 params"]
             end
+            returned(["output [-1, 4]"])
             given --> n1
+            n1 --> returned
         """
         from ..render.diagram import mermaid_text
 
