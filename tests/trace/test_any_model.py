@@ -41,9 +41,10 @@ def printed_counts(text: str) -> list[int]:
     body = re.split(r"^[=\-\u2500\u2550 ]{20,}$", text, flags=re.MULTILINE)[2]
     counts, times = [], [1]
     for line in filter(str.strip, body.splitlines()):
-        depth = len(line) - len(line.lstrip("├└─│ "))
+        guides = re.match(r"(?:│ |  )*[├└]─", line)
+        depth = len(guides[0]) // 2 if guides else 0
         repeated = re.search(r"\) x (\d+) ", line)
-        times = [*times[: depth // 2 + 1], times[depth // 2] * int(repeated[1] if repeated else 1)]
+        times = [*times[: depth + 1], times[depth] * int(repeated[1] if repeated else 1)]
         if re.fullmatch(r"[\d,]+", line.split()[-1]):
             counts.append(times[-1] * int(line.split()[-1].replace(",", "")))
     return counts
