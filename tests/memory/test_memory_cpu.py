@@ -15,6 +15,7 @@ from tests.truth.memory_truth import OptimizerMaker, cpu_deltas, highest, measur
 from torchsummary_plus import MemoryEstimate
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.ops.processor import has_tiles
+from torchsummary_plus.step import foreign
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -296,10 +297,24 @@ def test_the_peak_of_the_first_step(name: str) -> None:
     assert abs(predicted - measured) <= EXACT * measured, f"{(predicted - measured) / measured:+.3%} of {measured:,}"
 
 
-def test_products_in_half_precision_are_named_where_tiles_multiply() -> None:
-    estimate = estimate_memory(mlp(), (64,), 32, autocast=torch.bfloat16, mode="eval")
-    assert dict(estimate.unknown) == ({"aten::addmm": 6} if has_tiles() else {})
-    assert (estimate.peak_range[0] < estimate.peak_range[1]) == has_tiles()
+def test_products_in_half_precision_are_measured_where_tiles_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are named, and their range is open, where they are not run on zeros."""
+    model = mlp()
+    measured, named = (half_precision(model, monkeypatch, allowance) for allowance in (foreign.ALLOWANCE, -1))
+    noted = ("aten::addmm, 6 times: scratch memory measured on zeros",) if has_tiles() else ()
+    assert (measured.unknown, measured.assumptions) == ((), noted)
+    assert measured.peak_range == (measured.peak_bytes, measured.peak_bytes)
+    assert dict(named.unknown) == ({"aten::addmm": 6} if has_tiles() else {})
+    assert (named.peak_range[0] < named.peak_range[1]) == has_tiles()
+    truth = measure(model, (torch.randn(32, 64),), "eval", None, torch.bfloat16).peak_bytes
+    assert measured.peak_bytes == truth
+    assert named.peak_range[0] <= truth <= named.peak_range[1]
+
+
+def half_precision(model: nn.Module, monkeypatch: pytest.MonkeyPatch, allowance: int) -> MemoryEstimate:
+    """The estimate where kernels with so many multiply-adds may run on zeros."""
+    monkeypatch.setattr(foreign, "ALLOWANCE", allowance)
+    return estimate_memory(model, (64,), 32, autocast=torch.bfloat16, mode="eval")
 
 
 def test_the_oracle_sees_every_allocation_and_free() -> None:

@@ -127,7 +127,7 @@ def test_a_depthwise_convolution_takes_nothing() -> None:
 
 
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
-    estimate = estimate_memory(nn.Conv2d(8, 8, 3, padding=1), (8, 64, 64), 4, "cuda", steps=1)
+    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 64, 64), 4, "cuda", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
     spared = [spec.nbytes for spec in estimate.log.storages if spec.lesser]
     assert len(spared) == 2 and set(spared) <= set(scratches(estimate.log))

@@ -232,9 +232,14 @@ def test_a_callable_of_the_output_stays_one() -> None:
 
 def test_under_autocast_targets_are_single_precision() -> None:
     asked: dict[str, Any] = {"batch_size": 32, "loss": "mse", "autocast": torch.bfloat16}
-    assert estimate_memory(net(), (16,), **asked).assumptions == ("targets of mse: float32 [32, 10]",)
+    assert targets_of(estimate_memory(net(), (16,), **asked)) == ["targets of mse: float32 [32, 10]"]
     half = estimate_memory(net().bfloat16(), (16,), 32, loss="mse")
-    assert half.assumptions == ("targets of mse: bfloat16 [32, 10]",)
+    assert targets_of(half) == ["targets of mse: bfloat16 [32, 10]"]
+
+
+def targets_of(estimate: MemoryEstimate) -> list[str]:
+    """What is assumed of targets; kernels of half precision that are measured on zeros are another assumption."""
+    return [line for line in estimate.assumptions if line.startswith("targets")]
 
 
 def with_target(output: Tensor, target: Tensor) -> Tensor:

@@ -226,7 +226,7 @@ def test_what_cannot_be_compared_is_an_error() -> None:
     estimate = estimate_memory(make(), size)
     with pytest.raises(InputError, match="accepted: estimates only, or models"):
         compare(estimate, make())  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="two or more"):
+    with pytest.raises(InputError, match="estimates is 1; accepted: 2 or more"):
         compare(estimate)
 
 
