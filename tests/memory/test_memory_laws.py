@@ -207,8 +207,18 @@ def test_two_traces_give_every_batch_event_for_event(name: str, mode: str, devic
     for batch in (5, 9):
         traced = estimated(name, batch, device, mode=mode, optimizer="adamw").log
         scaled = at_batch({2: two, 3: three}, batch)
-        assert replace(scaled, doubts=()) == replace(traced, doubts=())
-        assert [doubt.event for doubt in scaled.doubts] == [doubt.event for doubt in traced.doubts]
+        assert scaled.mult_adds == traced.mult_adds
+        assert of_tensors(scaled) == of_tensors(traced)
+        if scales(two, traced):
+            assert replace(scaled, doubts=()) == replace(traced, doubts=())
+            assert [doubt.event for doubt in scaled.doubts] == [doubt.event for doubt in traced.doubts]
+        else:
+            assert (name, device) == ("cnn", "cuda")
+
+
+def of_tensors(log: MemoryLog) -> list[tuple[int, int]]:
+    """The events without kernels' scratch memory: with the batch, cuDNN may choose a kernel that takes some or none."""
+    return [(moment, nbytes) for moment, storage, nbytes in log.events if log.storages[storage].kind != "workspace"]
 
 
 @pytest.mark.parametrize("name", MODELS)
