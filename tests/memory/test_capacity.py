@@ -24,11 +24,13 @@ def log_of(sizes: list[int]) -> MemoryLog:
     return MemoryLog((Moment("", -1, "forward", 0),), tuple(made + freed), storages, ("",), (), (), ())
 
 
-def search(law: Law, memory: int) -> tuple[int, Search]:
+def search(law: Law, memory: int, proves: bool = False) -> tuple[int, Search]:
     def peak(log: MemoryLog) -> int:
         return sum(size for _, _, size in log.events)
 
-    one = Search(lambda batch: log_of(law(batch)), lambda log: peak(log) <= memory, lambda log: memory - peak(log))
+    one = Search(
+        lambda batch: log_of(law(batch)), lambda log: peak(log) <= memory, lambda log: memory - peak(log), proves
+    )
     return one.run(), one
 
 
@@ -93,6 +95,16 @@ def test_whatever_the_law_six_traces_bound_the_answer(jumps: list[tuple[int, int
     fitting = [batch for batch, log in done.logs.items() if sum(law(batch)) <= memory]
     beyond = [batch for batch in done.logs if batch not in fitting]
     assert max(fitting, default=0) <= found < min(beyond, default=LARGEST_BATCH + 1)
+
+
+@pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
+def test_a_search_that_proves_goes_on_where_six_traces_are_not_enough(memory: int) -> None:
+    def law(batch: int) -> list[int]:
+        return [50, 24 * 8 * -(-batch // 8), 9 * batch, 300 * (batch // 100) ** 2]
+
+    found, done = search(law, memory, proves=True)
+    assert found == truth(law, memory)
+    assert {found, found + 1} <= set(done.logs)
 
 
 def test_a_batch_beyond_reason_is_not_sought() -> None:

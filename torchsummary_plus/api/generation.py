@@ -117,8 +117,9 @@ def max_context(
     """Return the longest context that a transformers model can generate with in ``memory``.
 
     The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
-    "24GiB" or a GPU's name. Traces of short prompts are extrapolated as :func:`max_batch_size` does for batches, and
-    the answer is traced. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that does not generate.
+    "24GiB" or a GPU's name. Traces of short prompts are extrapolated as :func:`max_batch_size` does for batches; the
+    answer and the next prompt are always traced. Raises :class:`InputError`, or :class:`UnsupportedError` for a model
+    that does not generate.
     """
     card = named_gpu(memory)
     named = None if card is None else card.name
@@ -133,7 +134,7 @@ def max_context(
         return room_for_tensors(memory, first.backend, uses_libraries(log)) - first.peak(least(log))
 
     with progress_bar("longest context", "operators", progress) as tick:
-        search = Search(lambda prompt: generation.log(prompt, tick), fits, spare)
+        search = Search(lambda prompt: generation.log(prompt, tick), fits, spare, proves=True)
         found = search.run()
         fitting, beyond = (
             generation.estimate(max(one, 1), least(search.log(max(one, 1)))) for one in (found, found + 1)

@@ -11,7 +11,6 @@ from torch import nn
 
 from ..data.errors import InputError
 from ..data.units import describe
-from ..live.structures import all_tensors
 
 
 class OptionError(InputError, TypeError):
@@ -66,15 +65,6 @@ def check_model(model: object) -> None:
     if inspect.isclass(model) and issubclass(model, nn.Module):
         raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
     raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
-
-
-def check_size(input_size: object) -> None:
-    """Raise :class:`InputError` for tensors in place of sizes."""
-    if all_tensors(input_size):
-        raise InputError(
-            "input_size holds tensors; pass them as input_data=: a tensor, a tuple for positional arguments, or a dict "
-            "(what a tokenizer returns) for keyword arguments"
-        )
 
 
 def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:

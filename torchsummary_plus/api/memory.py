@@ -31,7 +31,7 @@ from ..step.measuring import measure_step
 from ..trace.passes import no_collection
 from .asked import Asked, Ticks
 from .generation import estimate_generation
-from .habits import check_model, check_size
+from .habits import check_model
 from .progress import progress_bar
 from .step_options import StepArguments, StepOptions, takes_step_arguments
 
@@ -214,7 +214,6 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    check_size(input_size)
     example = make_example(input_size, 1, dtypes, input_data)
     nbytes, card = parse_memory(memory), named_gpu(memory)
     named = None if card is None else card.name

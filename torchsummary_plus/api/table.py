@@ -19,7 +19,7 @@ from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.passes import no_collection
 from ..trace.run import Options, read, trace
-from .habits import check_model, check_size, forward_arguments
+from .habits import check_model, forward_arguments
 from .notebook import show
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ def summary(
     """
     mode = "same" if mode is None else mode
     _check(model, mode, run)
-    check_size(input_size)
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)

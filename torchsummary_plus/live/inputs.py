@@ -100,6 +100,11 @@ def make_example(
                 "dtypes was given without input_size; accepted with input_data: tensors of the right dtype"
             )
         return None
+    if all_tensors(input_size):
+        raise InputError(
+            "input_size holds tensors; pass them as input_data=: a tensor, a tuple for positional arguments, or a dict "
+            "(what a tokenizer returns) for keyword arguments"
+        )
     batch = None if batch_size == -1 else int(batch_size)
     if isinstance(input_size, Mapping):
         named = dict(zip(input_size, _sized(list(input_size.values()), dtypes)))

@@ -14,7 +14,7 @@ LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
 MOST_TRACES = 6
-"""Most traces of a search, for any model."""
+"""Most traces of a search, for any model, unless it is to prove its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,21 @@ class BatchSizeLimit:
 class Search:
     """Searches for the largest batch whose log fits.
 
-    ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free.
+    ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. With
+    ``proves`` it goes on after ``MOST_TRACES``, by bisection, until the answer and the next batch are traced.
     """
 
     def __init__(
-        self, trace: Callable[[int], MemoryLog], fits: Callable[[MemoryLog], bool], spare: Callable[[MemoryLog], int]
+        self,
+        trace: Callable[[int], MemoryLog],
+        fits: Callable[[MemoryLog], bool],
+        spare: Callable[[MemoryLog], int],
+        proves: bool = False,
     ) -> None:
         self._trace = trace
         self._fits = fits
         self._spare = spare
+        self._proves = proves
         self.logs: dict[int, MemoryLog] = {}
         """The traced logs, by batch."""
         self.low, self.high = 0, LARGEST_BATCH + 1
@@ -99,6 +105,9 @@ class Search:
         if self.high > 2:
             self._add(3)
         while self.high - self.low > 1:
+            if self._proves and len(self.logs) >= MOST_TRACES:
+                self._add((self.low + self.high) // 2)
+                continue
             guess = self._guess()
             if len(self.logs) == MOST_TRACES:
                 return guess if self.low == 0 or self._scales_to(guess) else self.low
