@@ -6,6 +6,7 @@ import gc
 import io
 import random
 import re
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
 
 matplotlib.use("agg")
+
+ROOT = Path(__file__).parents[2]
 
 DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
 
@@ -114,11 +117,21 @@ def collector() -> Iterator[Callable[..., None]]:
     gc.set_threshold(*before)
 
 
+def in_a_process_of_its_own(call: str) -> None:
+    """Run a function of this file where no other test has left tensors, caches or threads."""
+    code = f"from tests.watch import test_tracker; test_tracker.{call}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("thresholds", [(20, 3, 3), (0, 0, 0)], ids=["collecting often", "never collecting"])
-def test_a_thousand_random_sequences_are_followed_byte_for_byte(
-    tracker: MemTracker, collector: Callable[..., None], thresholds: tuple[int, int, int]
-) -> None:
-    collector(*thresholds)
+def test_a_thousand_random_sequences_are_followed_byte_for_byte(thresholds: tuple[int, int, int]) -> None:
+    in_a_process_of_its_own(f"follow_sequences{thresholds}")
+
+
+def follow_sequences(*thresholds: int) -> None:
+    tracker = quiet()
+    gc.set_threshold(*thresholds)
     rest = tracker.track().tensor_bytes
     for seed in range(500):
         play = Play(seed)
@@ -153,27 +166,28 @@ def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: Mem
     del one, backup
 
 
-def test_threads_are_followed(tracker: MemTracker, collector: Callable[..., None]) -> None:
+def test_threads_are_followed() -> None:
+    in_a_process_of_its_own("follow_threads()")
+
+
+def follow_threads() -> None:
     """They take turns as often as can be, so that they also do while the collector is about to begin."""
-    collector(50, 3, 3)
-    before = sys.getswitchinterval()
+    tracker = quiet()
+    gc.set_threshold(50, 3, 3)
     sys.setswitchinterval(1e-5)
-    try:
-        for turn in range(2):
-            rest = tracker.track().tensor_bytes
-            plays = [Play(10 * turn + number) for number in range(4)]
-            with ThreadPoolExecutor(len(plays)) as pool:
-                games = [pool.submit(lambda play=play: [play() for _ in range(150)]) for play in plays]
-                while not all(game.done() for game in games):
-                    tracker.track()
-            assert [game.exception() for game in games] == [None] * len(plays)
-            gc.collect()
-            assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
-            del plays
-            gc.collect()
-            assert tracker.track().tensor_bytes == rest
-    finally:
-        sys.setswitchinterval(before)
+    for turn in range(2):
+        rest = tracker.track().tensor_bytes
+        plays = [Play(10 * turn + number) for number in range(4)]
+        with ThreadPoolExecutor(len(plays)) as pool:
+            games = [pool.submit(lambda play=play: [play() for _ in range(150)]) for play in plays]
+            while not all(game.done() for game in games):
+                tracker.track()
+        assert [game.exception() for game in games] == [None] * len(plays)
+        gc.collect()
+        assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
+        del plays
+        gc.collect()
+        assert tracker.track().tensor_bytes == rest
 
 
 def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
