@@ -13,6 +13,30 @@ Workspaces.is_strict = True
 """A rule that fails is an error in tests."""
 
 
+SLOWEST = (
+    "project/test_notebooks.py",
+    "step/test_memory_programs.py",
+    "ranks/test_ranks.py",
+    "project/test_readme.py",
+    "ops/test_workspace_half.py",
+    "ranks/test_ranks_depth.py",
+    "ranks/test_ranks_wrappers.py",
+    "step/test_memory_views.py",
+)
+"""The files to begin with: were they last, one worker would wait for the other."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep pytest-xdist from beginning with the files of most tests."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slowest files."""
+    places = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
+
+
 @pytest.fixture
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """One thread for CPU kernels, or as many as the test's parameter of this name says."""
