@@ -90,6 +90,9 @@ def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytes
     skipped = ask()
     assert SKIPPED in skipped.assumptions and SKIPPED not in whole.assumptions
     assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.02)
+    low, high = skipped.peak_range
+    assert low <= whole.peak_bytes <= high and low < skipped.peak_bytes < high
+    assert whole.peak_range == (whole.peak_bytes, whole.peak_bytes)
 
 
 def test_the_model_is_left_as_it_was() -> None:

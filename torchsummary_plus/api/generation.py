@@ -22,6 +22,12 @@ from .asked import Asked
 from .progress import progress_bar
 from .step_options import StepOptions
 
+SKIPPED_BAND = 0.04
+"""The largest relative error seen where tokens were skipped (tiny models; that of large ones is smaller)."""
+
+GIVEN = ("parameters", "buffers", "inputs")
+"""Kinds that generation does not allocate."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
@@ -82,13 +88,21 @@ class _Generation:
     def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
         """The events of generating after a prompt."""
         log = self.asked(prompt).trace(self.batch_size, tick)
-        return replace(log, assumptions=(SKIPPED, *log.assumptions)) if self.is_skipping else log
+        return _with_skipped(log) if self.is_skipping else log
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
         """A log explained."""
         found = self.asked(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
         return replace(found, info=replace(found.info, mode="generate", train_step=words))
+
+
+def _with_skipped(log: MemoryLog) -> MemoryLog:
+    """Return a log that says that tokens were skipped, with a band around all that tokens allocate."""
+    storages = tuple(
+        spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, SKIPPED_BAND)) for spec in log.storages
+    )
+    return replace(log, storages=storages, assumptions=(SKIPPED, *log.assumptions))
 
 
 def estimate_generation(
