@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import io
-import random
 import re
 import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -21,25 +19,16 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from examples.vgg import vgg19_features
+from tests.watch.plays import changed, quiet, storage_bytes
 from torchsummary_plus import InputError, MemTracker, TrackReport
-from torchsummary_plus.data.tracking_records import TensorGroup, TrackPoint
+from torchsummary_plus.data.tracking_records import TensorGroup
 from torchsummary_plus.data.units import in_unit
 from torchsummary_plus.render.figure import in_units
+from torchsummary_plus.watch.objects import watched_objects
 
 matplotlib.use("agg")
 
 ROOT = Path(__file__).parents[2]
-
-DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
-
-
-def quiet(detail: bool = True) -> MemTracker:
-    return MemTracker(detail, device="cpu", stream=io.StringIO())
-
-
-def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """The reference: the bytes of the distinct storages under some tensors."""
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 @pytest.fixture
@@ -51,65 +40,6 @@ def tracker() -> Iterator[MemTracker]:
     tracker.close()
 
 
-def changed(point: TrackPoint) -> int:
-    return sum(group.nbytes for group in point.appeared) - sum(group.nbytes for group in point.gone)
-
-
-class Play:
-    """Random dealings with tensors, and the tensors that are left."""
-
-    def __init__(self, seed: int) -> None:
-        self.choose = random.Random(seed)
-        self.tensors: list[torch.Tensor] = [torch.zeros(8)]
-
-    def __call__(self) -> None:
-        self.choose.choice(
-            [self.allocate, self.view, self.free, self.resize, self.refill, self.tie, self.swap, self.grad]
-        )()
-
-    def one(self) -> torch.Tensor:
-        return self.choose.choice(self.tensors)
-
-    def allocate(self) -> None:
-        self.tensors.append(torch.zeros(self.choose.randrange(1, 400), dtype=self.choose.choice(DTYPES)))
-
-    def view(self) -> None:
-        self.tensors.append(self.one().detach()[:1])
-
-    def free(self) -> None:
-        if len(self.tensors) > 1:
-            self.tensors.pop(self.choose.randrange(len(self.tensors)))
-
-    def resize(self) -> None:
-        self.tensors.append(torch.zeros(3).resize_(self.choose.randrange(1, 500)))
-
-    def refill(self) -> None:
-        storage = self.one().untyped_storage()
-        nbytes = storage.nbytes()
-        storage.resize_(0)
-        storage.resize_(nbytes + self.choose.randrange(0, 64) * 8)
-
-    def tie(self) -> None:
-        one = torch.zeros(self.choose.randrange(1, 90))
-        self.tensors += [one, torch.zeros(1).set_(one)]
-
-    def swap(self) -> None:
-        held = torch.zeros(self.choose.randrange(1, 90))
-        self.tensors += [held, held.detach()]
-        held.data = torch.zeros(self.choose.randrange(90, 200))
-
-    def grad(self) -> None:
-        leaf = nn.Parameter(torch.zeros(self.choose.randrange(1, 90)))
-        (leaf * 2).sum().backward()
-        self.tensors.append(leaf)
-        if self.choose.random() < 0.5 and leaf.grad is not None:
-            self.tensors.append(leaf.grad)
-
-    def bytes(self) -> int:
-        grads = [t.grad for t in self.tensors if t.is_leaf and t.grad is not None]
-        return storage_bytes(self.tensors + grads)
-
-
 @pytest.fixture
 def collector() -> Iterator[Callable[..., None]]:
     before = gc.get_threshold()
@@ -118,8 +48,8 @@ def collector() -> Iterator[Callable[..., None]]:
 
 
 def in_a_process_of_its_own(call: str) -> None:
-    """Run a function of this file where no other test has left tensors, caches or threads."""
-    code = f"from tests.watch import test_tracker; test_tracker.{call}"
+    """Run a function of ``plays`` where no other test has left tensors, caches or threads."""
+    code = f"from tests.watch import plays; plays.{call}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -127,21 +57,6 @@ def in_a_process_of_its_own(call: str) -> None:
 @pytest.mark.parametrize("thresholds", [(20, 3, 3), (0, 0, 0)], ids=["collecting often", "never collecting"])
 def test_a_thousand_random_sequences_are_followed_byte_for_byte(thresholds: tuple[int, int, int]) -> None:
     in_a_process_of_its_own(f"follow_sequences{thresholds}")
-
-
-def follow_sequences(*thresholds: int) -> None:
-    tracker = quiet()
-    gc.set_threshold(*thresholds)
-    rest = tracker.track().tensor_bytes
-    for seed in range(500):
-        play = Play(seed)
-        for _ in range(play.choose.randrange(1, 12)):
-            play()
-        last, point = tracker.report().points[-1], tracker.track()
-        assert point.tensor_bytes - rest == play.bytes(), seed
-        assert changed(point) == point.tensor_bytes - last.tensor_bytes
-    del play
-    assert tracker.track().tensor_bytes == rest
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
@@ -168,26 +83,6 @@ def test_a_tensor_that_leaves_what_it_has_come_to_share_is_followed(tracker: Mem
 
 def test_threads_are_followed() -> None:
     in_a_process_of_its_own("follow_threads()")
-
-
-def follow_threads() -> None:
-    """They take turns as often as can be, so that they also do while the collector is about to begin."""
-    tracker = quiet()
-    gc.set_threshold(50, 3, 3)
-    sys.setswitchinterval(1e-5)
-    for turn in range(2):
-        rest = tracker.track().tensor_bytes
-        plays = [Play(10 * turn + number) for number in range(4)]
-        with ThreadPoolExecutor(len(plays)) as pool:
-            games = [pool.submit(lambda play=play: [play() for _ in range(150)]) for play in plays]
-            while not all(game.done() for game in games):
-                tracker.track()
-        assert [game.exception() for game in games] == [None] * len(plays)
-        gc.collect()
-        assert tracker.track().tensor_bytes - rest == sum(play.bytes() for play in plays)
-        del plays
-        gc.collect()
-        assert tracker.track().tensor_bytes == rest
 
 
 def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
@@ -217,6 +112,17 @@ def test_nothing_waits_for_the_collector(
     del tensor
     assert ref() is None
     assert [group.nbytes for group in tracker.track().gone] == [4000]
+
+
+def test_a_list_of_young_objects_does_not_keep_itself_alive(collector: Callable[..., None]) -> None:
+    collector(0, 0, 0)
+    gc.collect()
+    tensor = torch.zeros(1000)
+    ref = weakref.ref(tensor)
+    count = len(watched_objects(0))
+    del tensor
+    assert count == 1
+    assert ref() is None
 
 
 def test_owners_are_named(tracker: MemTracker) -> None:
