@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from examples.resnet import resnet18
-from tests.render.browser import chromium, complaints, media, processor_time, settle
+from tests.render.browser import media, processor_time, settle
 from torchsummary_plus import ModelSummary, summary
 
 COLUMNS = ["output_size", "num_params", "params_percent", "mult_adds", "saved_bytes", "peak_bytes"]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    with chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-        assert complaints(browser) == []
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,10 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from torch import nn
 
 from examples.resnet import resnet18
-from tests.render.browser import chromium, complaints, media, settle
+from tests.render.browser import media, settle
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
 
 PHONE, DESK = 420, 1100
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    with chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-        assert complaints(browser) == []
 
 
 @pytest.fixture(scope="module")
