@@ -12,18 +12,12 @@ from torch._ops import OpOverload
 
 from . import images, layers, moves, pointwise, reductions  # noqa: F401  (they register)
 from .kernels import of_kernel
-from .registry import RULES, Answer, Unsure
+from .registry import RULES, Answer, said_by
 
 
 def ruled_by_kernel(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], on_cpu: bool) -> Answer | None:
     """Return an operator's result where its kernels are known to differ from its meta kernel, else None."""
-    rule = of_kernel(func.name(), on_cpu)
-    if rule is None:
-        return None
-    try:
-        return rule(*args, **kwargs)
-    except Unsure:
-        return None
+    return said_by(of_kernel(func.name(), on_cpu), args, kwargs)
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:
@@ -32,10 +26,4 @@ def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     A tuple (shape, stride, dtype) is a new tensor. An int is the position, among all tensor arguments in order, of the
     one that is returned. A list of these stands for a tuple of outputs, in which None is an undefined one.
     """
-    rule = RULES.get(func.name())
-    if rule is None:
-        return None
-    try:
-        return rule(*args, **kwargs)
-    except Unsure:
-        return None
+    return said_by(RULES.get(func.name()), args, kwargs)

@@ -22,6 +22,7 @@ Answer: TypeAlias = "Out | int | Outs"
 """A new tensor; the position of a returned argument; or a list of these, for a tuple of outputs."""
 Rule: TypeAlias = Callable[..., Answer]
 R = TypeVar("R", bound=Rule)
+T = TypeVar("T")
 
 RULES: dict[str, Rule] = {}
 """By the operator's name in its schema: "aten::add.Tensor"."""
@@ -41,6 +42,16 @@ def sure(condition: object) -> None:
     """Raise :class:`Unsure` unless the condition holds."""
     if not condition:
         raise Unsure
+
+
+def said_by(rule: Callable[..., T] | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T | None:
+    """Return what a rule says of an operator's arguments; None if there is none or it declines."""
+    if rule is None:
+        return None
+    try:
+        return rule(*args, **kwargs)
+    except Unsure:
+        return None
 
 
 def rule(*names: str) -> Callable[[R], R]:

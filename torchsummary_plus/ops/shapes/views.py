@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from torch import Tensor
 from torch._ops import OpOverload
 
-from .registry import Shape, Sizes, Unsure, axis_of, contiguous, numel, sure
+from .registry import Shape, Sizes, axis_of, contiguous, numel, said_by, sure
 
 
 class View(NamedTuple):
@@ -28,13 +28,7 @@ VIEWS: dict[str, Callable[..., Views]] = {}
 
 def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Views | None:
     """Return the view or views that an operator returns of its first argument; None if no rule applies."""
-    rule = VIEWS.get(func.name())
-    if rule is None:
-        return None
-    try:
-        return rule(*args, **kwargs)
-    except Unsure:
-        return None
+    return said_by(VIEWS.get(func.name()), args, kwargs)
 
 
 def _view(*names: str) -> Callable[[R], R]:
