@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice, repeat
+from itertools import islice, repeat
 from typing import Any, cast
 
 import torch
@@ -31,6 +31,7 @@ from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Ph
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
+from .event_order import in_order
 from .workspace import Workspaces
 
 GATHERED = "aten::cat"
@@ -380,20 +381,6 @@ class Ledger(Listener):
         events, moments = (*there, *ordered), tuple(self.moments)
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts)
         return there_from_the_start(log, self.given)
-
-
-def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
-    """Sort simultaneous releases by storage number, but not across the edges of calls and doubts.
-
-    Autocast's cache frees its tensors in the order of a hash of their addresses, which differs between runs.
-    """
-    stops = sorted(set(edges))
-    runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
-    found: list[tuple[int, int, int]] = []
-    for (_, is_made, _), run in runs:
-        together = [event for _, event in run]
-        found += together if is_made else sorted(together)
-    return found
 
 
 def _later(call: ModuleCall, by: int) -> ModuleCall:

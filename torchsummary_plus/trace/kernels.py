@@ -5,7 +5,7 @@ Every result is cached, so that repeated blocks cost one dictionary look-up per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Set
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
 from math import prod
 from typing import Any
@@ -20,8 +20,9 @@ from ..live.inputs import MASK
 from ..live.twins import Twins
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
-from ..ops.shapes.views import View, viewed
+from ..ops.shapes.views import viewed
 from .mixed_dtypes import ATTENTION, check_dtypes
+from .recipes import from_recipe, recipe_of
 from .sparse import MAKE_SPARSE
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -142,7 +143,7 @@ class FakeKernels:
             with in_kernel():
                 made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
-            made = _from_recipe(_placed(rule, place), [])
+            made = from_recipe(_placed(rule, place), [])
         if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
             return self._really(func, args, kwargs)
         return made
@@ -266,15 +267,15 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
     except TypeError:
         return _compute(func, args, kwargs, found)
     if recipe is not None:
-        return _from_recipe(recipe, found)
+        return from_recipe(recipe, found)
     check_dtypes(func, found)
     are_dense = all(fake.layout is torch.strided for fake in found)
     recipe = _ruled(func, args, kwargs, found) if are_dense else None
     if recipe is not None:
-        out = _from_recipe(recipe, found)
+        out = from_recipe(recipe, found)
     else:
         out = _compute(func, args, kwargs, found)
-        recipe = _recipe(out, found) if are_dense and _is_memorable(func) else None
+        recipe = recipe_of(out, found) if are_dense and _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
@@ -356,49 +357,3 @@ def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device
     if wanted is not None:
         return torch.device(wanted)
     return next((fake.fake_device for fake in found if fake.dim()), found[0].fake_device)
-
-
-def _recipe(out: Any, found: list[Fake]) -> Any:
-    """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
-    places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
-    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
-
-
-def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
-    """Return the recipe, given the arguments' positions by id and their storages."""
-    if isinstance(out, Fake):
-        if id(out) in places:
-            return places[id(out)]
-        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
-            return None
-        return (out.shape, out.stride(), out.dtype, out.fake_device)
-    if isinstance(out, (list, tuple)) and out:
-        recipes = [_recipe_beside(item, places, storages) for item in out]
-        return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
-    return None
-
-
-def _from_recipe(recipe: Any, found: list[Fake]) -> Any:
-    if type(recipe) is tuple:
-        shape, stride, dtype, device = recipe
-        guard = compat.no_dispatch()
-        fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
-        del guard
-        return fake
-    if type(recipe) is int:
-        return found[recipe]
-    if type(recipe) is View:
-        return _viewing(recipe, found[0])
-    if recipe is None:
-        return None
-    return recipe[0]([_from_recipe(item, found) for item in recipe[1]])
-
-
-def _viewing(view: View, base: Fake) -> Fake:
-    """Return a view of a fake; torch's own kernels would import much of torch.distributed."""
-    guard = compat.no_dispatch()
-    plain = torch.empty(0, dtype=base.dtype, device=META)
-    plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
-    fake = wrap(plain, base.fake_device)
-    del guard
-    return fake

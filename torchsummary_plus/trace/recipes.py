@@ -1,0 +1,59 @@
+"""How to recreate an operator's result for further arguments of the same shapes: what the cache of kernels holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import torch
+
+from ..live import compat
+from ..live.fakes import META, Fake, wrap
+from ..ops.shapes.views import View
+
+
+def recipe_of(out: Any, found: list[Fake]) -> Any:
+    """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
+    places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
+    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
+
+
+def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
+    """Return the recipe, given the arguments' positions by id and their storages."""
+    if isinstance(out, Fake):
+        if id(out) in places:
+            return places[id(out)]
+        if out.layout is not torch.strided or out.storage_offset() or out.untyped_storage()._cdata in storages:
+            return None
+        return (out.shape, out.stride(), out.dtype, out.fake_device)
+    if isinstance(out, (list, tuple)) and out:
+        recipes = [_recipe_beside(item, places, storages) for item in out]
+        return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
+    return None
+
+
+def from_recipe(recipe: Any, found: list[Fake]) -> Any:
+    """Recreate a result from its recipe, for arguments of the same kind."""
+    if type(recipe) is tuple:
+        shape, stride, dtype, device = recipe
+        guard = compat.no_dispatch()
+        fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
+        del guard
+        return fake
+    if type(recipe) is int:
+        return found[recipe]
+    if type(recipe) is View:
+        return _viewing(recipe, found[0])
+    if recipe is None:
+        return None
+    return recipe[0]([from_recipe(item, found) for item in recipe[1]])
+
+
+def _viewing(view: View, base: Fake) -> Fake:
+    """Return a view of a fake; torch's own kernels would import much of torch.distributed."""
+    guard = compat.no_dispatch()
+    plain = torch.empty(0, dtype=base.dtype, device=META)
+    plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+    fake = wrap(plain, base.fake_device)
+    del guard
+    return fake
