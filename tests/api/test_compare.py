@@ -180,6 +180,8 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
     ("call", "told"),
     [
         (lambda: compare(mlp(), input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
+        (lambda: compare([mlp()], input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
+        (lambda: compare(mlp(), mlp(), (8,)), "give the size of their inputs as input_size="),
         (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different names"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different names"),
         (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "option of an entry is 'size'"),
@@ -249,3 +251,11 @@ def test_an_adapted_self_differs_by_its_adapters() -> None:
     rows = compare(model, adapted, input_size=(8, 12)).tables()[1].rows
     assert {row.cells[0].text for row in rows if "lora" not in row.label and "Adapted" not in row.label} == {""}
     assert sum(row.cells[0].text == "+" for row in rows) == 3
+
+
+@pytest.mark.parametrize("models", [[mlp(4), mlp(16)], {"small": mlp(4), "large": mlp(16)}])
+def test_models_may_come_in_a_list_or_by_name(models: Any) -> None:
+    by_name = isinstance(models, dict)
+    both = list(models.values()) if by_name else models
+    wanted = compare(*both, input_size=(8,), names=["small", "large"] if by_name else None)
+    assert str(compare(models, input_size=(8,))) == str(wanted)

@@ -68,7 +68,7 @@ def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> Step
 
 @overload
 def compare(
-    *models: nn.Module | ModelSummary | Mapping[str, Any], **options: Unpack[CompareArguments]
+    *models: nn.Module | ModelSummary | Mapping[str, Any] | Sequence[Any], **options: Unpack[CompareArguments]
 ) -> Comparison: ...
 
 
@@ -93,7 +93,7 @@ def compare(
         models: two or more models, results of :func:`summary`, or dicts with an entry's own options: ``model``,
             ``name``, ``memory``, and any of ``input_size``, ``batch_size``, ``device``, ``dtypes``, ``input_data``,
             ``mode``, ``run`` and ``functional``, which override those of the call. A summary is used as it is; its own
-            ``memory`` supplies the memory figures.
+            ``memory`` supplies the memory figures. Also one list of these, or one dict of them by name.
         names: names of the entries; class names by default.
         memory: "train" or options of :func:`estimate_memory` add the peaks of a training and an inference step ("eval":
             of inference only); an open batch counts as 1. With the option ``gpu``, a GPU's name or an amount such as
@@ -120,6 +120,7 @@ def compare(
         if name not in READING:
             raise TypeError(f"compare() got an unexpected keyword argument {name!r}")
     common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
+    models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
@@ -131,6 +132,20 @@ def compare(
     result = Comparison(tuple(done), ratios, changes_only, Presentation(style, depth, columns))
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
+
+
+def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tuple[Any, ...], Sequence[str] | None]:
+    """Return the entries of a list, or those and the names of a dict by name; the arguments themselves otherwise."""
+    if any(isinstance(model, (tuple, list)) and all(isinstance(size, int) for size in model) for model in models):
+        raise InputError("compare() takes models only; give the size of their inputs as input_size=")
+    if len(models) != 1:
+        return models, names
+    (only,) = models
+    if isinstance(only, (tuple, list)):
+        return tuple(only), names
+    if isinstance(only, Mapping) and "model" not in only:
+        return tuple(only.values()), list(only) if names is None else names
+    return models, names
 
 
 def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepComparison:
