@@ -167,6 +167,18 @@ def test_the_users_own_step_is_measured() -> None:
     assert kinds(measured) == kinds(predicted)
 
 
+def test_a_step_on_a_container_without_a_forward_is_measured() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        model["critic"](model["maker"](x)).mean().backward()
+        model.zero_grad()
+
+    def make() -> nn.Module:
+        return nn.ModuleDict({"maker": nn.Linear(8, 32), "critic": nn.Linear(32, 1)})
+
+    predicted, measured = (call(make(), (8,), 16, train_step=step) for call in (estimate_memory, measure_memory))
+    assert measured.peak_bytes == predicted.peak_bytes
+
+
 def test_the_model_is_untouched() -> None:
     model = resnet18()
     model.layer1.eval()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity
 
-from ..data.errors import InputError
+from ..data.errors import ForwardError, InputError
 from ..data.memory_records import MemoryLog
 from ..data.records import tensors
 from ..live.exchange import Copies, Exchange, exchanging
@@ -180,11 +180,19 @@ class RealSteps(Steps):
 
 
 def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
-    """Return the example with integers for sized inputs without a dtype that reach an embedding."""
+    """Return the example with integers for sized inputs without a dtype that reach an embedding.
+
+    A step of the user's own need not call the model, so that a forward that fails decides nothing.
+    """
     undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
     if not undecided:
         return example
-    specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
+    try:
+        specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
+    except ForwardError:
+        if step.train_step is None:
+            raise
+        return example
     for number in undecided:
         if specs[number].dtype == "int64":
             example = example.with_dtype(number, torch.int64)
