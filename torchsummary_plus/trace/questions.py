@@ -40,6 +40,7 @@ MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
 TAKEN = "value assumed to be"
 ZEROS = "sizes computed on zeros"
+MADE_UP = "answered as if integer inputs were all zeros; pass real ones as input_data="
 
 aten = torch.ops.aten
 

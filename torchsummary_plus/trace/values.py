@@ -19,6 +19,7 @@ from ..live.masks import note_true
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import (
+    MADE_UP,
     PACK,
     PUTS,
     Answers,
@@ -44,6 +45,7 @@ class ValuedKernels(FakeKernels):
         super().__init__(device)
         self.answers = answers
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.made_up: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self._copies = Copies(CPU)
 
     def of_model(self, tensor: Tensor) -> Tensor:
@@ -115,7 +117,25 @@ class ValuedKernels(FakeKernels):
         """Return an input known only by its size."""
         is_whole = not dtype.is_floating_point and not dtype.is_complex
         has_values = is_whole and torch.Size(shape).numel() <= MASK
-        return self.stand_in(real_input(shape, dtype, CPU if has_values else META))
+        stand_in = self.stand_in(real_input(shape, dtype, CPU if has_values else META))
+        values = self._value_of(stand_in, False)
+        if values is not None:
+            self._note_made_up(values)
+        return stand_in
+
+    def _note_made_up(self, values: Tensor) -> None:
+        """Remember that values come from an input known only by its size."""
+        storage = values.untyped_storage()
+        self.made_up[storage._cdata] = storage
+
+    def _is_made_up(self, tensor: Tensor) -> bool:
+        """Whether a tensor's values come from an input known only by its size."""
+        held = self._value_of(tensor, False)
+        return held is not None and held.untyped_storage()._cdata in self.made_up
+
+    def _say_if_made_up(self, func: OpOverload, given: Sequence[Tensor]) -> None:
+        if any(map(self._is_made_up, given)):
+            self.answers.assume(self.module(), func.name(), MADE_UP)
 
     def module(self) -> int:
         """Return the number of the module that the current operator runs for."""
@@ -154,11 +174,13 @@ class ValuedKernels(FakeKernels):
         asked = question(self.module(), func, args)
         turn = self.answers.turn(asked)
         if all(self._value_of(tensor, False) is not None for tensor in given):
+            self._say_if_made_up(func, given)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
         found = size_from_masks(func, args, self._read_mask)
         if found is not None:
+            self._say_if_made_up(func, given)
             return fakes_of(func, args, kwargs, found, device)
         if is_foreign(func):
             try:
@@ -208,6 +230,7 @@ class ValuedKernels(FakeKernels):
     def _read_or_ask(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
         held = self._read(tensor)
+        self._say_if_made_up(func, [tensor])
         if held is None and func is PACK:
             held = self.answers.lengths(question(self.module(), func, args), func)
         return held
@@ -228,7 +251,15 @@ class ValuedKernels(FakeKernels):
             held = self._value_of(tensor, False)
             return tensor if held is None else held
 
-        return self._noted(func(*change_tensors(args, value), **_on_cpu(change_tensors(kwargs, value))))
+        return self._really(func, change_tensors(args, value), _on_cpu(change_tensors(kwargs, value)))
+
+    def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator on values, and note results that come from made-up ones."""
+        is_made_up = bool(self.made_up) and any(map(self._is_made_up, tensors_of((*args, *kwargs.values()))))
+        out = super()._really(func, args, kwargs)
+        if is_made_up:
+            change_tensors(out, self._note_made_up)
+        return out
 
     def _drop_values(self, func: OpOverload, args: Any, kwargs: Any) -> None:
         """Forget the values of tensors an operator wrote to without values."""
