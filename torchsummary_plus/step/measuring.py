@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity
 
 from ..data.errors import InputError
 from ..data.memory_records import MemoryLog
@@ -129,13 +128,12 @@ def profiled(
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
         marks.follow(held)
         for tensors_there in (known, own, away, held):
             tensors_there.clear()
-        with history, QuietProfile(activities=activities, profile_memory=True) as done:
+        with history, QuietProfile(device.type) as done:
             steps.run(args, kwargs)
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
