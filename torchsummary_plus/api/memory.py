@@ -214,15 +214,28 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    example = make_example(input_size, 1, dtypes, input_data)
-    nbytes, card = parse_memory(memory), named_gpu(memory)
-    named = None if card is None else card.name
-    other = other_device(memory)
-    if other is not None and device == "cuda":
-        device = "cpu"  # Its tensors are the same; of its kernels nothing is known.
     place = None if options is not None and options.device is not None and device == "cuda" else device
     given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
-    asked = _asked(model, _given(example), replace(given, gpu=named), world_size, rank)
+    example = make_example(input_size, 1, dtypes, input_data)
+    return largest_batch(model, example, memory, given, world_size=world_size, rank=rank, progress=progress)
+
+
+def largest_batch(
+    model: nn.Module | ModuleTree | Callable[[], Any],
+    example: Example | None,
+    memory: int | float | str,
+    options: StepOptions,
+    *,
+    world_size: int | None = None,
+    rank: int = 0,
+    progress: bool = True,
+) -> BatchSizeLimit:
+    """Return the largest batch of a step; see :func:`max_batch_size`."""
+    nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
+    # The tensors of another device are those of a CPU; of its kernels nothing is known.
+    device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
+    given = replace(options, device=device, gpu=None if card is None else card.name)
+    asked = _asked(model, _given(example), given, world_size, rank)
 
     def room(log: MemoryLog) -> int:
         _, outside = communicator_range(log, asked.backend)
@@ -233,15 +246,15 @@ def max_batch_size(
 
     with progress_bar("largest batch", "operators", progress) as tick:
         search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
-        found = search.run()
-        fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
+        batch = search.run()
+        fitting, beyond = (asked.estimate(size, least(search.log(size))) for size in (max(batch, 1), batch + 1))
     peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
     return BatchSizeLimit(
-        batch_size=found,
-        peak_bytes=peak if found else 0,
+        batch_size=batch,
+        peak_bytes=peak if batch else 0,
         next_peak_bytes=next_peak,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
-        missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
+        missing_bytes=0 if batch else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
         memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
