@@ -63,6 +63,7 @@ class CompareArguments(ReadingArguments, total=False):
 READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
 """These arguments as parameters, with their defaults."""
 
+
 @overload
 def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> StepComparison: ...
 
