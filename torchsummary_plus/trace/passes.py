@@ -106,7 +106,7 @@ class Pass(TorchDispatchMode):
         self.indices = count()
         self.thread = get_ident()
         self.turn = RLock()
-        self.twins: dict[int, Pass] = {}
+        self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
         self.state = State()
@@ -224,17 +224,17 @@ class Pass(TorchDispatchMode):
     def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call from a thread that the forward started, inside the pass's own active call."""
         thread = get_ident()
-        if thread in self.twins:
-            return self.twins[thread].call(index, forward, args, kwargs)
-        twin = self.twins[thread] = Pass(self.tree, self.kernel, self.listeners)
-        twin.frame, twin.indices, twin.turn = self.frame, self.indices, self.turn
+        if thread in self.in_threads:
+            return self.in_threads[thread].call(index, forward, args, kwargs)
+        here = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
+        here.frame, here.indices, here.turn = self.frame, self.indices, self.turn
         if self.mode_key is not None:
-            twin.hold(self.mode_key)
+            here.hold(self.mode_key)
         try:
-            with twin:
-                return twin.call(index, forward, args, kwargs)
+            with here:
+                return here.call(index, forward, args, kwargs)
         finally:
-            del self.twins[thread]
+            del self.in_threads[thread]
 
     def _caller(self) -> int | None:
         frame = self.frame
