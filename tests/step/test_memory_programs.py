@@ -28,7 +28,7 @@ from benchmarks.programs_text import HEADER, Program, Statement, StepText
 from tests.truth.random_models import law
 from torchsummary_plus.ops.processor import has_tiles
 
-COUNT = 60
+COUNT = 100
 """``python -m benchmarks.memory_programs`` runs thousands."""
 
 EXACT_SHARE = 0.86 if has_tiles() else 0.97
