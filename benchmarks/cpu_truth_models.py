@@ -343,7 +343,7 @@ RNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
 TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "vit": (transformer_nets.ViT, IMAGE),
     "vit_plain": (partial(transformer_nets.ViT, kind="plain"), IMAGE),
-    "vit_twins": (lambda: nets.Twins(transformer_nets.ViT()), pairs(3, 32, 32)),
+    "vit_twins": (lambda: nets.MetaStorages(transformer_nets.ViT()), pairs(3, 32, 32)),
     "vit_torchvision": (partial(vision, "VisionTransformer", **PATCHES), LARGE),
     "vit_timm": (partial(timm_model, "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), IMAGE),
     "vit_transformers": (hugging("ViT", "ForImageClassification", "picture", SIGHT), IMAGE),

@@ -284,7 +284,7 @@ class Transformed(nn.Module):
         return self.what(F.grid_sample(x, grid, align_corners=False))  # type: ignore[no-any-return]
 
 
-class Twins(nn.Module):
+class MetaStorages(nn.Module):
     """Two views of the same things through one network, and a contrastive loss of all pairs."""
 
     def __init__(self, body: nn.Module) -> None:

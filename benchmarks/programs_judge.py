@@ -221,6 +221,8 @@ def serve() -> None:
         answers.flush()
 
     judge(WARM_UP)
+    gc.collect()
+    gc.freeze()  # What was imported lasts: the collections of each program pass over it.
     say({"at": "ready"})
     for line in sys.stdin:
         torch.set_num_threads(int(sys.argv[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slowest files."""
     places = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collections_pass_over_what_lasts() -> None:
+    """Freeze the hundreds of thousands of objects of imports and collected tests: each collection would visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

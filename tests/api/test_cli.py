@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -193,34 +194,42 @@ def test_the_path_is_left_as_it_was(models: str) -> None:
     assert sys.path == before
 
 
-def test_a_failed_forward_exits_with_1_and_says_where() -> None:
-    done = shell("examples/simple_cnn.py:SimpleCNN", "1,28,28")
-    assert done.returncode == 1
-    assert done.stdout == b""
-    assert b"fc1 (Linear)" in done.stderr and b"Traceback" not in done.stderr
+def test_a_failed_forward_exits_with_1_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples/simple_cnn.py:SimpleCNN", "1,28,28"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "fc1 (Linear)" in captured.err and "Traceback" not in captured.err
 
 
-def test_usage_exits_with_2() -> None:
-    done = shell()
-    assert done.returncode == 2
-    assert b"MODEL" in done.stderr
+def test_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main([])
+    assert exit_info.value.code == 2
+    assert "MODEL" in capsys.readouterr().err
 
 
-def test_a_pipe_gets_plain_text_of_any_width() -> None:
+def test_a_pipe_gets_plain_text_of_any_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same bytes for every width and kind of terminal that the environment claims, and nothing beside the table."""
     words = (POOLED, "1,28,28", "--style", "tree")
-    narrow = shell(*words, env={"COLUMNS": "20", "TERM": "dumb"})
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(list(words)) == 0
+    narrow = capsys.readouterr()
     wide = shell(*words, env={"COLUMNS": "200", "TERM": "xterm-256color", "FORCE_COLOR": "1"})
-    assert narrow.returncode == wide.returncode == 0
-    assert narrow.stdout == wide.stdout
+    assert wide.returncode == 0
+    assert narrow.out.encode() == wide.stdout
     assert b"\x1b" not in wide.stdout
-    assert narrow.stderr == b""
+    assert (narrow.err, wide.stderr) == ("", b"")
 
 
-def test_an_ascii_pipe_gets_plain_strokes() -> None:
-    done = shell(POOLED, "1,28,28", "--style", "tree", env={"PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0
-    assert b"|-conv1 (Conv2d)" in done.stdout and b"`-fc2 (Linear)" in done.stdout
+def test_an_ascii_pipe_gets_plain_strokes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="ascii"))
+    assert main([POOLED, "1,28,28", "--style", "tree"]) == 0
+    sys.stdout.flush()
+    assert b"|-conv1 (Conv2d)" in pipe.getvalue() and b"`-fc2 (Linear)" in pipe.getvalue()
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
+from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.render.lines import STYLES
 
 LAW = law(25)
@@ -162,6 +163,30 @@ def test_the_largest_batch_is_that_of_max_batch_size() -> None:
     assert figures(comparison)["max_batch_size"] == expected
     (row,) = (row for row in comparison.tables()[0].rows if row.path == "max_batch_size")
     assert [cell.best for cell in row.cells] == [True, False]
+
+
+def test_each_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table, both steps and the search for the largest batch share one module tree."""
+    models: list[nn.Module] = []
+    begin = ModuleTree.__init__
+
+    def counted(tree: ModuleTree, model: nn.Module, *rest: Any) -> None:
+        models.append(model)
+        begin(tree, model, *rest)
+
+    monkeypatch.setattr(ModuleTree, "__init__", counted)
+    first, second = mlp(), mlp(16)
+    compare(first, second, input_size=(8,), memory={"gpu": "3GiB", "optimizer": "sgd"})
+    assert models == [first, second]
+
+
+def test_one_rank_of_many_is_compared() -> None:
+    memory = {"world_size": 2, "build": mlp, "optimizer": "sgd"}
+    found = figures(compare(mlp(), mlp(), input_size=(8,), memory=memory))
+    training, inference = (
+        estimate_memory(mlp, (8,), world_size=2, **step).peak_bytes for step in ({"optimizer": "sgd"}, {"mode": "eval"})
+    )
+    assert found["training_peak_bytes"] == [training] * 2 and found["inference_peak_bytes"] == [inference] * 2
 
 
 def test_summaries_bring_what_they_know_of_their_step() -> None:

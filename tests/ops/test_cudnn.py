@@ -221,7 +221,7 @@ def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
 def phases(name: str, out: Any, *args: Any) -> list[tuple[int, dict[str, int]]]:
     """Of each phase the results that are there and the copies that are held beside them."""
     found = Workspaces("cuda").scratch(name, args, {}, out)[:-1]
-    return [(phase.results, {block: nbytes for block, nbytes in phase.held if nbytes}) for phase in found]
+    return [(phase.results, {block: nbytes for block, nbytes in phase.blocks if nbytes}) for phase in found]
 
 
 def test_copies_are_made_in_the_order_of_aten() -> None:

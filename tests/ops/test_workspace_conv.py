@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +13,6 @@ from torch import nn
 from tests.ops.convs import Case, Seen, random_cases, seen, verdict
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.ops.processor import has_avx512
-
-ROOT = Path(__file__).parents[2]
 
 
 def assert_exact(pair: tuple[Seen, Seen]) -> None:
@@ -185,14 +178,3 @@ def test_a_step_on_volumes_is_predicted_to_the_byte(mode: str, batch: int, layou
     least, most = predicted.peak_range
     assert least <= measured.peak_bytes <= most
     assert predicted.peak_bytes == measured.peak_bytes or "aten::convolution" in dict(predicted.unknown)
-
-
-def test_the_narrower_instruction_set() -> None:
-    """The same cases with what a machine without AVX-512 has, in a process of its own: oneDNN asks once."""
-    if not has_avx512():
-        pytest.skip("this is such a machine")
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
-    chosen = "profiler_sees or random or channels_last"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]

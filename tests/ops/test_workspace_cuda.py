@@ -62,7 +62,7 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     held: list[int] = []
     for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
         if isinstance(step, Phase):
-            peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.held))
+            peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.blocks))
         elif isinstance(step, Alloc):
             held.append(step.nbytes)
             level += step.nbytes

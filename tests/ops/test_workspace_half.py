@@ -201,21 +201,32 @@ SIMULATED = {
 }
 """Instruction sets -> whether this processor has more for half precision, so that it can stand in for one without."""
 
-TESTS = (
+HALF = (
     "tests/ops/test_workspace_half.py::test_products_in_half_precision[1]",
     "tests/ops/test_workspace_half.py::test_the_range_of_a_step_holds_the_truth",
     "tests/step/test_memory_models.py::test_a_model_of_any_kind[bfloat16]",
 )
+SINGLE = tuple(
+    f"tests/ops/test_workspace_conv.py::test_{name}"
+    for name in (
+        "an_operator_takes_what_the_profiler_sees",
+        "random_convolutions_are_predicted_to_the_byte",
+        "those_in_channels_last_layout_lie_within_their_range",
+    )
+)
+"""Convolutions in single precision, whose kernels differ with AVX2 only."""
 
 
 @pytest.mark.skipif("INSIDE" in os.environ, reason="this is one of the processes")
 def test_narrower_instruction_sets() -> None:
-    """The tests of half precision in processes that oneDNN keeps to less: it asks the processor once."""
+    """The tests of convolutions and half precision in processes that oneDNN keeps to less: it asks the CPU once."""
     running = {}
     for name in (name for name, is_narrower in SIMULATED.items() if is_narrower):
         capability = "avx2" if name == "AVX2" else "avx512"
         limits = {"ONEDNN_MAX_CPU_ISA": name, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1", "INSIDE": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS]
+        limits["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        tests = (*HALF, *SINGLE) if name == "AVX2" else HALF
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
         running[name] = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **limits}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

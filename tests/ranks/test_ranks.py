@@ -15,6 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+from benchmarks.ranks_truth import SAME_KERNELS
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
@@ -70,7 +71,8 @@ def told() -> dict[str, str | None]:
 
 def benchmark(*words: str) -> str:
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.ranks_truth", "--ranks", "0", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **SAME_KERNELS}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -120,7 +120,7 @@ const tiles = [...document.querySelectorAll('.tsp-treemap .tsp-tile')].filter((o
 return {
   all: tiles.length,
   unnamed: tiles.filter((one) => !one.querySelector('text')).map((one) => one.querySelector('rect'))
-    .filter((one) => one.width.baseVal.value >= 25 && one.height.baseVal.value >= 20).length,
+    .filter((one) => one.width.baseVal.value >= 52 && one.height.baseVal.value >= 20).length,
   cut: tiles.filter((one) => one.querySelector('text')?.textContent.includes('\\u2026')).length,
   kinds: [...new Set(tiles.map((one) => one.getAttribute('class').split('tsp-tile tsp-')[1]))],
   legend: [...document.querySelectorAll('figure:has(.tsp-treemap) .tsp-legend i')].map((one) => one.className.slice(4)),

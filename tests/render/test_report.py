@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import html5lib
@@ -13,7 +14,7 @@ from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.html_memory import ticks, timeline
+from torchsummary_plus.render.html_memory import NARROW, WIDTH, peak_tiles, ticks, timeline
 from torchsummary_plus.render.treemap import Box, squarified, treemap
 
 WHOLE = Box(0, 0, 1000, 420)
@@ -49,6 +50,23 @@ def test_tiles_are_all_of_the_peak(device: str, made: ModelSummary) -> None:
     assert much <= {tile.path for tile in tiles}
     assert any(tile.label == "no module" for tile in tiles) == (estimate.outside_bytes > 0)
     assert sum(tile.box.width * tile.box.height for tile in tiles) > 0.6 * WHOLE.width * WHOLE.height
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_names_in_tiles_are_broken_between_words_only(width: int, made: ModelSummary) -> None:
+    assert made.memory is not None
+    tiles = [tile for tile in peak_tiles(made.memory, width)["tiles"] if tile["kind"] != "frame"]
+    names = {name for path in made.memory.by_module for name in path.path.split(".")} | {
+        "root",
+        "itself",
+        "no",
+        "module",
+    }
+    words = {word for name in names for word in name.split("_")} | {"more"}
+    sizes = re.compile(r"[\d.,]+( [KMG]?i?B)?")
+    lines = [line for tile in tiles for line, _ in tile["lines"] if not sizes.fullmatch(line)]
+    assert len(lines) > 10
+    assert [line for line in lines if not set(filter(None, re.split(r"[._ ]|\d+ ", line))) <= words] == []
 
 
 def test_the_drawing_of_the_step_is_the_timeline(made: ModelSummary) -> None:

@@ -28,13 +28,15 @@ from benchmarks.programs_text import HEADER, Program, Statement, StepText
 from tests.truth.random_models import law
 from torchsummary_plus.ops.processor import has_tiles
 
-COUNT = 150
+COUNT = 100
+"""``python -m benchmarks.memory_programs`` runs thousands."""
+
 EXACT_SHARE = 0.86 if has_tiles() else 0.97
 """Matrix tiles leave only a range for half precision."""
 
 
 def test_every_program_is_predicted() -> None:
-    done = list(judged(seed=0, count=COUNT, workers=2))
+    done = list(judged(seed=0, count=COUNT, workers=1))
     faults = [one for one in done if one.verdict.word in FAULTS]
     told = "\n".join([summary(done), *(f"{one.number}: {one.verdict}\n{one.program.source()}" for one in faults)])
     assert not faults, told
@@ -71,7 +73,6 @@ model, inputs, outside, options = Model(), (torch.randn(4, 8),), [], {{}}
 LINES = {
     "pass": EXACT,
     "x.no_such_attribute": INVALID,
-    "while not is_real: pass": HUNG,
     "is_real or __import__('os').abort()": DIED,
     "assert 'estimate_memory' not in {frame.function for frame in __import__('inspect').stack()}": CRASHED,
     "is_real or torch.set_num_threads(3)": CHANGED,
@@ -81,9 +82,9 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
-    made = Child(seconds=8)
-    yield made
-    made.close()
+    child = Child(seconds=5)
+    yield child
+    child.close()
 
 
 @pytest.mark.parametrize("line", LINES)

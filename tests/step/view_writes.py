@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -149,6 +150,7 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
 
 def main() -> None:
     for name, model, size in models():
+        gc.freeze()  # What was imported lasts: collections pass over it.
         predicted = estimate_memory(model, size, batch_size=4, optimizer="sgd")
         measured = measure_memory(model, size, batch_size=4, optimizer="sgd")
         print(json.dumps([name, *((e.peak_bytes, dict(e.phase_peaks)) for e in (predicted, measured))]), flush=True)

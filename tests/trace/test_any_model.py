@@ -264,10 +264,10 @@ def test_unknown_operators_are_named_never_counted_as_nothing() -> None:
     assert any("fft" in name for name, _ in s.unknown_ops) and any("inv" in name for name, _ in s.unknown_ops)
 
 
-def test_a_hundred_thousand_modules() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), *[nn.Identity() for _ in range(99_998)])
+def test_ten_thousand_modules() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), *[nn.Identity() for _ in range(9_998)])
     s = summary(model, (4,), batch_size=1, verbose=0)
-    assert len(s.rows) == 100_000
+    assert len(s.rows) == 10_000
     assert s.total_params == 20
     assert isinstance(next(tensors(s.rows[-1].outputs)), TensorSpec)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._profiler import _EventType  # the event tree has no public reader
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile  # torch.profiler's imports the compiler stack
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
 
@@ -46,10 +46,10 @@ class Change:
 def cpu_changes(run: Callable[[], object]) -> list[Change]:
     """Every CPU allocation and free while ``run`` runs, in their order, with the operators and marks around them."""
     gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+    with profile(profile_memory=True, use_kineto=True) as prof:
         run()
     found: list[Change] = []
-    roots = prof.profiler.kineto_results.experimental_event_tree()
+    roots = prof.kineto_results.experimental_event_tree()
     waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...]]] = [(event, (), ()) for event in reversed(roots)]
     count = 0
     while waiting:

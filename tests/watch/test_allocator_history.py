@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 from torchsummary_plus import compare, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import StepInfo
@@ -21,6 +20,7 @@ from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.step.measuring import _missed
 from torchsummary_plus.watch.history import AllocatorHistory, happened, requests
 from torchsummary_plus.watch.profiled import Change, ProfileReader, changes, with_frees, with_requests
+from torchsummary_plus.watch.quiet_profile import QuietProfile
 
 ODD = 1000
 """Bytes that are no multiple of a block's."""
@@ -34,7 +34,7 @@ def products() -> None:
 
 
 def on_the_cpu() -> list[Change]:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
+    with QuietProfile() as done:
         products()
     return [change for change in changes(done, "cpu") if change.nbytes]
 

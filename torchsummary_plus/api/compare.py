@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
@@ -12,6 +13,8 @@ from torch import nn
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from ..live.inputs import Example, as_device, make_example
+from ..live.modules import ModuleTree
 from ..memory.gpus import named_gpu
 from ..render.columns import check_layout
 from ..render.comparison_tables import shared_names
@@ -21,10 +24,12 @@ from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
-from .memory import estimate_memory, max_batch_size
-from .memory_columns import INPUTS, WORLD
+from ..trace.passes import no_collection
+from ..trace.run import Options, read
+from .memory import largest_batch
+from .memory_columns import INPUTS, WORLD, MemoryRequest
 from .step_options import StepOptions, shows, step_keywords
-from .table import summary
+from .table import check_pass, summary, tabulated
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,9 +62,6 @@ class CompareArguments(ReadingArguments, total=False):
 
 READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
 """These arguments as parameters, with their defaults."""
-
-TRAINING = ("optimizer", "loss", "targets", "train_step")
-"""Options of a step that do not apply to inference."""
 
 
 @overload
@@ -184,16 +186,35 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
             raise choice_error("option of an entry", option, accepted)
     model, name, asked = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
     options = {**common, **own}
-    step = _step(memory, asked)
-    if step is None:
-        done = summary(model, **options, verbose=0)
-        return Entry(name or done.rows[0].class_name, _report(done))
-    gpu = step.pop("gpu", None)
-    if gpu is not None:
+    options["mode"] = options["mode"] or "same"
+    check_pass(model, options["mode"], options["run"])
+    inputs = {name: options[name] for name in ("input_size", "batch_size", "dtypes", "input_data")}
+    example_of = partial(_example, inputs)
+    with no_collection():
+        tree = read(model, example_of())
+        done, peaks = _read(tree, example_of, options, _step(memory, asked))
+    return Entry(name or done.rows[0].class_name, _report(done), peaks)
+
+
+def _example(inputs: Mapping[str, Any], **changed: Any) -> Example | None:
+    return make_example(**{**inputs, **changed})
+
+
+def _read(
+    tree: ModuleTree,
+    example_of: Callable[..., Example | None],
+    options: Mapping[str, Any],
+    step: dict[str, Any] | None,
+) -> tuple[ModelSummary, StepPeaks | None]:
+    """Return the summary of a model, and the peaks of a step if one is asked for."""
+    device = as_device(options["device"])
+    gpu = None if step is None else step.pop("gpu", None)
+    if step is not None and gpu is not None:
         card = named_gpu(gpu)
-        step.update(gpu=None if card is None else card.name, device=step.get("device", options["device"]) or "cuda")
-    done = summary(model, **options, memory=step, verbose=0)
-    return Entry(name or done.rows[0].class_name, _report(done), _peaks(model, done, options, step, gpu))
+        step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
+    passed = Options(options["run"], options["mode"], device, options["functional"])
+    done = tabulated(tree, example_of, passed, Presentation(), step)
+    return done, None if step is None else _peaks(tree, example_of, done, MemoryRequest.of(step, device), gpu)
 
 
 def _report(result: ModelSummary) -> Report:
@@ -221,21 +242,23 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
 
 
 def _peaks(
-    model: Any, done: ModelSummary, options: Mapping[str, Any], step: Mapping[str, Any], gpu: Any
+    tree: ModuleTree,
+    example_of: Callable[..., Example | None],
+    done: ModelSummary,
+    request: MemoryRequest,
+    gpu: Any,
 ) -> StepPeaks | None:
     """Return the peaks of a training and an inference step, and the largest batch that fits in ``gpu``."""
-    found = _peaks_of(done)
-    assert found is not None  # The summary was asked for an estimate.
-    given = {name: options[name] for name in ("device", "dtypes", "input_data")}
-    if step["mode"] == "train":
-        forward = {
-            name: value for name, value in step.items() if name not in ("optimizer", "loss", "targets", "train_step")
-        }
-        batch = {"batch_size": found.batch_size}
-        inference = estimate_memory(model, options["input_size"], **{**given, **batch, **forward, "mode": "eval"})
-        found = replace(found, inference_peak_bytes=inference.peak_bytes)
+    peaks = _peaks_of(done)
+    assert peaks is not None  # The summary was asked for an estimate.
+    if request.options.mode == "train":
+        inputs = {**request.inputs, "batch_size": peaks.batch_size}
+        inference = replace(request.options, mode="eval", optimizer=None, loss=None, targets=None, train_step=None)
+        estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
+        peaks = replace(peaks, inference_peak_bytes=estimate.peak_bytes)
     if gpu is None:
-        return found
-    any_batch = {name: value for name, value in step.items() if name not in ("gpu", "batch_size")}
-    largest = max_batch_size(model, options["input_size"], gpu, **{**given, **any_batch})
-    return replace(found, gpu=str(gpu), max_batch_size=largest.batch_size)
+        return peaks
+    example = example_of(**{**request.inputs, "batch_size": 1})
+    world = {name: value for name, value in request.world.items() if name != "ranks"}
+    largest = largest_batch(request.build or tree, example, gpu, request.options, **world)
+    return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size)

@@ -18,9 +18,9 @@ from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, generation_step, skips_tokens
-from .asked import Asked
 from .progress import progress_bar
 from .step_options import StepOptions
+from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04
 """The largest relative error seen where tokens were skipped, 3.7 % of a tiny model, rounded up."""
@@ -74,7 +74,7 @@ class _Generation:
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {cache} cache"
         self.is_skipping = skips_tokens(model, new_tokens, cache)
 
-    def asked(self, prompt: int) -> Asked:
+    def asked(self, prompt: int) -> StepRequest:
         """What is asked about a prompt of so many tokens. Raises :class:`InputError`."""
         if isinstance(prompt, bool) or not isinstance(prompt, int) or prompt < 1:
             raise InputError(f"prompt is {describe(prompt)}; accepted: an integer of at least 1")
@@ -83,7 +83,7 @@ class _Generation:
         }
         example = make_example(None, self.batch_size, None, tokens)
         assert example is not None
-        return Asked(self.model, example, self.options)
+        return StepRequest(self.model, example, self.options)
 
     def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
         """The events of generating after a prompt."""

@@ -29,11 +29,11 @@ from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from ..trace.passes import no_collection
-from .asked import Asked, Ticks
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar
 from .step_options import StepArguments, StepOptions, takes_step_arguments
+from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -107,14 +107,14 @@ def estimate_memory(
     >>> e.at_peak["parameters"], e.at_peak["inputs"], sum(e.at_peak.values()) == e.peak_bytes
     (263168, 8192, True)
     """
-    asked = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
-    if asked.mode == "generate":
-        return estimate_generation(model, prompt, new_tokens, batch_size, cache, asked, progress)
+    given = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
+    if given.mode == "generate":
+        return estimate_generation(model, prompt, new_tokens, batch_size, cache, given, progress)
     if prompt is not None:
-        raise InputError(f'prompt is {describe(prompt)} and mode {describe(asked.mode)}; accepted with mode="generate"')
+        raise InputError(f'prompt is {describe(prompt)} and mode {describe(given.mode)}; accepted with mode="generate"')
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
-    return predicted(model, example, asked, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
+    return predicted(model, example, given, world_size=world_size, rank=rank, ranks=ranks, progress=progress)
 
 
 def check_batch(batch_size: Any) -> None:
@@ -137,9 +137,9 @@ def predicted(
     given, found = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
         for one in _ranks(world_size, rank, ranks):
-            asked = _asked(model, given, options, world_size, one)
-            batch = asked.example.batch_size or 1
-            found.append(asked.estimate(batch, asked.trace(batch, tick)))
+            request = _request(model, given, options, world_size, one)
+            batch = request.example.batch_size or 1
+            found.append(request.estimate(batch, request.trace(batch, tick)))
     worst = max(found, key=lambda estimate: estimate.peak_bytes)
     return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
 
@@ -171,17 +171,17 @@ def measure_memory(
 
     >>> from torch import nn
     >>> net = nn.Linear(256, 256)
-    >>> asked = {"batch_size": 8, "optimizer": "sgd"}
-    >>> measure_memory(net, (256,), **asked).peak_bytes == estimate_memory(net, (256,), **asked).peak_bytes
+    >>> request = {"batch_size": 8, "optimizer": "sgd"}
+    >>> measure_memory(net, (256,), **request).peak_bytes == estimate_memory(net, (256,), **request).peak_bytes
     True
     """
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
     given = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
-    asked = Asked(_a_module(model), _given(example), given)
-    batch = asked.example.batch_size or 1
-    log, reserved = measure_step(asked.tree, with_batch(asked.example, batch), asked.step, asked.device)
-    found = asked.estimate(batch, log)
+    request = StepRequest(_a_module(model), _given(example), given)
+    batch = request.example.batch_size or 1
+    log, reserved = measure_step(request.tree, with_batch(request.example, batch), request.step, request.device)
+    found = request.estimate(batch, log)
     info = replace(found.info, measured=True)
     return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
 
@@ -214,34 +214,49 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    example = make_example(input_size, 1, dtypes, input_data)
-    nbytes, card = parse_memory(memory), named_gpu(memory)
-    named = None if card is None else card.name
-    other = other_device(memory)
-    if other is not None and device == "cuda":
-        device = "cpu"  # Its tensors are the same; of its kernels nothing is known.
     place = None if options is not None and options.device is not None and device == "cuda" else device
     given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
-    asked = _asked(model, _given(example), replace(given, gpu=named), world_size, rank)
+    example = make_example(input_size, 1, dtypes, input_data)
+    return largest_batch(model, example, memory, given, world_size=world_size, rank=rank, progress=progress)
+
+
+def largest_batch(
+    model: nn.Module | ModuleTree | Callable[[], Any],
+    example: Example | None,
+    memory: int | float | str,
+    options: StepOptions,
+    *,
+    world_size: int | None = None,
+    rank: int = 0,
+    progress: bool = True,
+) -> BatchSizeLimit:
+    """Return the largest batch of a step; see :func:`max_batch_size`."""
+    nbytes, card, other = parse_memory(memory), named_gpu(memory), other_device(memory)
+    # The tensors of another device are those of a CPU; of its kernels nothing is known.
+    device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
+    given = replace(options, device=device, gpu=None if card is None else card.name)
+    request = _request(model, _given(example), given, world_size, rank)
 
     def room(log: MemoryLog) -> int:
-        _, outside = communicator_range(log, asked.backend)
-        return room_for_tensors(memory, asked.backend, uses_libraries(log)) - outside
+        _, outside = communicator_range(log, request.backend)
+        return room_for_tensors(memory, request.backend, uses_libraries(log)) - outside
 
     def fits(log: MemoryLog) -> bool:
-        return log_fits(log, asked.backend, asked.options, memory)
+        return log_fits(log, request.backend, request.options, memory)
 
     with progress_bar("largest batch", "operators", progress) as tick:
-        search = Search(lambda batch: asked.trace(batch, tick), fits, lambda log: room(log) - asked.peak(least(log)))
-        found = search.run()
-        fitting, beyond = (asked.estimate(batch, least(search.log(batch))) for batch in (max(found, 1), found + 1))
+        search = Search(
+            lambda batch: request.trace(batch, tick), fits, lambda log: room(log) - request.peak(least(log))
+        )
+        batch = search.run()
+        fitting, beyond = (request.estimate(size, least(search.log(size))) for size in (max(batch, 1), batch + 1))
     peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
     return BatchSizeLimit(
-        batch_size=found,
-        peak_bytes=peak if found else 0,
+        batch_size=batch,
+        peak_bytes=peak if batch else 0,
         next_peak_bytes=next_peak,
         held_by=max(fitting.by_module, key=lambda module: module.own_bytes).path,
-        missing_bytes=0 if found else max(0, beyond.device_bytes[1] - nbytes),
+        missing_bytes=0 if batch else max(0, beyond.device_bytes[1] - nbytes),
         traced=tuple(sorted(search.logs)),
         memory=memory if isinstance(memory, str) else "",
         memory_bytes=nbytes,
@@ -265,7 +280,7 @@ def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None)
     return ranks
 
 
-class _AskedOfRank(Asked):
+class _RankRequest(StepRequest):
     """A request for one rank, whose builder creates the model from fakes for each trace."""
 
     def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
@@ -296,20 +311,20 @@ class _AskedOfRank(Asked):
         return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
-def _asked(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> Asked:
+def _request(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> StepRequest:
     """Return the request for a model, or for one rank of a world."""
     if world_size is None:
         if rank != 0:
             raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
             raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
-        return Asked(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
+        return StepRequest(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
             "the model, since the wrapping must run in that world"
         )
-    return _AskedOfRank(model, example, options, world_size, rank)
+    return _RankRequest(model, example, options, world_size, rank)
 
 
 def _a_module(model: Any) -> nn.Module:

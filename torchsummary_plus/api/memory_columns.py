@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..data.errors import InputError
@@ -23,31 +24,52 @@ WORLD = ("world_size", "rank", "ranks", "progress", "build")
 """Options that concern neither the input nor the step; ``build`` builds the model of ``world_size`` processes."""
 
 
+@dataclass(frozen=True)
+class MemoryRequest:
+    """``memory=`` of a table: inputs unlike the table's, what concerns the world, and the step."""
+
+    inputs: Mapping[str, Any]
+    world: Mapping[str, Any]
+    build: Callable[[], Any] | None
+    options: StepOptions
+
+    @classmethod
+    def of(cls, memory: str | Mapping[str, Any] | StepOptions, device: Any) -> MemoryRequest:
+        """Return the request for a mode, or options of :func:`estimate_memory`; ``device`` is the table's.
+
+        Raises :class:`InputError`.
+        """
+        asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
+        inputs = {name: asked.pop(name) for name in INPUTS if name in asked}
+        world = {name: asked.pop(name) for name in WORLD if name in asked}
+        build = world.pop("build", None)
+        if (build is None) != (world.get("world_size") is None):
+            raise InputError(
+                "memory has one of world_size and build; accepted: both, with build the builder of the model"
+            )
+        if inputs:
+            check_batch(inputs.get("batch_size"))
+        return cls(inputs, world, build, StepOptions(**asked))
+
+    def estimate(self, tree: ModuleTree, example_of: Callable[..., Example | None]) -> MemoryEstimate:
+        """Return the estimate; ``example_of`` builds the table's example, also with other inputs."""
+        return predicted(self.build or tree, example_of(**self.inputs), self.options, **self.world)
+
+
 def memory_of(
     tree: ModuleTree,
-    example: Example | None,
     example_of: Callable[..., Example | None],
     memory: str | Mapping[str, Any] | StepOptions,
     device: Any,
     trace: Trace,
     rows: tuple[Row, ...],
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
-    """Return the estimate for ``memory`` (a mode, or options of :func:`estimate_memory`), and each row's share of it.
-
-    ``example_of`` builds the table's example again with other inputs; ``device`` is the table's.
-    """
-    asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
-    if asked.keys() & set(INPUTS):
-        check_batch(asked.get("batch_size"))
-        example = example_of(**{name: asked.pop(name) for name in INPUTS if name in asked})
-    world = {name: asked.pop(name) for name in WORLD if name in asked}
-    build = world.pop("build", None)
-    if (build is None) != (world.get("world_size") is None):
-        raise InputError("memory has one of world_size and build; accepted: both, with build the builder of the model")
-    estimate = predicted(tree if build is None else build, example, StepOptions(**asked), **world)
+    """Return the estimate of a request, and each row's share of it."""
+    request = MemoryRequest.of(memory, device)
+    estimate = request.estimate(tree, example_of)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     held: Mapping[str, RowMemory] = module_memory(estimate.log)
-    if build is not None:
+    if request.build is not None:
         calls, held = _unwrapped({module.path for module in trace.modules}, calls, held)
     return estimate, row_memory(trace, rows, calls, held)
 

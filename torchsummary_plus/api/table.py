@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from ..data.choices import PASS_MODES, RUNS
 from ..data.errors import choice_error
 from ..data.extras import need_extra
 from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
+from ..live.modules import ModuleTree
 from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
@@ -96,7 +97,7 @@ def summary(
     (36, 32, 16)
     """
     mode = "same" if mode is None else mode
-    _check(model, mode, run)
+    check_pass(model, mode, run)
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)
@@ -109,19 +110,30 @@ def summary(
     def example_of(**changed: Any) -> Example | None:
         return with_arguments(with_batch_dim(make_example(**{**inputs, **changed}), batch_dim), arguments)
 
-    example = example_of()
+    options, look = Options(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
     with no_collection():
-        tree = read(model, example)
-        done = trace(tree, example, Options(run, mode, as_device(device), functional))
-        result = as_summary(build_report(done), Presentation(style, depth, names, lines))
-        if memory is not None:
-            from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
-
-            estimate, shares = memory_of(tree, example, example_of, memory, device, done, result.rows)
-            result = replace(result, row_memory=shares, memory=estimate)
+        result = tabulated(read(model, example_of()), example_of, options, look, memory)
         if verbose:
             show(result)
     return result
+
+
+def tabulated(
+    tree: ModuleTree,
+    example_of: Callable[..., Example | None],
+    options: Options,
+    look: Presentation,
+    memory: str | Mapping[str, Any] | StepOptions | None,
+) -> ModelSummary:
+    """Return the summary of a model that has been read; ``example_of`` builds its example, also with other inputs."""
+    done = trace(tree, example_of(), options)
+    result = as_summary(build_report(done), look)
+    if memory is None:
+        return result
+    from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
+
+    estimate, shares = memory_of(tree, example_of, memory, options.device, done, result.rows)
+    return replace(result, row_memory=shares, memory=estimate)
 
 
 def summary_string(
@@ -137,7 +149,8 @@ def summary_string(
     return str(result), (result.total_params, result.trainable_params)
 
 
-def _check(model: Any, mode: str, run: str) -> None:
+def check_pass(model: Any, mode: str, run: str) -> None:
+    """Raise :class:`InputError` for what is no model, and for an unknown mode or kind of pass."""
     check_model(model)
     for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..data.errors import InputError, UnsupportedError
-from ..step.bookkeeping import Books
+from ..step.bookkeeping import RecordedSteps
 from .stand_ins import replaced
 
 STAGES = "torch.distributed.pipelining.stage"
@@ -110,7 +110,7 @@ def model_of(schedule: Any) -> nn.Module:
     return modules[0] if len(modules) == 1 else nn.ModuleList(modules)
 
 
-class PipelineBooks(Books):
+class RecordedPipelineSteps(RecordedSteps):
     """The steps of a schedule: the first stage is given the inputs, the last one targets like the first input."""
 
     schedule: Any = None

@@ -22,7 +22,7 @@ from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
-from ..step.bookkeeping import tell_of_twins
+from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import NotRepeatingError, grown
 from ..step.depth.steps import takes_all_layers_alike
@@ -44,7 +44,7 @@ from .passes import RankPass
 from .pipelines import (
     NeedsStageError,
     Neighbours,
-    PipelineBooks,
+    RecordedPipelineSteps,
     StageToldError,
     is_schedule,
     model_of,
@@ -156,22 +156,22 @@ class Ranked:
             if mode_key is not None:
                 watch.hold(mode_key)
             watch.install()
-            books = PipelineBooks(kernels, ledger, self.step, exchange, [])
-            books.schedule = schedule
+            steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
+            steps.schedule = schedule
             try:
-                log = books.keep(example, embeddings)
+                log = steps.record(example, embeddings)
                 return tree, replace(log, communicators=len(kernels.groups))
             except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
-                raise books.blame(error, "") from error
+                raise steps.blame(error, "") from error
 
     def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> tuple[nn.Module, Any]:
         """Return the builder's model, and its schedule if any, made of fakes; all of it is there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
-        tell_of_twins(kernels, ledger)
+        follow_meta_storages(kernels, ledger)
         try:
             kernels.building = True
             with parameters_as_fakes(kernels), watch:

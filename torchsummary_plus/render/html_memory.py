@@ -35,9 +35,6 @@ LETTER, BOLD = 7.1, 8.0
 FONTS = (11, 9, 7)
 """The font sizes of tiles, from the one that is tried first."""
 
-FEWEST = 3
-"""The fewest letters on a line of a broken name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -154,16 +151,19 @@ def _drawn(tile: Tile) -> dict[str, Any]:
 
 
 def _fitted(tile: Tile) -> tuple[list[str], int]:
-    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, maybe broken."""
+    """Return a tile's text as lines, and their font size: name and size if both fit, else the name, else none.
+
+    The whole name in a small font comes before the end of its path in a large one.
+    """
     if not tile.kind:
         room = int((tile.box.width - 6) / BOLD)
         whole = f"{tile.label} {tile.size}"
         found = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
         return found[:1], FONTS[0]
-    for font in FONTS:
-        room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
-        deep = int((tile.box.height - 2) / (1.18 * font))
-        for name in (tile.label, *_ends(tile.label)):
+    for name in (tile.label, *_ends(tile.label)):
+        for font in FONTS:
+            room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))
+            deep = int((tile.box.height - 2) / (1.18 * font))
             lines = _broken(name, room)
             if lines and len(lines) <= deep:
                 with_size = len(tile.size) <= room and len(lines) < deep
@@ -179,21 +179,15 @@ def _ends(label: str) -> Iterator[str]:
 
 
 def _broken(name: str, room: int) -> list[str]:
-    """Return a name on lines of at most ``room`` characters, broken after dots and underscores, else anywhere.
+    """Return a name on lines of at most ``room`` characters, broken between words and after dots; [] if it is too long.
 
-    >>> _broken("downsample.0", 8), _broken("relu", 8), _broken("relu", 2)
-    (['downsamp', 'le.0'], ['relu'], [])
+    >>> _broken("downsample.0", 11), _broken("12 more", 4), _broken("downsample.0", 8)
+    (['downsample.', '0'], ['12', 'more'], [])
     """
-    if len(name) <= room:
-        return [name]
-    if room < FEWEST:
-        return []
     lines = [""]
     for part in re.split(r"(?<=[._ ])", name):
-        if len(lines[-1]) + len(part) > room and lines[-1]:
-            lines.append("")
-        while len(part) > room:
-            lines[-1], part = part[:room], part[room:]
+        if len(lines[-1]) + len(part.rstrip()) > room and lines[-1]:
             lines.append("")
         lines[-1] += part
-    return [line for line in lines if line]
+    lines = [line.rstrip() for line in lines]
+    return lines if max(map(len, lines)) <= room else []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import ALL_KINDS
@@ -11,7 +12,7 @@ from ..data.units import mebibytes
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .columns import check_layout
-from .memory_text import holders, kind_label, not_confirmed, place, title
+from .memory_text import assumed, holders, kind_label, not_confirmed, place, title
 from .table import Cell, Field, Table, TableRow, Total
 
 BY_KIND = ("bytes", "percent")
@@ -66,6 +67,16 @@ def memory_table(
     return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
 
 
+def memory_list(estimate: Estimate, units: str | None = None) -> Table:
+    """Return a step's memory by kind and its peaks as totals, without rows; ``units`` are those of the notes."""
+    kinds = (Total(_size_field(kind, kind_label(kind)), _size(n)) for kind, n in estimate.at_peak.items() if n)
+    notes = [f"Held at the peak by: {holders(estimate, units)}"]
+    if estimate.unknown:
+        notes.append(not_confirmed(estimate))
+    totals = (*kinds, *_peaks(estimate))
+    return Table(title(estimate), "", (), (), totals, (*notes, *assumed(estimate.assumptions)))
+
+
 def _table(estimate: Estimate, labels: str, fields: tuple[Field, ...], rows: tuple[TableRow, ...]) -> Table:
     notes = [f"Peak in the {place(estimate)}", f"Held at the peak by: {holders(estimate, 'auto')}"]
     if estimate.unknown:
@@ -106,27 +117,36 @@ def _modules(estimate: Estimate, names: tuple[str, ...], depth: int | None, nest
         yield TableRow(label, path, levels[index] if nested else 0, tuple(map(_size, own)))
 
 
-def _totals(estimate: Estimate) -> Iterator[Total]:
+def _peaks(estimate: Estimate) -> Iterator[Total]:
+    """Yield the peaks, two of them ranges: one if rules have error bands, one if the device holds a context too."""
     least, most = estimate.peak_range
     low, high = estimate.device_bytes
-    bands = {
-        "peak_bytes_low": ("Peak within the error bands of the rules, at least", least),
-        "peak_bytes_high": ("Peak within the error bands of the rules, at most", most),
-    }
-    device = {
-        "device_bytes_low": ("On the device, with the context, at least", low),
-        "device_bytes_high": ("On the device, with the context, at most", high),
-    }
-    sizes = {
-        "peak_bytes": ("Peak allocated", estimate.peak_bytes),
-        **(bands if least < most else {}),
-        "reserved_bytes": ("Peak reserved", estimate.reserved_bytes),
-        **(device if high > estimate.reserved_bytes else {}),
-        "steady_bytes": ("Between steps", estimate.steady_bytes),
-    }
-    for name, (label, nbytes) in sizes.items():
-        yield Total(Field(name, label, "bytes", scaled=True), _size(nbytes))
+    where = f", in the {place(estimate)}"
+    yield Total(_size_field("peak_bytes", "Peak allocated"), _size(estimate.peak_bytes), where)
+    if least < most:
+        yield Total(_size_field("peak_bytes", "Peak within the error bands of the rules"), _size(least, most))
+    yield Total(_size_field("reserved_bytes", "Peak reserved"), _size(estimate.reserved_bytes))
+    if high > estimate.reserved_bytes:
+        yield Total(_size_field("device_bytes", "On the device, with the context"), _size(low, high))
+    yield Total(_size_field("steady_bytes", "Between steps"), _size(estimate.steady_bytes))
 
 
-def _size(nbytes: int) -> Cell:
-    return Cell(nbytes, mebibytes(nbytes))
+def _totals(estimate: Estimate) -> Iterator[Total]:
+    """Yield the peaks with a range as two totals: a field of data has one value."""
+    for total in _peaks(estimate):
+        field, cell = total.field, total.cell
+        if cell.most is None:
+            yield total
+            continue
+        for end, said, value in (("low", "at least", cell.value), ("high", "at most", cell.most)):
+            named = replace(field, name=f"{field.name}_{end}", heading=f"{field.heading}, {said}")
+            yield Total(named, _size(cast("int", value)))
+
+
+def _size_field(name: str, heading: str) -> Field:
+    return Field(name, heading, "bytes", scaled=True)
+
+
+def _size(nbytes: int, most: int | None = None) -> Cell:
+    ends = [nbytes] if most is None else [nbytes, most]
+    return Cell(nbytes, " to ".join(map(mebibytes, ends)), most=most)

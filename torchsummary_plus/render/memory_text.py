@@ -1,8 +1,8 @@
-"""A memory estimate -> text, printed on its own or below a table."""
+"""What the tables and pages of a memory estimate say in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..data.units import in_unit, mebibytes
 from ..memory.estimate import Estimate
@@ -12,43 +12,6 @@ ASSUMPTIONS = 3
 
 HOLDERS = 3
 """How many of the modules that hold most of the peak are shown."""
-
-
-def estimate_text(estimate: Estimate, width: int = 64, units: str | None = None) -> str:
-    """Return a step's memory by kind and the location of its peak, without a trailing newline.
-
-    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
-    """
-
-    lines = [
-        title(estimate),
-        "-" * width,
-        *(_line(kind_label(kind), [nbytes], units) for kind, nbytes in estimate.at_peak.items() if nbytes),
-        f"{_line('Peak allocated', [estimate.peak_bytes], units)}, in the {place(estimate)}",
-        *_error_line(estimate, units),
-        _line("Peak reserved", [estimate.reserved_bytes], units),
-    ]
-    if estimate.device_bytes[1] > estimate.reserved_bytes:
-        lines.append(_line("On the device, with the context", estimate.device_bytes, units))
-    lines.append(_line("Between steps", [estimate.steady_bytes], units))
-    lines.append(f"Held at the peak by: {holders(estimate, units)}")
-    if estimate.unknown:
-        lines.append(not_confirmed(estimate))
-    lines += assumed(estimate.assumptions)
-    return "\n".join([*lines, "-" * width])
-
-
-def _error_line(estimate: Estimate, units: str | None) -> list[str]:
-    low, high = estimate.peak_range
-    return [_line("Peak within the error bands of the rules", (low, high), units)] if low < high else []
-
-
-def _line(label: str, sizes: Iterable[int], units: str | None) -> str:
-    """Return a size or a range of sizes after a label, which names the unit unless the figures do."""
-    figures = (in_unit(nbytes, units or "MiB") for nbytes in sizes)
-    if units == "auto":
-        return f"{label}: {' to '.join(map(' '.join, figures))}"
-    return f"{label} ({units or 'MB'}): {' to '.join(figure for figure, _ in figures)}"
 
 
 def kind_label(kind: str) -> str:

@@ -39,13 +39,15 @@ class Field:
 class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
-    ``data`` is a value that is no plain one, for data frames: a shape as a tuple.
+    ``data`` is a value that is no plain one, for data frames: a shape as a tuple. In a range, the value is the lower
+    end and ``most`` the upper one.
     """
 
     value: Value
     text: str
     best: bool = False
     data: object = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,11 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A total: its field and its value."""
+    """A total: its field, its value, and what to say behind the value in text: ``where`` a peak is."""
 
     field: Field
     cell: Cell
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ def with_units(table: Table, units: str) -> Table:
 
 def total_with_unit(total: Total, units: str) -> Total:
     """Return a total with its scaled bytes in a unit."""
-    return Total(_headed(total.field, units), _shown(total.field, total.cell, units))
+    return replace(total, field=_headed(total.field, units), cell=_shown(total.field, total.cell, units))
 
 
 def _figure_shown(row: TableRow, figure: Field, units: str) -> TableRow:
@@ -171,5 +174,5 @@ def _headed(field: Field, units: str) -> Field:
 def _shown(field: Field, cell: Cell, units: str) -> Cell:
     if not field.scaled or not isinstance(cell.value, int):
         return cell
-    figure, unit = in_unit(cell.value, units)
-    return replace(cell, text=f"{figure} {unit}" if units == "auto" else figure)
+    ends = [in_unit(end, units) for end in (cell.value, cell.most) if end is not None]
+    return replace(cell, text=" to ".join(f"{figure} {unit}" if units == "auto" else figure for figure, unit in ends))

@@ -56,6 +56,15 @@ def table_text(table: Table) -> str:
     return "\n".join([one_line(table.title), _ruled(headings, cells, widths, width, _tree_row), *below])
 
 
+def list_text(table: Table, width: int, units: str | None = None) -> str:
+    """Return a table without rows as text: title, totals and notes between rules ``width`` wide.
+
+    Without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary.
+    """
+    rule = "-" * width
+    return "\n".join([table.title, rule, *(_total(total, units) for total in table.totals), *table.notes, rule])
+
+
 def _flat(table: Table, headings: list[str], cells: list[list[str]], units: str | None) -> str:
     """Return torchsummary's table: right-aligned columns of its minimum widths, two spaces after the first one.
 
@@ -126,6 +135,6 @@ def _with_totals(drawn: str, notes: Sequence[str], totals: Sequence[Total], widt
 def _total(total: Total, units: str | None) -> str:
     """Return a total as a line; without ``units``, an MB is 1024 x 1024 bytes, as in torchsummary."""
     if units is None:
-        return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}"
+        return f"{total.field.heading}{' (MB)' if total.field.scaled else ''}: {total.cell.text}{total.where}"
     shown = total_with_unit(total, units)
-    return f"{shown.field.heading}: {shown.cell.text}"
+    return f"{shown.field.heading}: {shown.cell.text}{total.where}"

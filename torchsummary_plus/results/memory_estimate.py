@@ -8,10 +8,9 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..memory.estimate import Estimate
-from ..render.memory_tables import memory_table
-from ..render.memory_text import estimate_text
+from ..render.memory_tables import memory_list, memory_table
 from ..render.table import Table
-from ..render.text import table_text
+from ..render.text import list_text, table_text
 from .figures import Figures
 from .views import Columns, Depth, Views, check_units
 
@@ -46,7 +45,7 @@ class MemoryEstimate(Estimate, Views, Figures):
 
     def render(self, width: int = 64, units: str | None = None) -> str:
         """Return the estimate as text, ruled ``width`` wide. Without ``units``, an MB is 1024 x 1024 bytes."""
-        return estimate_text(self, width, units)
+        return list_text(memory_list(self, units), width, units)
 
     def to_text(
         self,

@@ -23,20 +23,20 @@ from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
 from .ledger import Ledger
-from .runner import Held, Step, Steps
+from .runner import Holding, Step, Steps
 
 
-def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
+def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
     """Tell a ledger which storages stand for real ones, and book those that existed before the steps.
 
     The ledger also learns whether an engine formula or Python code is running.
     """
 
-    def told(storage: torch.UntypedStorage, twin: torch.UntypedStorage, device: torch.device) -> None:
+    def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
         is_here = device.type == ledger.backend
-        ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
+        ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.born)
 
-    ledger.standing_for, kernels.twins.told = kernels.twins.of, told
+    ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
     ledger.in_engine = lambda: kernels.watch.state.in_engine
 
 
@@ -47,7 +47,7 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
     resize = kind.resize_
 
     def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
-        for target in {id(target): target for target in (storage, kernels.twins.of(storage))}.values():
+        for target in {id(target): target for target in (storage, kernels.meta_storages.of(storage))}.values():
             resize(target, nbytes)
         ledger.resized(storage)
         return storage
@@ -59,11 +59,11 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
         del kind.resize_
 
 
-class Books(Steps):
+class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Held]
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Holding]
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
         self.exchange = exchange
@@ -71,7 +71,7 @@ class Books(Steps):
         self.ledger = ledger
         self.capability = ledger.workspaces.capability
 
-    def keep(self, example: Example, embeddings: Embeddings) -> MemoryLog:
+    def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; the log ends between two steps, with everything a loop holds there."""
         kernels = self.kernels
         args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)

@@ -32,7 +32,7 @@ from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import LOCK, swap_tensors
 from .autograd.dispatch import StepKernels
-from .bookkeeping import Books, tell_of_twins
+from .bookkeeping import RecordedSteps, follow_meta_storages
 from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
@@ -206,14 +206,14 @@ def _record(task: _Task) -> MemoryLog:
         embeddings = Embeddings(task.example)
         work = Work(ledger)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
-        tell_of_twins(kernels, ledger)
+        follow_meta_storages(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        books = Books(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
-        log = _kept(books, task, answers, embeddings)
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
+        log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
         return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
@@ -260,16 +260,16 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
     return stand_ins
 
 
-def _kept(books: Books, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
+def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
     """Run the steps and return their log; raises the need for values, or the failure as the user should read it."""
     try:
-        log = books.keep(task.example, embeddings)
+        log = steps.record(task.example, embeddings)
     except (NeedsIntegerError, SummaryError):
         raise
     except Exception as error:
         if answers.refused is not None and task.guesses is None:
             raise _NeedsValuesError(answers.refused == OUTSIDE) from error
-        raise books.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
+        raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
     if answers.refused is not None and task.guesses is None:
         raise _NeedsValuesError(answers.refused == OUTSIDE)
     return log

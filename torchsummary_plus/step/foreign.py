@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.profiler import ProfilerActivity
 
 from ..live import compat
 from ..live.fakes import CPU, Fake
@@ -102,7 +101,7 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
             func(*given, **named)  # Allocates what the library creates once and keeps.
-            with QuietProfile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
+            with QuietProfile() as done:
                 result = func(*given, **named)
         except Exception:
             return None

@@ -99,8 +99,8 @@ class Ledger(Listener):
             if owner != OUTSIDE:
                 self.owners[number] = owner
 
-    def same(self, storage: torch.UntypedStorage, twin: torch.UntypedStorage, is_from_before: bool) -> None:
-        """Let ``twin`` stand for a storage and share its entry; without one, ``is_from_before`` books it at the start.
+    def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
+        """Let ``meta`` stand for a storage and share its entry; without one, ``is_from_before`` books it at the start.
 
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
         booked when they are held.
@@ -112,7 +112,7 @@ class Ledger(Listener):
             self._raw_bytes[number] = storage.nbytes()
             self._before.append(number)
         if number >= 0:
-            self._watch(twin, number)
+            self._watch(meta, number)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Book a resized storage's new block, then release its old one."""
@@ -208,7 +208,7 @@ class Ledger(Listener):
         there = 0
         held: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
-            self._free_blocks(held, dict(phase.held))
+            self._free_blocks(held, dict(phase.blocks))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
@@ -234,7 +234,7 @@ class Ledger(Listener):
 
     def _book_blocks(self, held: dict[str, int], phase: Phase, owner: int) -> None:
         """Book a phase's blocks that are not live yet; ``held`` maps names to live blocks."""
-        for block, nbytes in phase.held:
+        for block, nbytes in phase.blocks:
             if block not in held and nbytes:
                 held[block] = self._number(nbytes, owner, "workspace")
                 self._event(held[block], nbytes)

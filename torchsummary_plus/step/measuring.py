@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity
 
 from ..data.errors import ForwardError, InputError
 from ..data.memory_records import MemoryLog
@@ -31,7 +30,7 @@ from ..watch.marks import Marks
 from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .outside import Outside
-from .runner import Held, Step, Steps, tensors_in, with_loss
+from .runner import Holding, Step, Steps, tensors_in, with_loss
 
 
 def measure_step(
@@ -74,7 +73,7 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
 
 
 @contextmanager
-def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Held]]]:
+def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Holding]]]:
     """Replace the tensors of a model and its steps by copies; yield the copies of those besides the model's."""
     outside = Outside(tree, step)
     with (
@@ -96,7 +95,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
 
 
 def profiled(
-    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Held]
+    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Holding]
 ) -> MemoryLog:
     """Run steps whose tensors are already copies, and return the memory events from torch's profiler."""
     marks = Marks(device)
@@ -129,13 +128,12 @@ def profiled(
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
     history = AllocatorHistory(device)
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     gc.collect()
     try:
         marks.follow(held)
         for tensors_there in (known, own, away, held):
             tensors_there.clear()
-        with history, QuietProfile(activities=activities, profile_memory=True) as done:
+        with history, QuietProfile(device.type) as done:
             steps.run(args, kwargs)
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
@@ -163,7 +161,7 @@ class RealSteps(Steps):
     """Steps run for real, whose phases are marked between the profiler's events."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Held]
+        self, watch: Pass, device: torch.device, marks: Marks, step: Step, exchange: Exchange, outside: list[Holding]
     ) -> None:
         super().__init__(watch, device, marks, step, outside)
         self.marks = marks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
+from ..watch.objects import objects_of
 from .eight_bit import EIGHT_BIT, PAGED
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
@@ -89,9 +89,9 @@ def set_to_train(optimizer: Any) -> None:
         train()
 
 
-_STEPPING = (optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler)
+_STEPPING = frozenset((optimizers.Optimizer, lr_scheduler.LRScheduler, torch.amp.GradScaler))
 
 
 def stepping() -> list[Any]:
     """Return every live optimizer, scheduler and gradient scaler, since a user's step may change any of them."""
-    return [one for one in gc.get_objects() if issubclass(type(one), _STEPPING)]
+    return objects_of(_STEPPING)

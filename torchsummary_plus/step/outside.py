@@ -22,7 +22,7 @@ from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, restored, swap_tensors
 from .alone import Alone
 from .optimizers import stepping
-from .runner import Held, Step
+from .runner import Holding, Step
 
 
 class Outside:
@@ -94,7 +94,7 @@ class Outside:
                 exchange.put(tensor, make)
         exchange.give_gradients(make, but, given)
 
-    def holdings(self, stand_ins: StandIns) -> Iterator[Held]:
+    def holdings(self, stand_ins: StandIns) -> Iterator[Holding]:
         """Yield what is held before the steps, with its kind and its module's number.
 
         A tensor that is set aside is represented by its stand-in.

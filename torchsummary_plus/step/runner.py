@@ -41,7 +41,7 @@ class Step:
     steps: int = 2
 
 
-Held = tuple[Tensor, str, int]
+Holding = tuple[Tensor, str, int]
 """A tensor that exists before the steps, its kind, and its module's number."""
 
 
@@ -66,7 +66,7 @@ class Steps:
     """One model's steps, run as they are and reported to an account."""
 
     def __init__(
-        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Held] | None = None
+        self, watch: Pass, device: torch.device, account: Account, step: Step, outside: list[Holding] | None = None
     ) -> None:
         self.watch = watch
         self.tree = tree = watch.tree

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.inputs import MASK
-from ..live.twins import Twins
+from ..live.meta_storages import MetaStorages
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.views import viewed
@@ -42,7 +42,7 @@ class FakeKernels:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.twins = Twins()
+        self.meta_storages = MetaStorages()
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
 
@@ -60,7 +60,7 @@ class FakeKernels:
         if not found:
             return self._factory(func, args, kwargs)
         if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
-            args = (args[0], self.twins.storage(args[1], self.device), *args[2:])
+            args = (args[0], self.meta_storages.storage(args[1], self.device), *args[2:])
         if any(not isinstance(tensor, Fake) for tensor in found):
             if id(func) in _LIFTS and not isinstance(found[0], Fake):
                 if found[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
@@ -70,7 +70,7 @@ class FakeKernels:
             if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs) and not is_bare:
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
-        if self.twins and func._schema.is_mutable:
+        if self.meta_storages and func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
         return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ class FakeKernels:
     def fake_of(self, tensor: torch.Tensor) -> Fake:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
-        return self.twins.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
+        return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
 
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
@@ -108,7 +108,7 @@ class FakeKernels:
         """Forget the values of a tensor and of the real tensor it stands for."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            real = self.twins.real_of(storage) if isinstance(tensor, Fake) else storage
+            real = self.meta_storages.real_of(storage) if isinstance(tensor, Fake) else storage
             if real is not None:
                 self.tainted[real._cdata] = real
 
@@ -150,7 +150,7 @@ class FakeKernels:
 
     def _follow(self, tensor: torch.Tensor, fake: Fake) -> None:
         """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
-        storage = self.twins.of(tensor.untyped_storage())
+        storage = self.meta_storages.of(tensor.untyped_storage())
         if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
             guard = compat.no_dispatch()
             with compat.no_function():

@@ -16,6 +16,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..live import compat
 from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
@@ -105,7 +106,7 @@ class Pass(TorchDispatchMode):
         self.indices = count()
         self.thread = get_ident()
         self.turn = RLock()
-        self.twins: dict[int, Pass] = {}
+        self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
         self.state = State()
@@ -140,7 +141,7 @@ class Pass(TorchDispatchMode):
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
             return self._by_classes(func, foreign, args, kwargs)
-        with self.turn:
+        with self.turn, compat.no_function():  # Reading a tensor in here is no function of the step.
             if not self.state.heard:
                 return self.kernel(func, args, kwargs)
             for before in self._before:
@@ -223,17 +224,17 @@ class Pass(TorchDispatchMode):
     def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call from a thread that the forward started, inside the pass's own active call."""
         thread = get_ident()
-        if thread in self.twins:
-            return self.twins[thread].call(index, forward, args, kwargs)
-        twin = self.twins[thread] = Pass(self.tree, self.kernel, self.listeners)
-        twin.frame, twin.indices, twin.turn = self.frame, self.indices, self.turn
+        if thread in self.in_threads:
+            return self.in_threads[thread].call(index, forward, args, kwargs)
+        here = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
+        here.frame, here.indices, here.turn = self.frame, self.indices, self.turn
         if self.mode_key is not None:
-            twin.hold(self.mode_key)
+            here.hold(self.mode_key)
         try:
-            with twin:
-                return twin.call(index, forward, args, kwargs)
+            with here:
+                return here.call(index, forward, args, kwargs)
         finally:
-            del self.twins[thread]
+            del self.in_threads[thread]
 
     def _caller(self) -> int | None:
         frame = self.frame

@@ -27,7 +27,7 @@ OUTSIDE = -1
 """Module number of whatever happens in no module's forward."""
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """A question: the number of the asking module, the operator, and its tensors' shapes."""
 
     module: int
@@ -55,82 +55,84 @@ class Answers:
 
     def __init__(
         self,
-        recorded: dict[Asked, list[Any]] | None = None,
+        recorded: dict[Question, list[Any]] | None = None,
         of_step: bool = False,
         guesses: Guesses | None = None,
     ) -> None:
         self.recorded = recorded
         self.of_step = of_step
         self.guesses = guesses
-        self.asked: dict[Asked, int] = {}
+        self.asked: dict[Question, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """Number of the module that was first refused an answer."""
         self.is_search: Callable[[], bool] = lambda: False
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
-    def turn(self, asked: Asked) -> int:
-        """Return how often this was asked before, and count it."""
-        number = self.asked.get(asked, 0)
-        self.asked[asked] = number + 1
+    def turn(self, question: Question) -> int:
+        """Return how often this was question before, and count it."""
+        number = self.asked.get(question, 0)
+        self.asked[question] = number + 1
         return number
 
-    def recall(self, asked: Asked, number: int) -> Any:
-        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked."""
-        answers = (self.recorded or {}).get(asked)
+    def recall(self, question: Question, number: int) -> Any:
+        """Return the answer that a real forward or step got the ``number``-th time; None if it never question."""
+        answers = (self.recorded or {}).get(question)
         return answers[number % len(answers)] if answers else None
 
-    def answer(self, asked: Asked, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+    def answer(
+        self, question: Question, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device
+    ) -> Any:
         """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.
 
         ``number`` is the question's count from :meth:`turn`.
         """
-        if func in SCALARS and asked.module == OUTSIDE and self.is_search():
+        if func in SCALARS and question.module == OUTSIDE and self.is_search():
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
-        found = self.recall(asked, number)
+        found = self.recall(question, number)
         if found is None:
-            return self._guess(asked, func, args, kwargs, device)
-        self.assume_recalled(asked, VALUE if func in SCALARS else REHEARSED)
+            return self._guess(question, func, args, kwargs, device)
+        self.assume_recalled(question, VALUE if func in SCALARS else REHEARSED)
         return found if func in SCALARS else fakes_of(func, args, kwargs, found, device)
 
-    def assume_recalled(self, asked: Asked, how: str) -> None:
+    def assume_recalled(self, question: Question, how: str) -> None:
         """Record that an answer is a real pass's."""
-        self.assume(asked.module, asked.operator, f"{how} {'step' if self.of_step else 'forward'}")
+        self.assume(question.module, question.operator, f"{how} {'step' if self.of_step else 'forward'}")
 
-    def _guess(self, asked: Asked, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+    def _guess(self, question: Question, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """Answer a question that no real forward or step answers."""
-        outside = asked.module == OUTSIDE
+        outside = question.module == OUTSIDE
         dtype = _dtype_asked(func, args)
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
-            if not (deferred and defer_refusal(lambda: self.refuse(asked.module, func))):
-                self.refuse(asked.module, func)
-            self.assume(asked.module, asked.operator, f"{TAKEN} 1")
+            if not (deferred and defer_refusal(lambda: self.refuse(question.module, func))):
+                self.refuse(question.module, func)
+            self.assume(question.module, question.operator, f"{TAKEN} 1")
             return 1.0
         if func in SCALARS:
             if not outside and dtype is not torch.bool:
-                self.refuse(asked.module, func)
+                self.refuse(question.module, func)
             value, site = self.guesses.value(tensors_of(args), dtype)
-            self.assume(asked.module, asked.operator, f"{TAKEN} {value} in {site}")
+            self.assume(question.module, question.operator, f"{TAKEN} {value} in {site}")
             return value
         self.guesses.sizes = True
         result, how = fakes_of(func, args, kwargs, None, device, self.guesses.least), MOST
         if result is None and outside:
             result, how = on_zeros(func, args, kwargs, device), ZEROS
         if result is None:
-            self.refuse(asked.module, func)
-        self.assume(asked.module, asked.operator, how)
+            self.refuse(question.module, func)
+        self.assume(question.module, question.operator, how)
         return result
 
-    def lengths(self, asked: Asked, func: OpOverload) -> Any:
+    def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        found = self.recall(asked, self.turn(asked))
+        found = self.recall(question, self.turn(question))
         if found is None and self.guesses is None:
-            self.refuse(asked.module, func)
+            self.refuse(question.module, func)
         if found is None:
-            self.assume(asked.module, asked.operator, MOST)
+            self.assume(question.module, question.operator, MOST)
         else:
-            self.assume_recalled(asked, REHEARSED)
+            self.assume_recalled(question, REHEARSED)
         return found
 
     def refuse(self, module: int, func: OpOverload) -> NoReturn:
@@ -176,14 +178,14 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
     return asked
 
 
-def question(module: int, func: OpOverload, args: Any) -> Asked:
+def question(module: int, func: OpOverload, args: Any) -> Question:
     """Return an operator's question. One that asks for a single value asks the same at any shape."""
-    return Asked(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
+    return Question(module, func.name(), () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args)))
 
 
-def put_question(module: int, args: Any) -> Asked:
+def put_question(module: int, args: Any) -> Question:
     """Return the question of how many elements of a write's masks are true."""
-    return Asked(module, "aten::index_put", tuple(tensor.shape for tensor in tensors_of(args)))
+    return Question(module, "aten::index_put", tuple(tensor.shape for tensor in tensors_of(args)))
 
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:

@@ -20,7 +20,7 @@ from ..live.remaking import remade
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import PACK, PUTS, SCALARS, Asked, asks, masks_of, module_of, put_question, question, record
+from .questions import PACK, PUTS, SCALARS, Question, asks, masks_of, module_of, put_question, question, record
 from .swap import restored
 
 LONGEST = 10**12
@@ -48,7 +48,7 @@ class Recorder(Listener):
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.answers: dict[Asked, list[Any]] = {}
+        self.answers: dict[Question, list[Any]] = {}
         self.multiply_adds = 0
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -80,7 +80,7 @@ def _unrolled(tensor: Tensor) -> Any:
 class Rehearsal:
     """A real forward's or step's answers, in order by question, or why there was none."""
 
-    answers: dict[Asked, list[Any]]
+    answers: dict[Question, list[Any]]
     failure: str = ""
 
     def without_sizes(self) -> Rehearsal:

@@ -93,24 +93,24 @@ class ValuedKernels(FakeKernels):
             return self._without_values(tensor, device)
         storage = tensor.untyped_storage()
         is_large = storage.nbytes() > (SMALL if _is_measure(tensor) else MASK) * tensor.element_size()
-        if is_large or (tensor not in self._copies and self.twins.of(storage) is not storage):
+        if is_large or (tensor not in self._copies and self.meta_storages.of(storage) is not storage):
             return self._without_values(tensor, device)
         values = self._copies.of(tensor.detach())
         if device.type == "cpu":
             self.note_born(values)
             return values
-        fake = self.twins.fake(tensor, device)
+        fake = self.meta_storages.fake(tensor, device)
         fake.known = values
         return fake
 
     def _without_values(self, tensor: Tensor, device: torch.device) -> Fake:
         is_copied = device.type == "cpu" and is_plain(tensor) and tensor in self._copies
         shared = self._copies.of(tensor.detach()) if is_copied else tensor
-        return self.twins.fake(shared, device, tensor.requires_grad)
+        return self.meta_storages.fake(shared, device, tensor.requires_grad)
 
     def settle(self) -> None:
         """Replace everything that exists before the steps; from then on replacements live as the program decides."""
-        self.twins.let_go(self.born)
+        self.meta_storages.let_go(self.born)
         self._copies.settle()
 
     def input_of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

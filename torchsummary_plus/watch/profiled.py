@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from torch.profiler import profile
-
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from ..live import compat
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
 from .marks import STOP, read
+from .quiet_profile import QuietProfile
 
 ENGINE = "autograd::engine::evaluate_function"
 """Prefix of the events of autograd nodes, before the node's name."""
@@ -41,12 +40,11 @@ class Change:
     is_placed: bool = True
 
 
-def changes(done: profile, device: str) -> list[Change]:
+def changes(done: QuietProfile, device: str) -> list[Change]:
     """Return every allocation and free on a kind of device, and every mark, in order."""
     found: list[Change] = []
-    results = done.profiler.kineto_results if done.profiler is not None else None
-    roots = [] if results is None else results.experimental_event_tree()
-    waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]] = [(root, (), (), -1) for root in reversed(roots)]
+    waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]]
+    waiting = [(root, (), (), -1) for root in reversed(done.roots())]
     count = 0
     while waiting:
         event, names, calls, node = waiting.pop()

@@ -1,4 +1,4 @@
-"""torch's profiler without kineto's notes on standard error at its start and end."""
+"""torch's profiler of memory, without kineto's notes on standard error at its start and end."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch.profiler import profile
+from torch.autograd.profiler import profile
 
 NOTE = b"USDT:"
 """Prefix of kineto's lines for tracing tools (libkineto/src/SyncActivityProfilerHandler.cpp)."""
 
 
-class QuietProfile(profile):
-    """torch's profiler; anything else written to standard error still gets there."""
+class QuietProfile:
+    """The memory events of a CPU, and of a CUDA device if asked; other lines still get to standard error.
 
-    def start(self) -> None:
-        """Start the profiler without kineto's notes."""
-        with without_notes():
-            super().start()
+    ``torch.profiler.profile``, which wraps torch's class, imports its compiler stack (seconds).
+    """
 
-    def stop(self) -> None:
-        """Stop the profiler without kineto's notes."""
+    def __init__(self, device: str = "cpu") -> None:
+        cuda = "cuda" if device == "cuda" else None
+        self._profile: Any = profile(use_device=cuda, profile_memory=True, use_kineto=True)
+
+    def __enter__(self) -> QuietProfile:
         with without_notes():
-            super().stop()
+            self._profile.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with without_notes():
+            self._profile.__exit__(*raised)
+
+    def roots(self) -> list[Any]:
+        """Return the outermost events, each with its children."""
+        results = self._profile.kineto_results
+        return [] if results is None else list(results.experimental_event_tree())
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class Phase(NamedTuple):
 
     A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
     unknown. If there is no memory for the scratch, the kernel runs with the first of the ``lesser`` sizes that fits.
-    ``held`` are further blocks by name; a block keeps living if the next phase names it again. ``first`` lists results
+    ``blocks`` are further ones by name; a block keeps living if the next phase names it again. ``first`` lists results
     that are allocated ahead of those before them. A phase that ``empties`` ends by emptying the allocator's cache.
     """
 
@@ -53,7 +53,7 @@ class Phase(NamedTuple):
     nbytes: int
     band: float = 0.0
     lesser: tuple[int, ...] = ()
-    held: tuple[tuple[str, int], ...] = ()
+    blocks: tuple[tuple[str, int], ...] = ()
     first: tuple[int, ...] = ()
     empties: bool = False
 

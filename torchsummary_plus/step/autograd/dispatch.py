@@ -71,7 +71,7 @@ class StepKernels(ValuedKernels):
             note_node(error)
             raise
         if isinstance(out, torch.Tensor) and out.layout is torch.strided:
-            self.writers[self.twins.of(out.untyped_storage())._cdata] = number, func
+            self.writers[self.meta_storages.of(out.untyped_storage())._cdata] = number, func
         return out
 
     def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ class StepKernels(ValuedKernels):
             return aten.add_.Tensor, kwargs
         in_place = _IN_PLACE.get(func)
         if in_place is not None:
-            in_node, maker = self.writers.get(self.twins.of(args[0].untyped_storage())._cdata, (None, None))
+            in_node, maker = self.writers.get(self.meta_storages.of(args[0].untyped_storage())._cdata, (None, None))
             if in_node == number and in_place.applies("" if node is None else node.name(), maker):
                 return in_place.func, kwargs
         if func is aten._to_copy.default and _stays(args[0], **kwargs):
@@ -111,7 +111,7 @@ class StepKernels(ValuedKernels):
             return False
         storage = held.untyped_storage()
         counts = held._use_count(), compat.storage_use_count(storage._cdata)
-        in_node, _ = self.writers.get(self.twins.of(storage)._cdata, (None, None))
+        in_node, _ = self.writers.get(self.meta_storages.of(storage)._cdata, (None, None))
         return (
             counts == (4, 2)
             and (in_node != number or _gives_twice(node))

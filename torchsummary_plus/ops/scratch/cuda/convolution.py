@@ -28,7 +28,7 @@ from .cudnn.table import guess
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
-Held = tuple[tuple[str, int], ...]
+Blocks = tuple[tuple[str, int], ...]
 
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_cudnn=True)
@@ -43,19 +43,19 @@ def convolution(
     given, kernel = strided(x), strided(weight)
     line = given.contiguous() if x.dim() == 3 else given
     taken = route(conv, line, kernel, capability)
-    before: Held = (("line", copied(given, line)),)
+    before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return (Phase(1, columns(line, kernel, strided(out), groups), held=before),)
+        return (Phase(1, columns(line, kernel, strided(out), groups), blocks=before),)
     last = taken is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     before += (("x", copied(line, read)),)
     then = (*before, ("weight", copied(kernel, kernel.contiguous(last))))
     if taken is Route.DEPTHWISE:
-        return Phase(0, 0, held=before), Phase(1, 0, held=then)
+        return Phase(0, 0, blocks=before), Phase(1, 0, blocks=then)
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    return Phase(0, 0, held=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
+    return Phase(0, 0, blocks=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
@@ -70,17 +70,17 @@ def convolution_backward(
     given, kernel, slope = strided(x), strided(weight), strided(grad)
     line = given.contiguous() if x.dim() == 3 else given
     taken = route(conv, line, kernel, capability)
-    before: Held = (("line", copied(given, line)),)
+    before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
         held = (*before, ("grad", copied(slope, slope.contiguous())))
-        return Phase(0, 0, held=held), Phase(sum(wanted), columns(line, kernel, slope, groups), held=held)
+        return Phase(0, 0, blocks=held), Phase(sum(wanted), columns(line, kernel, slope, groups), blocks=held)
     if taken is Route.DEPTHWISE:
         return depthwise_backward(line, kernel, slope, before, wanted)
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
     before += (("x", copied(line, read)),)
     ready = as_input(slope, read, transposed)
     before += (("grad", copied(slope, ready)),)
-    phases: tuple[Phase, ...] = (Phase(0, 0, held=before),)
+    phases: tuple[Phase, ...] = (Phase(0, 0, blocks=before),)
     if wanted[0]:
         phases += for_input(conv, cudnn, capability, read, kernel, ready, before)
     if wanted[1]:
@@ -125,7 +125,7 @@ def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
 
 
 def for_input(
-    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held
+    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Blocks
 ) -> tuple[Phase, ...]:
     """Return the phases of ``cudnn_convolution_backward_input`` or ``..._transpose_backward_input``."""
     last = goes_last(conv, grad, weight)
@@ -137,7 +137,7 @@ def for_input(
 
 
 def for_weights(
-    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Held,
+    conv: Convolution, cudnn: Cudnn, capability: Capability, x: Strided, weight: Strided, grad: Strided, before: Blocks,
     results: int,
 ) -> tuple[Phase, ...]:  # fmt: skip
     """Return the phases of ``cudnn_convolution_backward_weight``; transposed ones exchange input and gradient."""
@@ -148,12 +148,12 @@ def for_weights(
     kernel = run(
         conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, held
     )
-    return Phase(results, 0, held=held), *kernel
+    return Phase(results, 0, blocks=held), *kernel
 
 
 def run(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], results: int, held: Held,
+    weight: Strided, y: tuple[int, ...], results: int, held: Blocks,
 ) -> tuple[Phase, ...]:  # fmt: skip
     """Return the phases of one cuDNN kernel, with ``results`` tensors already allocated.
 
@@ -181,13 +181,13 @@ def run(
 
 
 def depthwise_backward(
-    x: Strided, weight: Strided, grad: Strided, before: Held, wanted: Sequence[bool]
+    x: Strided, weight: Strided, grad: Strided, before: Blocks, wanted: Sequence[bool]
 ) -> tuple[Phase, ...]:
     """Return the phases of torch's own depthwise kernels, which need contiguous tensors; weights come first."""
     held = (*before, ("grad", copied(grad, grad.contiguous())))
     made = int(wanted[0]) + int(wanted[1])
-    weights = Phase(0, 0, held=held, first=(1,)) if wanted[1] else Phase(0, 0, held=held)
-    return Phase(0, 0, held=held), weights, Phase(made, 0, held=held), Phase(sum(wanted), 0)
+    weights = Phase(0, 0, blocks=held, first=(1,)) if wanted[1] else Phase(0, 0, blocks=held)
+    return Phase(0, 0, blocks=held), weights, Phase(made, 0, blocks=held), Phase(sum(wanted), 0)
 
 
 def columns(read: Strided, weight: Strided, given: Strided, groups: int) -> int:

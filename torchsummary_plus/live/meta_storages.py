@@ -11,11 +11,11 @@ import torch
 from . import compat
 from .fakes import META, Fake, check_fakeable, wrap
 
-Told = Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None]
+OnPair = Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None]
 """Called with a real storage, its new meta storage, and the device of the real one."""
 
 
-class Twins:
+class MetaStorages:
     """Pairs of a real storage and the meta storage that stands for it in a pass.
 
     A meta storage lives at least as long as its real one, so that tensors kept by the program stay live in the ledger,
@@ -23,7 +23,7 @@ class Twins:
     """
 
     def __init__(self) -> None:
-        self.told: Told | None = None
+        self.on_pair: OnPair | None = None
         self._pairs: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
         self._real: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
@@ -58,18 +58,18 @@ class Twins:
 
         ``kept`` holds the addresses of the storages in use.
         """
-        for key, (real, held) in self._pairs.items():
+        for key, (real, meta) in self._pairs.items():
             if key not in kept:
-                self._pairs[key] = real, weakref.ref(_held(held))
+                self._pairs[key] = real, weakref.ref(_alive(meta))
 
     def _make(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
-        twin = torch.UntypedStorage(storage.nbytes(), device=META)
-        key, mirrored = storage._cdata, twin._cdata
-        self._pairs[key] = weakref.ref(storage, lambda _: self._pairs.pop(key, None) and None), twin
+        meta = torch.UntypedStorage(storage.nbytes(), device=META)
+        key, mirrored = storage._cdata, meta._cdata
+        self._pairs[key] = weakref.ref(storage, lambda _: self._pairs.pop(key, None) and None), meta
         self._real[mirrored] = weakref.ref(storage, lambda _: self._real.pop(mirrored, None) and None)
-        if self.told is not None:
-            self.told(storage, twin, device)
-        return twin
+        if self.on_pair is not None:
+            self.on_pair(storage, meta, device)
+        return meta
 
     def storage(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
         """Return the meta storage of a real one, creating it if needed; a fake's storage is returned itself."""
@@ -78,9 +78,9 @@ class Twins:
         return self._known(storage) or self._make(storage, device)
 
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        real, held = self._pairs.get(storage._cdata, (None, None))
-        return None if real is None or real() is None else _held(held)
+        real, meta = self._pairs.get(storage._cdata, (None, None))
+        return None if real is None or real() is None else _alive(meta)
 
 
-def _held(held: Any) -> Any:
-    return held() if isinstance(held, weakref.ref) else held
+def _alive(meta: Any) -> Any:
+    return meta() if isinstance(meta, weakref.ref) else meta

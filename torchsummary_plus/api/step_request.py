@@ -20,7 +20,7 @@ from ..trace.run import read
 from .step_options import StepOptions, step_info
 
 
-class Asked:
+class StepRequest:
     """A request: a model, its example and a step, on one device with one allocator."""
 
     def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:

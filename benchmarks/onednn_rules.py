@@ -1,0 +1,195 @@
+"""What each rule for oneDNN's kernels contributes: ``python -m benchmarks.onednn_rules``.
+
+Each rule is disabled in turn: a size becomes 0, a condition False, a plan empty. Two numbers tell what it contributes:
+
+- *recorded*: the recorded CPU peaks (``data/cpu_truth_<isa>.json``) of steps in which a plan changes, and how many of
+  the re-estimated steps change their peak. Convolutions are the same for every optimizer, so one training step stands
+  for five recorded ones, and at most ``--sample`` steps are estimated again, the quickest first.
+- *profiled*: random convolutions that torch's profiler saw, on one thread and on four, that are no longer exact.
+
+``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import torch
+
+from benchmarks.cpu_truth import BATCHES, MODES, Case, built, isa, predict
+from benchmarks.cpu_truth_models import SUBJECTS
+from tests.ops.convs import Seen, random_cases, seen, verdict
+from tests.truth.memory_truth import threads_set_to
+from torchsummary_plus.ops.scratch.cpu import convolution as calls
+from torchsummary_plus.ops.scratch.cpu import half as half_calls
+from torchsummary_plus.ops.scratch.cpu.onednn import channels_last, convolution, gemm, half, products, threads
+from torchsummary_plus.ops.scratch.cpu.onednn.description import Plan
+from torchsummary_plus.ops.scratch.registry import AtMost
+
+HOMES = (convolution, channels_last, threads, gemm, products, half)
+USERS: tuple[ModuleType, ...] = (*HOMES, calls, half_calls)
+WITHOUT: dict[Any, Any] = {int: 0, float: 0.0, bool: False, Plan: Plan(0, 0, 0), AtMost: AtMost(0)}
+"""What a disabled rule returns, by its type."""
+
+CACHED = products.by_blocks
+"""The rule that remembers its answers."""
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function of a kernel's description, and what it returns when it is disabled."""
+
+    name: str
+    function: Callable[..., Any]
+    without: Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a recorded model: the recorded peaks it stands for, its peak, its seconds, and what it asked."""
+
+    case: Case
+    stands_for: int
+    peak_bytes: int
+    seconds: float
+    asked: frozenset[Key]
+
+
+def rules() -> Iterator[Rule]:
+    """Every function of the rules' files that returns a size, a condition or a plan."""
+    for home in HOMES:
+        for name, function in vars(home).items():
+            if callable(function) and not isinstance(function, type) and function.__module__ == home.__name__:
+                kind = get_type_hints(getattr(function, "__wrapped__", function)).get("return")
+                if kind in WITHOUT:
+                    yield Rule(f"{home.__name__.rsplit('.', 1)[-1]}.{name}", function, WITHOUT[kind])
+
+
+@contextmanager
+def disabled(rule: Rule) -> Iterator[None]:
+    """Have the rule return nothing, wherever it is called."""
+
+    def nothing(*_: Any, **__: Any) -> Any:
+        return rule.without
+
+    places = [(user, name) for user in USERS for name, value in vars(user).items() if value is rule.function]
+    plans = dict(calls.PLANS)
+    for user, name in places:
+        setattr(user, name, nothing)
+    for key, three in plans.items():
+        calls.PLANS[key] = tuple(nothing if plan is rule.function else plan for plan in three)
+    CACHED.cache_clear()
+    try:
+        yield
+    finally:
+        for user, name in places:
+            setattr(user, name, rule.function)
+        calls.PLANS.update(plans)
+        CACHED.cache_clear()
+
+
+@contextmanager
+def recording() -> Iterator[set[Key]]:
+    """Collect what is asked: the plans of convolutions, and the scratchpads of half-precision products."""
+    asked: set[Key] = set()
+    planned, scratchpad = calls._planned, half_calls._scratchpad
+
+    def of_convolution(call: Any, last: bool, part: int) -> Plan:
+        asked.add((planned, call, last, part))
+        return planned(call, last, part)
+
+    def of_product(*args: Any) -> Any:
+        asked.add((scratchpad, *args))
+        return scratchpad(*args)
+
+    calls._planned, half_calls._scratchpad = of_convolution, of_product
+    try:
+        yield asked
+    finally:
+        calls._planned, half_calls._scratchpad = planned, scratchpad
+
+
+def steps(part: int, parts: int) -> Iterator[Step]:
+    """An inference and a training step of each recorded model, at both batches, estimated with all rules."""
+    for subject in SUBJECTS[part - 1 :: parts]:
+        for mode, stands_for in (("eval", 1), ("sgd", len(MODES) - 1)):
+            for batch in BATCHES:
+                case, began = Case(subject, mode, batch), time.process_time()
+                with recording() as asked:
+                    peak = predict(case, *built(case)).peak_bytes
+                yield Step(case, stands_for, peak, time.process_time() - began, frozenset(asked))
+
+
+def profiled(count: int) -> list[tuple[int, Seen]]:
+    """Random convolutions as the profiler saw them, those that the rules predict exactly, with their threads."""
+    found = []
+    for threads_used in (1, 4):
+        with threads_set_to(threads_used):
+            pairs = seen(list(islice(random_cases(17), count)))
+            found += [(threads_used, one) for pair in pairs for one in pair if verdict(one) == "exact"]
+    return found
+
+
+def still_exact(threads_used: int, one: Seen) -> bool:
+    with threads_set_to(threads_used):
+        try:
+            return verdict(one) == "exact"
+        except (ArithmeticError, LookupError, ValueError):  # What another rule makes of the 0.
+            return False
+
+
+def answer(key: Key) -> Any:
+    function, *args = key
+    try:
+        return function(*args)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        return repr(error)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
+    parser.add_argument("--sample", type=int, default=6, help="steps that are estimated again for a rule, at most")
+    parser.add_argument("--convolutions", type=int, default=150, help="how many are profiled")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    done = list(steps(*map(int, options.part.split("/"))))
+    keys = frozenset().union(*(step.asked for step in done))
+    usual = {key: answer(key) for key in keys}
+    truths = profiled(options.convolutions)
+    peaks = sum(step.stands_for for step in done)
+    print(f"{isa()}: {peaks:,} recorded peaks, {len(keys):,} kernels, {len(truths):,} profiled operators")
+    print(f"{'rule':42} {'recorded':>9} {'of sample':>10} {'profiled':>9}")
+    for rule in rules():
+        with disabled(rule):
+            changed = {key for key in keys if answer(key) != usual[key]}
+            touched = sorted((step for step in done if step.asked & changed), key=lambda step: step.seconds)
+            sample = touched[: options.sample]
+            moved = sum(_peak(step) != step.peak_bytes for step in sample)
+            wrong = sum(not still_exact(*truth) for truth in truths)
+        recorded = sum(step.stands_for for step in touched)
+        print(f"{rule.name:42} {recorded:9,} {f'{moved} of {len(sample)}':>10} {wrong:9,}", flush=True)
+
+
+def _peak(step: Step) -> int | None:
+    """The step's peak by the rules in force; None if they fail."""
+    try:
+        peak: int = predict(step.case, *built(step.case)).peak_bytes
+        return peak
+    except Exception:
+        return None
+
+
+if __name__ == "__main__":
+    main()
