@@ -9,6 +9,7 @@ import ctypes
 import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +113,56 @@ def test_the_helper_ends_with_an_error_and_not_with_the_process() -> None:
     with pytest.raises(CudnnError):
         plans(impossible, known_cards()["h100"], Settings(), helped.workspaces)
     assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), helped.workspaces).tried
+
+
+ECHO = """
+import json, sys
+for number, line in enumerate(sys.stdin):
+    print(json.dumps({"workspaces": [number, json.loads(line)["mode"]]}), flush=True)
+"""
+
+
+def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sent once; beyond what the pipes hold they are not sent."""
+    script = tmp_path / "echo.py"
+    script.write_text(ECHO)
+    monkeypatch.setattr(helped, "SCRIPT", script)
+    helper = helped.Helper(Path("no cudnn"), "no cublasLt")
+    try:
+        for mode in (*range(helped.UNREAD + 10), 1):
+            helper.expect(ONE_BY_ONE, mode=mode)
+        assert len(helper.sent) == helped.UNREAD
+        assert [helper.workspaces(ONE_BY_ONE, mode=mode) for mode in (2, 0, 1)] == [[2, 2], [0, 0], [1, 1]]
+        assert helper.workspaces(ONE_BY_ONE, mode=helped.UNREAD + 5) == [helped.UNREAD, helped.UNREAD + 5]
+        helper.process.kill()
+        with pytest.raises(CudnnError, match="ended"):
+            helper.workspaces(ONE_BY_ONE, mode=-1)
+    finally:
+        helper.close()
+
+
+@needs_cudnn
+@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
+def test_the_kernels_of_the_backward_are_asked_about_in_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the subprocess looks for their plans while the step is traced further; all that is asked was sent."""
+    sent: list[tuple[Kind, tuple[int, ...]]] = []
+    wanted: list[tuple[Kind, tuple[int, ...]]] = []
+    ask = helped.workspaces
+
+    def asking(question: Question, *how: Any) -> Any:
+        wanted.append((question.kind, question.w))
+        return ask(question, *how)
+
+    monkeypatch.setattr(helped, "expect", lambda question, *_: sent.append((question.kind, question.w)))
+    monkeypatch.setattr(helped, "workspaces", asking)
+    model = nn.Sequential(nn.Conv2d(5, 7, 3), nn.ReLU(), nn.ConvTranspose2d(7, 9, 3, 2))
+    estimate_memory(model, (5, 17, 19), 3, gpu="A100 80GB", cudnn="ask", progress=False)
+    first, second = (7, 5, 3, 3), (7, 9, 3, 3)
+    assert [*dict.fromkeys(wanted)] == [
+        *((Kind.FORWARD, first), (Kind.BACKWARD_DATA, second)),
+        *((Kind.FORWARD, second), (Kind.BACKWARD_FILTER, second), (Kind.BACKWARD_FILTER, first)),
+    ]
+    assert sorted(dict.fromkeys(sent)) == sorted(dict.fromkeys(wanted))
 
 
 @pytest.mark.skipif(not shared_object.is_possible(), reason="no ELF for this platform")

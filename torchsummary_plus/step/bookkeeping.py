@@ -37,7 +37,7 @@ def tell_of_twins(kernels: StepKernels, ledger: Ledger) -> None:
         ledger.same(storage, twin, is_from_before=is_here and storage._cdata not in kernels.born)
 
     ledger.standing_for, kernels.twins.told = kernels.twins.of, told
-    ledger.in_engine = lambda: kernels.watch.state.in_engine
+    ledger.in_engine = lambda: kernels.watch.state.by_engine
 
 
 @contextmanager
@@ -86,6 +86,7 @@ class Books(Steps):
             self.exchange.give_hooks()
             engine = CudaEngine(self.watch)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
+            kernels.renewed = functions.renewed
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
