@@ -13,7 +13,7 @@ from .asker import Question, workspaces
 from .backend import Kind
 from .cards import Card
 from .choice import Plans, Settings, allows_tf32, expect, plans
-from .library import CudnnError, cudnn_library, version_text
+from .library import CudnnError, cudnn_library, missing_kernels, version_text
 from .table import tensor_bytes
 
 
@@ -32,8 +32,10 @@ class Cudnn:
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
         """Whether cuDNN offers every engine."""
-        if how == ASK and self.why:
-            raise InputError(f"cudnn is 'ask', but {self.why}; accepted: 'auto', 'rule'")
+        self.missing = "" if self.why or card is None else missing_kernels(card.capability)
+        """Why cuDNN's answers do not hold for this GPU; "" if they do."""
+        if how == ASK and (self.why or self.missing):
+            raise InputError(f"cudnn is 'ask', but {self.why or self.missing}; accepted: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
         """Return the same for another pass, in which no convolution has run yet."""
@@ -64,7 +66,7 @@ class Cudnn:
 
     def expect(self, question: Question, *kinds: Kind) -> None:
         """Have the subprocess, if there is one, find the plans of these kinds while the step is traced further."""
-        if self.is_helped and self.card is not None:
+        if self.is_helped and self.card is not None and not self.missing:
             for kind in kinds:
                 expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
 
@@ -73,6 +75,8 @@ class Cudnn:
         if self.why or self.card is None:
             return None
         try:
+            if self.missing:
+                raise CudnnError(self.missing)
             ask = helped.workspaces if self.is_helped else workspaces
             found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:

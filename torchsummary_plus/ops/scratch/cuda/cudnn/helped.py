@@ -6,6 +6,7 @@ The first query starts the subprocess, which imports no torch, uses no GPU and e
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import subprocess
@@ -18,11 +19,9 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
-import torch
-
 from . import shared_object
 from .asker import Question, words_of
-from .library import CudnnError, cudnn_path
+from .library import CudnnError, cudnn_library, cudnn_path
 
 SCRIPT = Path(__file__).with_name("helper.py")
 UNREAD = 64
@@ -119,17 +118,15 @@ def _query(question: Question, how: dict[str, Any]) -> str:
 @cache
 def _helper(process: int) -> Helper | None:
     """Return the helper of a process; a fork gets its own."""
-    cudnn, cublas_lt = cudnn_path(), _cublas_lt()
-    if cudnn is None or cublas_lt is None or not sys.executable or not shared_object.is_possible():
+    cudnn = cudnn_path()
+    if cudnn is None or not sys.executable or not shared_object.is_possible():
         return None
     try:
-        return Helper(cudnn, cublas_lt)
-    except OSError:
+        return Helper(cudnn, _cublas_lt(cudnn_library()))
+    except (OSError, CudnnError):
         return None
 
 
-def _cublas_lt() -> str | None:
-    """Return the file name of the cublasLt that torch ships."""
-    site = Path(torch.__file__).parents[1]
-    found = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) + sorted(site.glob("torch/lib/libcublasLt.so.*"))
-    return found[0].name if found else None
+def _cublas_lt(cudnn: ctypes.CDLL) -> str:
+    """Return the file name of the cublasLt that cuDNN loads: that of the CUDA it was built for."""
+    return f"libcublasLt.so.{cudnn.cudnnGetCudartVersion() // 1000}"

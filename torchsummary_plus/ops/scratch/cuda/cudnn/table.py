@@ -20,12 +20,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .....data.capability import Capability
+from .....data.units import KIB, MIB
 from .asker import Question
 
 TABLE = Path(__file__).parent / "table.json"
 
 TRANSFORMS = 8
 """Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
+
+SMALL = 4 * MIB
+"""Below as many bytes of the three tensors, the upper bound is a number of bytes, above it a multiple of the three."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -43,10 +47,11 @@ def guess(question: Question, capability: Capability, tensor_cores: bool) -> Gue
     trees = _table()["trees"]
     key = f"{_column(capability)} {_numbers(question.dtype, tensor_cores)} {'last' if question.last else 'first'}"
     leaf = descend(trees[f"{key} {question.kind.name}"], features(question))
-    taken, unit, rest, low, high = leaf
+    taken, unit, rest, low, high, most_kib = leaf
     whole = sum(tensor_bytes(question, 1))
     nbytes = leaf_bytes(question, taken, unit, rest)
-    return Guess(nbytes, min(nbytes, round(low * whole)), max(nbytes, round(high * whole)))
+    least, most = (0, most_kib * KIB) if whole < SMALL else (round(low * whole), round(high * whole))
+    return Guess(nbytes, min(nbytes, least), max(nbytes, most))
 
 
 def leaf_bytes(question: Question, taken: int, unit: int, rest: float) -> int:
