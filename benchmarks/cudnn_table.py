@@ -1,9 +1,10 @@
 """Record cuDNN's answers, and fit the table that replaces them where cuDNN cannot be queried.
 
-``python -m benchmarks.cudnn_table --ask 200``, in an environment with torch's CUDA wheel, queries that many
+``python -m benchmarks.cudnn_table --ask 320``, in an environment with torch's CUDA wheel, queries that many
 convolutions on each GPU and writes benchmarks/data/cudnn_answers.json; ``--resume`` keeps the answers recorded before.
-``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution and prints
-their errors on the rest.
+``--cudnn PATH`` queries that libcudnn for the V100 instead: one for CUDA 12 and older than 9.11, as newer ones have
+none of its kernels. ``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other
+convolution and prints their errors on the rest.
 """
 
 from __future__ import annotations
@@ -17,81 +18,159 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torchsummary_plus.ops.scratch.cuda.cudnn import helped
+from torchsummary_plus.data.units import KIB, MIB
+from torchsummary_plus.ops.scratch.cuda.cudnn import helped, library
 from torchsummary_plus.ops.scratch.cuda.cudnn.asker import Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Settings, plans
-from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
-from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, TRANSFORMS, features, guess, leaf_bytes, tensor_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import (
+    SMALL,
+    TABLE,
+    TRANSFORMS,
+    features,
+    guess,
+    leaf_bytes,
+    tensor_bytes,
+)
 
 ANSWERS = Path(__file__).parent / "data" / "cudnn_answers.json"
+OLD_ANSWERS = ANSWERS.with_stem("cudnn_answers_volta")
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "h100")
+OLD_CARDS = ("v100",)
 NUMBERS = {"tf32": ("float32", True), "float32": ("float32", False), "float16": ("float16", True)}
 KINDS = (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
 
-CHANNELS = (
-    *((3, 64), (3, 32), (1, 32), (4, 320), (3, 768), (3, 1024)),
-    *((32, 16), (32, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256), (256, 512), (512, 512)),
-    *((256, 64), (64, 256), (512, 128), (128, 512), (1024, 256), (256, 1024), (512, 2048), (2048, 512), (2048, 256)),
-    *((16, 96), (24, 144), (144, 24), (160, 960), (960, 320), (320, 1280), (48, 96), (40, 240), (80, 480)),
-    *((96, 96), (96, 384), (384, 96), (192, 192), (192, 768), (88, 176), (176, 176), (320, 320), (640, 640)),
-    *((1280, 1280), (32, 1), (64, 21)),
-)
-"""Channels in and out, of well-known networks."""
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-SIZES = (7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224, 256)
+SCALES = (0.5, 0.75, 1.0, 1.0, 1.0, 1.15, 1.5, 2.0)
+"""Of a network's usual image, which has 224 pixels a side."""
 MOST = 3e9
 """Bytes that neither the input nor the output exceeds in fp32."""
 
 
-def draw(dice: random.Random) -> list[Any]:
-    """A convolution: the sizes of x, w and y, padding, stride and dilation."""
+class Layer(NamedTuple):
+    """A convolution of a network: channels in and out, groups, kernel, stride, dilation, and the image's axes."""
+
+    inner: int
+    outer: int
+    kernel: int
+    axes: tuple[int, ...]
+    stride: int = 1
+    groups: int = 1
+    dilation: int = 1
+
+
+def _resnet(dice: random.Random) -> Layer:
+    """A bottleneck's or a basic block's, or the shortcut's."""
+    stage = dice.randrange(4)
+    width, axes = 64 << stage, (56 >> stage,) * 2
+    kind = dice.randrange(5)
+    if kind < 2:
+        return Layer(width, width, 3, axes, 1 + kind * (stage > 0))
+    if kind == 2:
+        return Layer(4 * width, width, 1, axes)
+    return Layer(width, 4 * width, 1, axes) if kind == 3 else Layer(2 * width, 4 * width, 1, axes, 2)
+
+
+def _vgg(dice: random.Random) -> Layer:
+    stage = dice.randrange(5)
+    width = min(512, 64 << stage)
+    return Layer(max(width // dice.choice((1, 2)), 3), width, 3, (224 >> stage,) * 2)
+
+
+def _unet(dice: random.Random) -> Layer:
+    """A U-Net's of any width, also of diffusion: both ways of its path, up by a stride, and the output."""
+    stage, width = dice.randrange(5), dice.choice((16, 32, 64, 320))
+    inner, axes = width << stage, (256 >> stage,) * 2
+    outer = dice.choice((inner, 2 * inner, max(width, inner // 2)))
+    kernel, stride = dice.choice(((3, 1), (3, 1), (3, 1), (2, 2), (1, 1), (3, 2), (0, 1)))
+    if not kernel:
+        return Layer(inner, dice.choice((1, 2, 4, 21)), 1, axes)
+    return Layer(inner, outer, kernel, axes, stride)
+
+
+def _mobile(dice: random.Random) -> Layer:
+    """A depthwise one, or one that widens or narrows."""
+    stage = dice.randrange(5)
+    width, axes = (16, 24, 40, 112, 320)[stage], (112 >> stage,) * 2
+    wide = width * dice.choice((3, 4, 6))
+    kind = dice.randrange(4)
+    if kind < 2:
+        return Layer(wide, wide, dice.choice((3, 5, 7)), axes, 1 + kind, groups=wide)
+    return Layer(width, wide, 1, axes) if kind == 2 else Layer(wide, width, 1, axes)
+
+
+def _grouped(dice: random.Random) -> Layer:
+    """RegNet's and ResNeXt's."""
+    stage, each, kind = dice.randrange(4), dice.choice((4, 8, 16, 24, 32, 48, 64)), dice.randrange(2)
+    groups = dice.choice((2, 4, 8, 14, 32)) << max(0, stage - 1)
+    return Layer(each * groups, each * groups, 3, (56 >> stage,) * 2, 1 + kind, groups=groups)
+
+
+def _stem(dice: random.Random) -> Layer:
+    """A network's first, or a transformer's patches."""
+    kernel, stride = dice.choice(((3, 1), (3, 2), (7, 2), (7, 4), (4, 4), (14, 14), (16, 16), (32, 32), (11, 4)))
+    outer = dice.choice((32, 48, 64, 96)) if kernel < 14 else dice.choice((192, 384, 768, 1024))
+    return Layer(dice.choice((1, 3, 3, 3, 4)), outer, kernel, (224, 224), stride)
+
+
+def _dilated(dice: random.Random) -> Layer:
+    """Of segmentation."""
+    inner, outer = dice.choice(((256, 256), (512, 512), (512, 256), (2048, 256), (128, 128)))
+    return Layer(inner, outer, 3, (28, 28), dilation=dice.choice((2, 4, 6, 12, 18)))
+
+
+def _volume(dice: random.Random) -> Layer:
+    stage, width = dice.randrange(4), dice.choice((8, 16, 32))
+    inner, axes = width << stage, (64 >> stage,) * 3
+    outer = dice.choice((inner, 2 * inner, inner // 2, 2))
+    kernel, stride = dice.choice(((3, 1), (3, 1), (3, 2), (2, 2), (1, 1), (5, 1)))
+    return Layer(1 if not stage and kernel > 2 else inner, outer, kernel, axes, stride)
+
+
+def _sound(dice: random.Random) -> Layer:
+    width = dice.choice((32, 64, 128, 256, 384, 512))
+    kernel, stride, dilation = dice.choice(
+        ((3, 1, 1), (3, 2, 1), (5, 1, 1), (7, 1, 1), (1, 1, 1), (8, 4, 1), (10, 5, 1), (3, 1, 2), (3, 1, 16))
+    )
+    inner = dice.choice((1, 80, width, width)) if dilation == 1 else width
+    return Layer(inner, width, kernel, (dice.choice((100, 500, 1500, 3000, 16000, 64000)),), stride, 1, dilation)
+
+
+KINDS_OF_LAYERS = (
+    *(_resnet, _vgg, _unet, _mobile, _grouped, _resnet, _stem, _volume, _unet, _mobile, _grouped, _sound, _dilated),
+)
+"""In turn; an odd number, as every other convolution is held out."""
+
+
+def draw(dice: random.Random, number: int) -> list[Any]:
+    """The convolution of this number: the sizes of x, w and y, padding, stride and dilation."""
     while True:
-        conv = _draw(dice)
-        if conv is not None and max(prod(conv[0]), prod(conv[2])) * 4 < MOST and min(conv[2]) > 0:
+        layer = KINDS_OF_LAYERS[number % len(KINDS_OF_LAYERS)](dice)
+        conv = _sized(layer, dice.choice(BATCHES), dice.choice(SCALES))
+        if max(prod(conv[0]), prod(conv[2])) * 4 < MOST and min(conv[2]) > 0:
             return conv
 
 
-def _draw(dice: random.Random) -> list[Any] | None:
-    batch, (inner, outer), size = dice.choice(BATCHES), dice.choice(CHANNELS), dice.choice(SIZES)
-    groups = dilation = 1
-    if inner < 5:
-        kernel, stride = dice.choice(((3, 1), (3, 2), (7, 2), (7, 1), (4, 4), (16, 16), (14, 14), (11, 4)))
-        size = dice.choice((32, 64, 128, 224, 256, 384, 512))
-    else:
-        kernel, stride = dice.choice(
-            ((1, 1), (1, 1), (1, 2), (3, 1), (3, 1), (3, 1), (3, 2), (5, 1), (7, 1), (2, 2), (4, 2))
-        )
-        kind = dice.random()
-        if kind < 0.15:
-            width = dice.choice((4, 8, 16, 24, 32, 64))
-            fits = inner > width and inner % width == 0 and outer % (inner // width) == 0
-            groups = inner // width if fits else 1
-        elif kind < 0.2 and kernel == 3:
-            dilation = dice.choice((2, 4, 6, 12))
-        elif kind < 0.28 and kernel in (3, 5, 7):
-            groups = outer = inner
-    padding = {2: 0, 4: int(stride == 2), 14: 0, 16: 0}.get(kernel, (kernel - 1) // 2 * dilation)
-    axes = 2
-    shape = [size, size]
-    kind = dice.random()
-    if kind < 0.05:
-        shape = [dice.choice((128, 500, 1024, 4096, 16000))]
-    elif kind < 0.1:
-        batch, shape = min(batch, 4), [dice.choice((8, 16, 32, 64))] * 3
-    axes = len(shape)
-    given = [(n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1 for n in shape]
+def _sized(layer: Layer, batch: int, scale: float) -> list[Any]:
+    axes = len(layer.axes)
+    shape = [max(1, round(scale * size)) for size in layer.axes]
+    if axes == 3:
+        batch = min(batch, 4)
+    padding = 0 if layer.kernel == layer.stride else (layer.kernel - 1) // 2 * layer.dilation
+    reach = layer.dilation * (layer.kernel - 1) + 1
+    given = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
     line = [1] * (axes == 1)
     return [
-        [batch, inner, *line, *shape],
-        [outer, inner // groups, *line, *[kernel] * axes],
-        [batch, outer, *line, *given],
+        [batch, layer.inner, *line, *shape],
+        [layer.outer, layer.inner // layer.groups, *line, *[layer.kernel] * axes],
+        [batch, layer.outer, *line, *given],
         [*[0] * (axes == 1), *[padding] * axes],
-        [*line, *[stride] * axes],
-        [*line, *[dilation] * axes],
+        [*line, *[layer.stride] * axes],
+        [*line, *[layer.dilation] * axes],
     ]
 
 
@@ -100,9 +179,9 @@ def question_of(conv: Sequence[Sequence[int]], dtype: str, last: bool, kind: Kin
     return Question(kind, dtype, last, x, w, y, padding, stride, dilation)
 
 
-def columns() -> Iterator[tuple[str, str, bool, Kind]]:
+def columns(cards: Sequence[str] = CARDS) -> Iterator[tuple[str, str, bool, Kind]]:
     """What a convolution is asked about: card, numbers, layout and direction."""
-    for card in CARDS:
+    for card in cards:
         for numbers in NUMBERS:
             for last in (False, True):
                 for kind in KINDS:
@@ -113,38 +192,53 @@ def name_of(card: str, numbers: str, last: bool, kind: Kind) -> str:
     return f"{card} {numbers} {'last' if last else 'first'} {kind.name}"
 
 
-def ask_all(convolutions: Sequence[Any]) -> Iterator[list[int | None]]:
-    """The first plan's workspace of each column, convolution by convolution; None where cuDNN has no plan."""
+def ask_all(convolutions: Sequence[Any], cards: Sequence[str] = CARDS) -> Iterator[list[int | None]]:
+    """The first plan's workspace of each column, convolution by convolution; None where no plan fits the card."""
     for conv in convolutions:
         row: list[int | None] = []
-        for card, numbers, last, kind in columns():
+        for card, numbers, last, kind in columns(cards):
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             try:
                 found = plans(question, known_cards()[card], Settings(tensor_cores=tensor_cores), helped.workspaces)
-                row.append(found.tried[0])
+                row.append(found.tried[0] if fits(found.tried[0], card) else None)
             except CudnnError:
                 row.append(None)
         yield row
 
 
-def record(count: int, seed: int, known: Sequence[Any] = ()) -> None:
-    """Query this many convolutions; ``known`` are the answers to the first of them."""
+def fits(nbytes: int, card: str) -> bool:
+    """Whether a card has so much memory; if not, torch runs another plan."""
+    return nbytes <= known_cards()[card].memory_mib * MIB
+
+
+def record(count: int, seed: int, is_kept: bool, cudnn: Path | None) -> None:
+    """Query this many convolutions; the answers to the first of them may be kept."""
+    path, cards = (ANSWERS, CARDS) if cudnn is None else (OLD_ANSWERS, OLD_CARDS)
+    if cudnn is not None:
+        library.given.append(cudnn)
     dice = random.Random(seed)
-    convolutions = [draw(dice) for _ in range(count)]
-    rows = [row for _, row in known]
-    for number, row in enumerate(ask_all(convolutions[len(rows) :]), len(rows) + 1):
+    convolutions = [draw(dice, number) for number in range(count)]
+    rows = [row for _, row in read(path)["answers"]] if is_kept and path.exists() else []
+    for number, row in enumerate(ask_all(convolutions[len(rows) :], cards), len(rows) + 1):
         rows.append(row)
         if number % 10 == 0 or number == count:
-            write(convolutions[:number], rows)
+            write(path, cards, convolutions[:number], rows)
             print(number, flush=True)
 
 
-def write(convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
+def read(path: Path) -> dict[str, Any]:
+    """A recording: cuDNN's version, the columns' names, and the answers to each convolution."""
+    recorded: dict[str, Any] = json.loads(path.read_text())
+    return recorded
+
+
+def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
     """The recording, a line for each convolution."""
-    head = {"cudnn": int(cudnn_library().cudnnGetVersion()), "columns": [name_of(*column) for column in columns()]}
+    version = int(library.cudnn_library().cudnnGetVersion())
+    head = {"cudnn": version, "columns": [name_of(*column) for column in columns(cards)]}
     lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
-    ANSWERS.write_text(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n')
+    path.write_text(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n')
 
 
 @dataclass(frozen=True)
@@ -156,6 +250,7 @@ class Sample:
     label: tuple[int, int]
     rest: float
     ratio: float
+    whole: int
 
 
 def sample(question: Question, answer: int) -> Sample:
@@ -168,7 +263,7 @@ def sample(question: Question, answer: int) -> Sample:
                 found = left, (taken, unit if taken else 1)
     assert found is not None
     plain = tensor_bytes(question, 1)
-    return Sample(question, features(question), found[1], found[0] / plain[1], answer / sum(plain))
+    return Sample(question, features(question), found[1], found[0] / plain[1], answer / sum(plain), sum(plain))
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
@@ -196,8 +291,15 @@ def _leaf(samples: Sequence[Sample], around: Sequence[Sample]) -> list[float]:
     copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
     multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
     told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
-    ratios = [one.ratio for one in around]
-    return [*told, floor(1000 * min(ratios)) / 1000, ceil(1000 * max(ratios)) / 1000]
+    return [*told, *_bounds(around)]
+
+
+def _bounds(around: Sequence[Sample]) -> tuple[float, float, int]:
+    """The least and the most of the three tensors that is taken, and the most KiB where these are small."""
+    ratios = [one.ratio for one in around if one.whole >= SMALL]
+    most = max((one.ratio * one.whole for one in around if one.whole < SMALL), default=0.0)
+    low, high = (min(ratios), max(ratios)) if ratios else (0.0, most / SMALL)
+    return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil((most or high * SMALL) / KIB)
 
 
 def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
@@ -226,22 +328,25 @@ def _impurity(samples: Sequence[Sample]) -> float:
     return gini + sum(abs(one.ratio - middle) for one in samples)
 
 
-def build(answers: dict[str, Any]) -> dict[str, Any]:
-    """The table, fitted to every other convolution."""
+def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[str, Any]:
+    """The table, fitted to every other convolution of each recording, which is of some cards."""
     trees = {}
-    for place, (card, numbers, last, kind) in enumerate(columns()):
-        dtype = NUMBERS[numbers][0]
-        chosen = answers["answers"][::2]
-        known = [(question_of(conv, dtype, last, kind), row[place]) for conv, row in chosen if row[place] is not None]
-        trees[name_of(card, numbers, last, kind)] = fit([sample(*one) for one in known])
-    cards = {card: list(known_cards()[card].capability) for card in CARDS}
-    return {"cudnn": answers["cudnn"], "cards": cards, "trees": trees}
+    for recording, cards in recordings:
+        chosen = recording["answers"][::2]
+        for place, (card, numbers, last, kind) in enumerate(columns(cards)):
+            dtype = NUMBERS[numbers][0]
+            known = [(question_of(conv, dtype, last, kind), row[place]) for conv, row in chosen]
+            found = [sample(question, answer) for question, answer in known if answer is not None]
+            trees[name_of(card, numbers, last, kind)] = fit(found)
+    every = [card for _, cards in recordings for card in cards]
+    cards_by_name = {card: list(known_cards()[card].capability) for card in every}
+    return {"cudnn": recordings[0][0]["cudnn"], "cards": cards_by_name, "trees": trees}
 
 
-def errors(answers: Iterable[Any]) -> Iterator[tuple[str, float, bool]]:
+def errors(answers: Iterable[Any], cards: Sequence[str] = CARDS) -> Iterator[tuple[str, float, bool]]:
     """Of each answer its column, by what part of the three tensors the table is off, and whether its bounds hold it."""
     for conv, row in answers:
-        for answer, (card, numbers, last, kind) in zip(row, columns()):
+        for answer, (card, numbers, last, kind) in zip(row, columns(cards)):
             if answer is None:
                 continue
             dtype, tensor_cores = NUMBERS[numbers]
@@ -263,18 +368,19 @@ def main() -> None:
     parser.add_argument("--ask", type=int, metavar="N", help="ask cuDNN about N convolutions")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--resume", action="store_true", help="with --ask: keep the answers that are recorded")
+    parser.add_argument("--cudnn", type=Path, metavar="PATH", help="with --ask: the libcudnn that knows the V100")
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
     if options.ask:
-        record(options.ask, options.seed, json.loads(ANSWERS.read_text())["answers"] if options.resume else ())
-    answers = json.loads(ANSWERS.read_text())
+        record(options.ask, options.seed, options.resume, options.cudnn)
+    recordings = [(read(path), cards) for path, cards in ((ANSWERS, CARDS), (OLD_ANSWERS, OLD_CARDS)) if path.exists()]
     if options.fit:
-        TABLE.write_text(json.dumps(build(answers), separators=(",", ":")) + "\n")
-    print(f"{TABLE.name}: {TABLE.stat().st_size:,} bytes, {len(answers['answers'])} convolutions")
-    for title, chosen in (("fitted to", answers["answers"][::2]), ("held out", answers["answers"][1::2])):
-        found = list(errors(chosen))
+        TABLE.write_text(json.dumps(build(recordings), separators=(",", ":")) + "\n")
+    print(f"{TABLE.name}: {TABLE.stat().st_size:,} bytes, {len(recordings[0][0]['answers'])} convolutions")
+    for title, first in (("fitted to", 0), ("held out", 1)):
+        found = [one for known, cards in recordings for one in errors(known["answers"][first::2], cards)]
         report(title, found)
-        for card in CARDS:
+        for card in (*CARDS, *OLD_CARDS):
             report(f"  {card}", [one for one in found if one[0].startswith(card)])
 
 

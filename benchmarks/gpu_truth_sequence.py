@@ -22,8 +22,7 @@ import torch
 from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_truth import describe, record
-from benchmarks.gpu_truth_configs import Configuration, configurations
+from benchmarks.gpu_truth import SETS, Configured, built, configured, describe, record
 from benchmarks.gpu_truth_meters import CudaMeter
 from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus.data.memory_records import MemoryLog
@@ -174,13 +173,14 @@ def _left(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
     return left
 
 
-def path_of(folder: Path, configuration: Configuration) -> Path:
+def path_of(folder: Path, configuration: Configured) -> Path:
     return folder / f"{configuration.name}.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", help="a GPU of benchmarks/nocuda", required=True)
+    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--count", type=int, default=12, help="how many differences to print")
     parser.add_argument("--record", type=Path, help="the folder to write sequences to")
@@ -189,12 +189,15 @@ def main() -> None:
     if options.record is not None and not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_truth_sequence"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    chosen = [c for c in configurations() if re.search(options.only, c.name)]
+    chosen = [c for c in configured(options.set) if re.search(options.only, c.name)]
     for configuration in chosen:
         if options.record is not None:
             options.record.mkdir(parents=True, exist_ok=True)
             meter = SequenceMeter()
-            found = record(configuration, configuration.build(), "cuda", meter)
+            model = built(configuration)
+            if isinstance(model, str):
+                raise SystemExit(f"{configuration.name}: {model}")
+            found = record(configuration, model, "cuda", meter)
             content = {**describe("cuda"), **found, "changes": meter.changes}
             path_of(options.record, configuration).write_text(json.dumps(content))
         if options.compare is not None and path_of(options.compare, configuration).exists():

@@ -16,6 +16,7 @@ from benchmarks.gpu_truth_libraries import Family, families
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_models import checkpointed
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.live.compat import autocast_available
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.optimizers import OptimizerMaker
 from torchsummary_plus.step.runner import default_loss
@@ -149,7 +150,7 @@ class Variant:
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
         """The estimate, for the GPU of a name."""
         model = self.build()
-        with flags(self.way):
+        with flags(self.way), autocast_available():
             return estimate_memory(
                 model,
                 input_data=self.inputs("meta"),

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.step.autograd.functions import StepFunctions
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -122,3 +123,22 @@ def test_afterwards_torch_asks_as_before() -> None:
 
     assert [vars(one)["has_torch_function"] for one in (torch.functional, torch.overrides, torch.autograd)] == asked
     assert asked[0] is torch._C._has_torch_function
+
+
+def test_the_mode_sees_nothing_of_what_is_booked_in_a_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once saw every attribute that was read of a tensor there: most of the time of a step."""
+    seen: list[Any] = []
+    call = StepFunctions.__torch_function__
+
+    def counted(self: StepFunctions, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        seen.append(func)
+        return call(self, func, types, args, kwargs)
+
+    monkeypatch.setattr(StepFunctions, "__torch_function__", counted)
+    counts = []
+    for depth in (4, 12):
+        seen.clear()
+        model = nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8))))
+        estimate_memory(model, (8,), batch_size=4, steps=1, progress=False)
+        counts.append(len(seen))
+    assert counts[1] - counts[0] <= 8 * 30, "per pair of layers: 20, where it once was 140"

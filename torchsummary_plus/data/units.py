@@ -6,6 +6,7 @@ from unicodedata import category
 
 from .records import Structure, TensorSpec
 
+KIB = 1024
 MIB = 1024 * 1024
 
 UNITS = ("MiB", "MB", "auto")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -116,6 +117,7 @@ class Slot:
         self.put(self.own if self.has_cards else self._stub)
 
 
+@cache
 def capability_of(index: int) -> Capability | None:
     """Return a GPU's compute capability from the driver, without allocating on the GPU; None if there is none.
 

@@ -37,7 +37,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
         ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.born)
 
     ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
-    ledger.in_engine = lambda: kernels.watch.state.in_engine
+    ledger.in_engine = lambda: kernels.watch.state.by_engine
 
 
 @contextmanager
@@ -86,6 +86,7 @@ class RecordedSteps(Steps):
             self.exchange.give_hooks()
             engine = CudaEngine(self.watch)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
+            kernels.renewed = functions.renewed
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizers
 
 from ..data.errors import InputError
 from ..data.memory_records import SUMMED
+from ..live import compat
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..live.offloading import offloaded
@@ -270,8 +271,9 @@ class Steps:
 
     def _name_gradient(self, index: int) -> Callable[[Tensor], None]:
         def name(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                self.account.hold([parameter.grad], "gradients", index)
+            with compat.no_function(), self.watch.state.being(in_engine=False):
+                if parameter.grad is not None:
+                    self.account.hold([parameter.grad], "gradients", index)
 
         return name
 

@@ -135,21 +135,37 @@ class Pass(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator below any function mode, which an engine's backward leaves active here."""
         if func is PRIM_DEVICE:
             return META if self.state.in_engine and not self.state.transformed else device_of(args[0])
         kwargs = kwargs or {}
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
             return self._by_classes(func, foreign, args, kwargs)
-        with self.turn, compat.no_function():  # Reading a tensor in here is no function of the step.
-            if not self.state.heard:
+        if not isinstance(func, OpOverload):
+            return self._run(func, args, kwargs)
+        with compat.no_function():
+            return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""
+        state = self.state
+        with self.turn:
+            if not state.heard:
                 return self.kernel(func, args, kwargs)
-            for before in self._before:
-                before(func, args, kwargs)
-            out = self.kernel(func, args, kwargs)
-            for operator in self._operator:
-                operator(self.frame, func, args, kwargs, out)
-            return out
+            in_engine = state.in_engine
+            try:
+                state.in_engine = False
+                for before in self._before:
+                    before(func, args, kwargs)
+                state.in_engine = in_engine
+                out = self.kernel(func, args, kwargs)
+                state.in_engine, state.by_engine = False, in_engine
+                for operator in self._operator:
+                    operator(self.frame, func, args, kwargs, out)
+                return out
+            finally:
+                state.in_engine = in_engine
 
     def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on tensors whose classes dispatch it themselves; this mode then sees the operators they call.

@@ -16,13 +16,15 @@ class Composite(Enum):
 class State:
     """Who calls operators at present, inside which function, and whether listeners are notified of them."""
 
-    __slots__ = ("composite", "heard", "in_engine", "transformed")
+    __slots__ = ("by_engine", "composite", "heard", "in_engine", "transformed")
 
     def __init__(self) -> None:
         self.heard = True
         """False for what a listener itself does, and for a pass that the forward starts: a summary inside a model."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
+        self.by_engine = False
+        """Whether the engine called the operator that listeners are notified of: they are Python code themselves."""
         self.transformed = False
         """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
         (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""

@@ -22,6 +22,7 @@ from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
 from .inline import is_on
+from .views import RenewedViews
 
 aten = torch.ops.aten
 
@@ -41,6 +42,8 @@ class StepKernels(ValuedKernels):
         super().__init__(device, answers)
         self.writers: dict[int, tuple[int, Any]] = {}
         """By storage: the autograd node in which it was last written to, and the operator."""
+        self.renewed: RenewedViews | None = None
+        """Views whose nodes the engine may have replaced before its first operator."""
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
@@ -58,6 +61,8 @@ class StepKernels(ValuedKernels):
             func, args = aten.alias.default, args[:1]
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
+        if self.renewed is not None:
+            self.renewed.catch_up()
         node = compat.current_node()
         number = -1 if node is None else node._sequence_nr()
         func, kwargs = self._without_mode(func, args, kwargs, number, node)

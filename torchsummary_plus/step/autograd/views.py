@@ -39,11 +39,15 @@ class RenewedViews:
         if _views((view,)):
             self._pending.append((view, self._seen))
 
-    def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a function and handle the nodes replaced, before or by it, for views among its arguments."""
+    def catch_up(self) -> None:
+        """Handle the nodes replaced outside functions, now that their views' locks are free."""
         while self._pending:
             view, first = self._pending.pop()
             self._see_to([view], first)
+
+    def call(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function and handle the nodes replaced, before or by it, for views among its arguments."""
+        self.catch_up()
         views = _views((*args, *kwargs.values()))
         self._see_to(views, compat.sequence_number())
         first = compat.sequence_number()

@@ -55,7 +55,8 @@ def convolution(
     kind, (first, second) = Kind.FORWARD, (read.shape, strided(out).shape)
     if transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    return Phase(0, 0, blocks=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then)
+    later = gradients(x, weight, transposed)
+    return Phase(0, 0, blocks=before), *run(conv, cudnn, capability, kind, last, first, kernel, second, 1, then, later)
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE, band=0.0, by_cudnn=True)
@@ -117,6 +118,14 @@ def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> t
     return (("cublas", workspace_bytes(capability)),)
 
 
+def gradients(x: Any, weight: Any, transposed: bool) -> tuple[Kind, ...]:
+    """Return the kinds of kernels that the backward of a convolution is going to run."""
+    if not torch.is_grad_enabled():
+        return ()
+    for_x = (Kind.FORWARD if transposed else Kind.BACKWARD_DATA,) if x.requires_grad else ()
+    return (*for_x, Kind.BACKWARD_FILTER) if weight.requires_grad else for_x
+
+
 def as_input(grad: Strided, x: Strided, transposed: bool) -> Strided:
     """Return the gradient in the input's suggested format: ``contiguous()`` for a transposed one, else ``to()``."""
     if transposed:
@@ -153,15 +162,16 @@ def for_weights(
 
 def run(
     conv: Convolution, cudnn: Cudnn, capability: Capability, kind: Kind, last: bool, x: tuple[int, ...],
-    weight: Strided, y: tuple[int, ...], results: int, held: Blocks,
+    weight: Strided, y: tuple[int, ...], results: int, held: Blocks, later: tuple[Kind, ...] = (),
 ) -> tuple[Phase, ...]:  # fmt: skip
-    """Return the phases of one cuDNN kernel, with ``results`` tensors already allocated.
+    """Return the phases of one cuDNN kernel, with ``results`` tensors already allocated; ``later`` come its gradients'.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown.
     """
     dtype = str(conv.dtype).removeprefix("torch.")
     question = Question(kind, dtype, last, x, weight.shape, y, conv.padding, conv.stride, conv.dilation)
+    cudnn.expect(question, kind, *later)
     plans = cudnn.plans(question)
     if plans is None:
         size, low, high = guess(question, capability, conv.dtype is not torch.float32 or allows_tf32())

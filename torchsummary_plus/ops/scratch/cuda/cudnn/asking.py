@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from .....data.choices import ASK, AUTO, RULE
@@ -9,9 +10,10 @@ from .....data.errors import InputError
 from .....live.cuda_guard import capability_of
 from . import helped
 from .asker import Question, workspaces
+from .backend import Kind
 from .cards import Card
-from .choice import Plans, Settings, allows_tf32, plans
-from .library import CudnnError, cudnn_library, version_text
+from .choice import Plans, Settings, allows_tf32, expect, plans
+from .library import CudnnError, cudnn_library, missing_kernels, version_text
 from .table import tensor_bytes
 
 
@@ -26,10 +28,14 @@ class Cudnn:
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.has_all = not self.why and (capability_of(0) is not None or helped.is_to_be_had())
-        """Whether cuDNN offers every engine: with CUDA's driver, or in a subprocess with stand-ins for it."""
-        if how == ASK and self.why:
-            raise InputError(f"cudnn is 'ask', but {self.why}; accepted: 'auto', 'rule'")
+        self.is_helped = not self.why and capability_of(0) is None and helped.is_to_be_had()
+        """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
+        self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
+        """Whether cuDNN offers every engine."""
+        self.missing = "" if self.why or card is None else missing_kernels(card.capability)
+        """Why cuDNN's answers do not hold for this GPU; "" if they do."""
+        if how == ASK and (self.why or self.missing):
+            raise InputError(f"cudnn is 'ask', but {self.why or self.missing}; accepted: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
         """Return the same for another pass, in which no convolution has run yet."""
@@ -58,12 +64,20 @@ class Cudnn:
         """Whether fp32 runs on tensor cores."""
         return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
 
+    def expect(self, question: Question, *kinds: Kind) -> None:
+        """Have the subprocess, if there is one, find the plans of these kinds while the step is traced further."""
+        if self.is_helped and self.card is not None and not self.missing:
+            for kind in kinds:
+                expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
+
     def plans(self, question: Question) -> Plans | None:
         """Return the plans for a convolution, or None if cuDNN cannot provide them."""
         if self.why or self.card is None:
             return None
         try:
-            ask = helped.workspaces if self.has_all and capability_of(0) is None else workspaces
+            if self.missing:
+                raise CudnnError(self.missing)
+            ask = helped.workspaces if self.is_helped else workspaces
             found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
+from . import helped
 from .asker import DOWN_CONVERT, FALLBACK, INSTANT, MODE_B, NONDETERMINISTIC, TENSOR_CORE, Question, workspaces
 from .cards import Card
 from .library import CudnnError, cudnn_library
@@ -96,7 +97,7 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
 
     The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
     """
-    device = card.properties(cudnn_library().cudnnGetCudartVersion())
+    device = _device(card)
     listed = tuple(ask(question, device, settings.mode, settings.refused, settings.benchmark))
     fallback: tuple[int, ...] = ()
     if settings.benchmark or 0 not in listed:
@@ -104,3 +105,14 @@ def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspa
     if not listed and not fallback:
         raise CudnnError("cuDNN returned no plan that torch would run")
     return Plans(listed, fallback)
+
+
+@lru_cache(REMEMBERED)
+def expect(question: Question, card: Card, settings: Settings) -> None:
+    """Have the cuDNN subprocess begin to answer what :func:`plans` will ask it."""
+    helped.expect(question, _device(card), settings.mode, settings.refused, settings.benchmark)
+
+
+@cache
+def _device(card: Card) -> str:
+    return card.properties(cudnn_library().cudnnGetCudartVersion())

@@ -6,23 +6,26 @@ The first query starts the subprocess, which imports no torch, uses no GPU and e
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
-import torch
-
 from . import shared_object
 from .asker import Question, words_of
-from .library import CudnnError, cudnn_path
+from .library import CudnnError, cudnn_library, cudnn_path
 
 SCRIPT = Path(__file__).with_name("helper.py")
+UNREAD = 64
+"""Most queries sent ahead: they and their answers fit in the pipes, so that neither side waits for the other."""
 
 
 class Helper:
@@ -30,6 +33,10 @@ class Helper:
 
     def __init__(self, cudnn: Path, cublas_lt: str) -> None:
         self.lock = Lock()
+        self.sent: deque[str] = deque()
+        """The queries whose answers are still to be read, in order."""
+        self.answers: dict[str, str] = {}
+        """By query sent ahead: its answer, until someone wants it."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(SCRIPT), str(cudnn), cublas_lt],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
@@ -38,22 +45,38 @@ class Helper:
 
     def workspaces(self, question: Question, **how: Any) -> list[int]:
         """Return what :func:`.asker.workspaces` yields there."""
+        query = _query(question, how)
         with self.lock:
-            line = self._exchange(json.dumps({"question": words_of(question), **how}))
+            line = self._answer(query)
         answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess ended"}
         if "error" in answered:
             raise CudnnError(answered["error"])
         found: list[int] = answered["workspaces"]
         return found
 
-    def _exchange(self, line: str) -> str:
-        try:
-            self._input.write(line + "\n")
+    def expect(self, question: Question, **how: Any) -> None:
+        """Send a query ahead, to be answered while this process does something else."""
+        query = _query(question, how)
+        with self.lock:
+            if len(self.sent) < UNREAD and query not in self.answers and query not in self.sent:
+                self._send(query)
+
+    def _answer(self, query: str) -> str:
+        if query not in self.answers and query not in self.sent:
+            self._send(query)
+        while query not in self.answers:
+            self._read()
+        return self.answers.pop(query)
+
+    def _send(self, query: str) -> None:
+        self.sent.append(query)
+        with suppress(OSError):  # Its end is seen in reading.
+            self._input.write(query + "\n")
             self._input.flush()
-            assert self.process.stdout is not None
-            return self.process.stdout.readline()
-        except OSError:
-            return ""
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.answers[self.sent.popleft()] = self.process.stdout.readline()
 
     @property
     def _input(self) -> IO[str]:
@@ -76,25 +99,34 @@ def workspaces(
     return iter(helper.workspaces(question, device=device_text, mode=mode, refused=sorted(refused), every=every))
 
 
+def expect(question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False) -> None:
+    """Have the subprocess answer :func:`workspaces` ahead, if it can be started."""
+    helper = _helper(os.getpid())
+    if helper is not None:
+        helper.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
+
+
 def is_to_be_had() -> bool:
     """Return whether cuDNN can be queried in a subprocess."""
     return _helper(os.getpid()) is not None
 
 
+def _query(question: Question, how: dict[str, Any]) -> str:
+    return json.dumps({"question": words_of(question), **how})
+
+
 @cache
 def _helper(process: int) -> Helper | None:
     """Return the helper of a process; a fork gets its own."""
-    cudnn, cublas_lt = cudnn_path(), _cublas_lt()
-    if cudnn is None or cublas_lt is None or not sys.executable or not shared_object.is_possible():
+    cudnn = cudnn_path()
+    if cudnn is None or not sys.executable or not shared_object.is_possible():
         return None
     try:
-        return Helper(cudnn, cublas_lt)
-    except OSError:
+        return Helper(cudnn, _cublas_lt(cudnn_library()))
+    except (OSError, CudnnError):
         return None
 
 
-def _cublas_lt() -> str | None:
-    """Return the file name of the cublasLt that torch ships."""
-    site = Path(torch.__file__).parents[1]
-    found = sorted(site.glob("nvidia/*/lib/libcublasLt.so.*")) + sorted(site.glob("torch/lib/libcublasLt.so.*"))
-    return found[0].name if found else None
+def _cublas_lt(cudnn: ctypes.CDLL) -> str:
+    """Return the file name of the cublasLt that cuDNN loads: that of the CUDA it was built for."""
+    return f"libcublasLt.so.{cudnn.cudnnGetCudartVersion() // 1000}"

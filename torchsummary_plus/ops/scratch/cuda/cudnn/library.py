@@ -10,6 +10,14 @@ OLDEST = 90800
 """First version that accepts device properties instead of a handle (cuDNN 9.8's release notes)."""
 
 
+WITHOUT_VOLTA = 91100
+"""First version without the kernels of GPUs before compute capability 7.5 (cuDNN 9.11's release notes).
+
+torch's wheels for CUDA 12.6, the last that run on such GPUs, keep 9.10 (pytorch/pytorch#157517).
+"""
+TURING = (7, 5)
+
+
 class CudnnError(Exception):
     """cuDNN is missing or gives no answer."""
 
@@ -48,6 +56,18 @@ def cudnn_library() -> ctypes.CDLL:
     if library.cudnnGetVersion() < OLDEST:
         raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be queried without a GPU; 9.8 can")
     return library
+
+
+def missing_kernels(capability: tuple[int, int]) -> str:
+    """Return why this cuDNN cannot be queried for a GPU that it has no kernels for; "" if it has.
+
+    Its heuristics answer even so, with the workspaces of other kernels than a build for that GPU runs.
+    """
+    version = cudnn_library().cudnnGetVersion()
+    if capability >= TURING or version < WITHOUT_VOLTA:
+        return ""
+    known = ".".join(map(str, capability))
+    return f"cuDNN {version_text(version)} has no kernels for compute capability {known}; 9.10 (CUDA 12.6) has"
 
 
 def version_text(version: int) -> str:

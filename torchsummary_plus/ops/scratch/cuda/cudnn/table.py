@@ -1,14 +1,15 @@
 """cuDNN's workspaces where it cannot be queried, from ``table.json``, a table of its own answers.
 
-``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many shapes on five GPUs and fits a small tree to the
-answers per GPU, dtype, memory format and direction. A workspace nearly always consists of copies of some of the three
+``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a small tree to the
+answers per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A workspace nearly always consists of copies of some of the three
 tensors, in the kernel's layout with padded channels per group, and of partial sums of the weights' gradient. A leaf
 names the copies and gives the remainder as a multiple of the weights; one of Winograd's or Fourier's transforms is a
 multiple of the three tensors.
 
-Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes. On convolutions held out of
-the fit, the guess is off by 0.06 % of the three tensors' bytes in the median and by 229 % at the 95th percentile (one
-copy or transform more or less), and the bounds contain 97.8 % of the answers.
+Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes, and in bytes for small
+convolutions. On convolutions held out of the fit, the guess is off by less than 0.01 % of the three tensors' bytes in
+the median and by 136 % at the 95th percentile (one copy or transform more or less), and the bounds contain 96.8 % of
+the answers.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .....data.capability import Capability
+from .....data.units import KIB, MIB
 from .asker import Question
 
 TABLE = Path(__file__).parent / "table.json"
 
 TRANSFORMS = 8
 """Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
+
+SMALL = 4 * MIB
+"""Below as many bytes of the three tensors, the upper bound is a number of bytes, above it a multiple of the three."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -43,10 +48,11 @@ def guess(question: Question, capability: Capability, tensor_cores: bool) -> Gue
     trees = _table()["trees"]
     key = f"{_column(capability)} {_numbers(question.dtype, tensor_cores)} {'last' if question.last else 'first'}"
     leaf = descend(trees[f"{key} {question.kind.name}"], features(question))
-    taken, unit, rest, low, high = leaf
+    taken, unit, rest, low, high, most_kib = leaf
     whole = sum(tensor_bytes(question, 1))
     nbytes = leaf_bytes(question, taken, unit, rest)
-    return Guess(nbytes, min(nbytes, round(low * whole)), max(nbytes, round(high * whole)))
+    least, most = (0, most_kib * KIB) if whole < SMALL else (round(low * whole), round(high * whole))
+    return Guess(nbytes, min(nbytes, least), max(nbytes, most))
 
 
 def leaf_bytes(question: Question, taken: int, unit: int, rest: float) -> int:
