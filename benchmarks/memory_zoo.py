@@ -24,7 +24,7 @@ from benchmarks.zoo import Case
 from benchmarks.zoo_libraries import LIBRARIES, cases
 from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.structures import all_tensors
+from torchsummary_plus.live.structures import all_tensors, once
 from torchsummary_plus.step.runner import default_loss
 
 BATCH = 2
@@ -157,8 +157,12 @@ def target(case: Case) -> dict[str, torch.Tensor]:
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
-    held = [*model.parameters(), *model.buffers(), *all_tensors([vars(module) for module in model.modules()])]
-    static = storage_bytes([*held, *all_tensors((args, kwargs))])
+    own = [*model.parameters(), *model.buffers()]
+    loose = loose_tensors(model, own)
+    replaced = {id(holder[name]) for holder, name in loose}
+    others = all_tensors([vars(module) for module in model.modules()])
+    held = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
+    static = storage_bytes(held)
 
     def infer() -> None:
         with torch.no_grad():
@@ -174,7 +178,31 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
             optimizer.step()
             optimizer.zero_grad()
 
-    return static + highest(cpu_deltas(train if training else infer))[0]
+    def run() -> None:
+        clone = once(lambda tensor: tensor.detach().clone())
+        for holder, name in loose:
+            holder[name] = clone(holder[name])
+        del clone
+        (train if training else infer)()
+
+    return static + highest(cpu_deltas(run))[0]
+
+
+def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[str, Any], str]]:
+    """Where modules hold tensors with a storage of their own as plain attributes, as the holder and the name.
+
+    A step may replace them (``torch.nn.utils.weight_norm`` does), and the profiler reports the release of a tensor only
+    if it has seen it made.
+    """
+    storages = {tensor.untyped_storage().data_ptr() for tensor in own}
+    attributes = [(vars(module), *item) for module in model.modules() for item in vars(module).items()]
+    return [
+        (holder, name)
+        for holder, name, value in attributes
+        if type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.untyped_storage().data_ptr() not in storages
+    ]
 
 
 def print_totals(done: list[Trained]) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..live import compat
 from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
@@ -140,7 +141,7 @@ class Pass(TorchDispatchMode):
         foreign = [kind for kind in types if not issubclass(kind, Fake)]
         if foreign:
             return self._by_classes(func, foreign, args, kwargs)
-        with self.turn:
+        with self.turn, compat.no_function():  # The attributes read here are no functions of the step.
             if not self.state.heard:
                 return self.kernel(func, args, kwargs)
             for before in self._before:
