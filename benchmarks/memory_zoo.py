@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
@@ -122,8 +123,16 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
     for device in ("cpu", "cuda"):
         attempt(device, lambda device=device: predicted(device))
     if max(found.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
+        forget(case.library)
         attempt("real", lambda: measured(model, args, kwargs, training))
     return found
+
+
+def forget(library: str) -> None:
+    """Empty the caches of a library's functions: a real forward of the estimate may have filled them."""
+    for cached in gc.get_objects():
+        if isinstance(cached, _lru_cache_wrapper) and cached.__module__.partition(".")[0] == library:
+            cached.cache_clear()
 
 
 def text_of(error: BaseException) -> str:

@@ -194,9 +194,9 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
 
 
 def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return ``change`` with a memory: a tensor that occurs twice gets one replacement, so ``key is value`` still holds.
+    """Return ``change`` with a memory: a tensor that occurs twice gets one replacement.
 
-    torch decides by identity, for example whether an attention's inputs can share one projection
+    So ``key is value`` still holds, by which torch decides whether the inputs of an attention share one projection
     (``_in_projection_packed`` in torch/nn/functional.py).
     """
     changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
