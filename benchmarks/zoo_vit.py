@@ -134,7 +134,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "vaat.ViT": (USUAL, PICTURE),
     "na_vit.NaViT": (USUAL, None),
-    "na_vit_nested_tensor.NaViT": (USUAL, None),
+    "na_vit_nested_tensor.NaViT": ({**USUAL, "token_dropout_prob": 0.1}, None),
     "mp3.ViT": (
         {"num_classes": 10, "image_size": 64, "patch_size": 16, "dim": 64, "depth": 2, "heads": 4} | {"mlp_dim": 128},
         PICTURE,

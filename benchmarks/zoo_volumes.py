@@ -83,7 +83,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
         (2, 32, 32, 32),
     ),
     "VoxelMorph": ({}, [VOLUME, VOLUME]),
-    "HoVerNet": ({"mode": "fast"}, (3, 256, 256)),
+    "HoVerNet": ({"mode": "fast"}, None),
     "MILModel": ({"num_classes": 2, "pretrained": False, "mil_mode": "att_trans"}, (3, 3, 64, 64)),
     "TorchVisionFCModel": ({"model_name": "resnet18", "num_classes": 4}, (3, 224, 224)),
     "PatchDiscriminator": ({"spatial_dims": 3, "channels": 8, "in_channels": 1, "num_layers_d": 2}, VOLUME),
@@ -111,6 +111,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
 """The arguments of each network and the size of its input, without the batch; None where ``DATA`` has it."""
 
 DATA: dict[str, Any] = {
+    "HoVerNet": (torch.rand(1, 3, 256, 256),),
     "DecoderOnlyTransformer": (torch.arange(32).reshape(2, 16) % 50,),
     "DiffusionModelUNet": (torch.rand(2, 1, 16, 16), torch.tensor([1, 5])),
 }
