@@ -90,7 +90,7 @@ DATA: dict[str, Any] = {
     "visemenet20": (torch.rand(34, 8, 195), torch.full((34, 76), 3)),
     "raft_small": (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128)),
     "propainter_rfc": FLOWS,
-    "propainter": (torch.rand(1, 5, 3, 64, 64), MASKS, MASKS, torch.rand(1, 4, 4, 64, 64), 3),
+    "propainter": (torch.rand(1, 5, 3, 64, 64), MASKS, MASKS, torch.rand(1, 2, 4, 64, 64), 3),
     "propainter_ip": {**FRAMES, "interpolation": "nearest"},
 }
 """The inputs of pytorchcv's models that take other things than pictures."""
