@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from benchmarks.zoo import Case
 from benchmarks.zoo_libraries import LIBRARIES, cases
 from tests.truth.memory_truth import cpu_deltas, highest, storage_bytes
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.structures import all_tensors
+from torchsummary_plus.live.structures import all_tensors, once
 from torchsummary_plus.step.runner import default_loss
 
 BATCH = 2
@@ -122,8 +123,16 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
     for device in ("cpu", "cuda"):
         attempt(device, lambda device=device: predicted(device))
     if max(found.peaks.values(), default=16 * sum(p.numel() for p in model.parameters())) <= MOST_BYTES:
+        forget(case.library)
         attempt("real", lambda: measured(model, args, kwargs, training))
     return found
+
+
+def forget(library: str) -> None:
+    """Empty the caches of a library's functions: a real forward of the estimate may have filled them."""
+    for cached in gc.get_objects():
+        if isinstance(cached, _lru_cache_wrapper) and cached.__module__.partition(".")[0] == library:
+            cached.cache_clear()
 
 
 def text_of(error: BaseException) -> str:
@@ -157,8 +166,12 @@ def target(case: Case) -> dict[str, torch.Tensor]:
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
     """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
-    held = [*model.parameters(), *model.buffers(), *all_tensors([vars(module) for module in model.modules()])]
-    static = storage_bytes([*held, *all_tensors((args, kwargs))])
+    own = [*model.parameters(), *model.buffers()]
+    loose = loose_tensors(model, own)
+    replaced = {id(holder[name]) for holder, name in loose}
+    others = all_tensors([vars(module) for module in model.modules()])
+    held = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
+    static = storage_bytes(held)
 
     def infer() -> None:
         with torch.no_grad():
@@ -174,7 +187,31 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
             optimizer.step()
             optimizer.zero_grad()
 
-    return static + highest(cpu_deltas(train if training else infer))[0]
+    def run() -> None:
+        clone = once(lambda tensor: tensor.detach().clone())
+        for holder, name in loose:
+            holder[name] = clone(holder[name])
+        del clone
+        (train if training else infer)()
+
+    return static + highest(cpu_deltas(run))[0]
+
+
+def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[str, Any], str]]:
+    """Where modules hold tensors with a storage of their own as plain attributes, as the holder and the name.
+
+    A step may replace them (``torch.nn.utils.weight_norm`` does), and the profiler reports the release of a tensor only
+    if it has seen it made.
+    """
+    storages = {tensor.untyped_storage().data_ptr() for tensor in own}
+    attributes = [(vars(module), *item) for module in model.modules() for item in vars(module).items()]
+    return [
+        (holder, name)
+        for holder, name, value in attributes
+        if type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.untyped_storage().data_ptr() not in storages
+    ]
 
 
 def print_totals(done: list[Trained]) -> int:

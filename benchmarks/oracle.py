@@ -14,8 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 MISSING = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     torch.ops.aten._grouped_mm: lambda a, b, *_, **__: 2 * prod(a) * b[-1],
+    torch.ops.aten.mv: lambda a, *_, **__: 2 * prod(a),
 }
-"""Formulas that torch's flop counter has not: fused attention on a CPU, and the products of mixtures of experts."""
+"""Formulas that torch's flop counter lacks: fused attention on a CPU, mixtures of experts, a matrix times a vector."""
 
 SEED = 0
 """Set before a forward: what it draws at random may decide how much it computes."""

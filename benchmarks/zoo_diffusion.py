@@ -41,7 +41,8 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "UNet2DConditionModel": ({**CROSS, "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}, (LATENT, STEP, TEXT)),
     "UNet1DModel": (
-        {"sample_size": 64, "in_channels": 2, "out_channels": 2, "block_out_channels": (16, 32, 32)},
+        {"sample_size": 64, "in_channels": 2, "out_channels": 2, "extra_in_channels": 32}
+        | {"block_out_channels": (16, 32, 32)},
         (torch.rand(2, 2, 64), STEP),
     ),
     "UNet3DConditionModel": (
@@ -50,9 +51,10 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         (VIDEO, STEP, TEXT),
     ),
     "UNetMotionModel": (
-        {**CROSS, "down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"), "num_attention_heads": 2}
+        {key: value for key, value in CROSS.items() if key != "attention_head_dim"}
+        | {"down_block_types": ("CrossAttnDownBlockMotion", "DownBlockMotion"), "num_attention_heads": 2}
         | {"up_block_types": ("UpBlockMotion", "CrossAttnUpBlockMotion"), "motion_num_attention_heads": 2},
-        (VIDEO, STEP, TEXT),
+        (VIDEO, STEP, TEXT.repeat_interleave(4, 0)),
     ),
     "ControlNetModel": (
         {**CROSS, "conditioning_embedding_out_channels": (8, 16)},
@@ -61,7 +63,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     "UVit2DModel": (
         {"hidden_size": 32, "cond_embed_dim": 32, "encoder_hidden_size": 32, "num_hidden_layers": 1}
         | {"num_attention_heads": 2, "intermediate_size": 64, "block_out_channels": 32, "in_channels": 32}
-        | {"block_num_heads": 2, "micro_cond_encode_dim": 8, "micro_cond_embed_dim": 80, "vocab_size": 52}
+        | {"block_num_heads": 2, "micro_cond_encode_dim": 8, "micro_cond_embed_dim": 48, "vocab_size": 52}
         | {"codebook_size": 50, "num_res_blocks": 1},
         (torch.randint(0, 50, (2, 8, 8)), TEXT, torch.rand(2, 32), torch.rand(2, 6)),
     ),
@@ -151,7 +153,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "AutoencoderKL": (CODER, (PICTURE,)),
     "AutoencoderKLTemporalDecoder": (
-        {"block_out_channels": (16, 32), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2},
+        {"block_out_channels": (32, 64), "layers_per_block": 1, "down_block_types": ("DownEncoderBlock2D",) * 2},
         {"sample": PICTURE, "num_frames": 2},
     ),
     "AsymmetricAutoencoderKL": (

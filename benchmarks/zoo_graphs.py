@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -42,11 +43,9 @@ EACH: dict[str, dict[str, Any]] = {
             "FeaStConv",
             "SuperGATConv",
             "FiLMConv",
-            "",
             "GeneralConv",
             "MFConv",
             "EGConv",
-            "",
             "ResGatedGraphConv",
         ],
         PLAIN,
@@ -93,7 +92,7 @@ EACH: dict[str, dict[str, Any]] = {
     "ASAPooling": {"in_channels": FEATURES},
     "EdgePooling": {"in_channels": FEATURES},
     "PointNetConv": {},
-    "DynamicEdgeConv": {},
+    "EdgeConv": {},
     "GINEConv": {},
     "NNConv": {},
     "MetaLayer": {},
@@ -115,7 +114,6 @@ CALLS: dict[str, Any] = {
         (X, BATCH),
     ),
     "PointNetConv": (X, PLACES, EDGE),
-    "DynamicEdgeConv": (X, BATCH),
     "GINEConv": (X, EDGE, torch.rand(EDGES, FEATURES, generator=_draw)),
     "NNConv": (X, EDGE, ATTRIBUTES),
     "EdgePooling": (X, EDGE, BATCH),
@@ -135,12 +133,20 @@ def torch_geometric_cases(chosen: str = "") -> Iterator[Case]:
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
     import torch_geometric.nn as pyg
 
-    if name in ("PointNetConv", "DynamicEdgeConv", "GINEConv", "NNConv", "GPSConv", "MetaLayer", "DeepGCN"):
+    if name in ("PointNetConv", "EdgeConv", "GINEConv", "NNConv", "GPSConv", "MetaLayer", "DeepGCN"):
         return _with_modules(pyg, name, arguments)
+    if name in ("SchNet", "ViSNet"):
+        import_module(f"torch_geometric.nn.models.{name.lower()}").radius_graph = _radius_graph  # type: ignore[attr-defined]
     name = {"JumpingGCN": "GCN"}.get(name, name)
     place = pyg if hasattr(pyg, name) else __import__("torch_geometric.nn.models", fromlist=[name])
     model: nn.Module = getattr(place, name)(**arguments)
     return model
+
+
+def _radius_graph(places: Tensor, r: float, batch: Tensor, loop: bool = False, **_: Any) -> Tensor:
+    """The pairs of nodes nearer than ``r``, in place of pyg-lib's, which is not on PyPI."""
+    near = (torch.cdist(places, places) < r) & (batch[:, None] == batch)
+    return (near if loop else near & ~torch.eye(len(places), dtype=torch.bool)).nonzero().t()
 
 
 def _with_modules(pyg: Any, name: str, arguments: dict[str, Any]) -> nn.Module:
@@ -148,11 +154,8 @@ def _with_modules(pyg: Any, name: str, arguments: dict[str, Any]) -> nn.Module:
     made: nn.Module
     if name == "PointNetConv":
         made = pyg.PointNetConv(nn.Linear(FEATURES + 3, 16), nn.Linear(16, 8))
-    elif name == "DynamicEdgeConv":
-        try:
-            made = pyg.DynamicEdgeConv(nn.Linear(2 * FEATURES, 8), k=4)
-        except ImportError:
-            made = pyg.EdgeConv(nn.Linear(2 * FEATURES, 8))
+    elif name == "EdgeConv":
+        made = pyg.EdgeConv(nn.Linear(2 * FEATURES, 8))
     elif name == "GINEConv":
         made = pyg.GINEConv(nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, 8)))
     elif name == "NNConv":

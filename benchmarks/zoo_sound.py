@@ -73,21 +73,12 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         | {"lstm_dropout": 0.1},
         (torch.rand(2, 44, 20), LENGTHS, torch.randint(0, 40, (2, 6)), torch.tensor([6, 5])),
     ),
-    "conformer_rnnt_model": (
-        {"input_dim": 20, "encoding_dim": 32, "time_reduction_stride": 2, "conformer_input_dim": 32}
-        | {"conformer_ffn_dim": 64, "conformer_num_layers": 2, "conformer_num_heads": 4, "num_symbols": 40}
-        | {"conformer_depthwise_conv_kernel_size": 7, "conformer_dropout": 0.1, "symbol_embedding_dim": 16}
-        | {"num_lstm_layers": 1, "lstm_hidden_dim": 32, "lstm_layer_norm": True, "lstm_layer_norm_epsilon": 1}
-        | {"lstm_dropout": 1, "joiner_activation": "tanh"},
-        (torch.rand(2, 40, 20), LENGTHS, torch.randint(0, 40, (2, 6)), torch.tensor([6, 5])),
-    ),
     "SquimObjective": ({}, (SOUND[:, :8000],)),
 }
 """The arguments of each model and what it is called with. A suffix tells models of one function apart."""
 
 FACTORIES = {
     "emformer_rnnt_model": "rnnt:emformer_rnnt_model",
-    "conformer_rnnt_model": "rnnt:conformer_rnnt_model",
     "SquimObjective": "squim:squim_objective_base",
 }
 """Makers that ``torchaudio.models`` keeps in other modules than its own."""
@@ -103,7 +94,7 @@ def torchaudio_cases(chosen: str = "") -> Iterator[Case]:
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
     module, _, function = FACTORIES.get(name, f":{name}").partition(":")
     models = import_module(f"torchaudio.models.{module}".rstrip("."))
-    while not hasattr(models, function):
+    while not hasattr(models, function) and "_" in function:
         function = function.rpartition("_")[0]
     make: Callable[..., nn.Module] = getattr(models, function)
     return make(**arguments)

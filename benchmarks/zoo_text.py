@@ -40,7 +40,7 @@ def open_clip_cases(chosen: str = "") -> Iterator[Case]:
     for name, text in (
         ("CustomTextCLIP", {}),
         ("CustomTextCLIP_cls", {"embed_cls": True}),
-        ("CoCa", {"embed_cls": True}),
+        ("CoCa", {"embed_cls": True, "output_tokens": True}),
     ):
         if chosen in name:
             make = partial(_clip, name.partition("_")[0], "vit_pooled" if name == "CoCa" else "vit", text)
@@ -57,7 +57,7 @@ def _clip(kind: str, vision: str, text: dict[str, Any] | None = None) -> nn.Modu
         more["multimodal_cfg"] = MultimodalCfg(**TINY_TEXT)
     model: nn.Module = cls(
         embed_dim=64,
-        vision_cfg=open_clip.CLIPVisionCfg(**TINY_VISION[vision]),
+        vision_cfg=open_clip.CLIPVisionCfg(**TINY_VISION[vision], output_tokens=kind == "CoCa"),
         text_cfg=open_clip.CLIPTextCfg(**{**TINY_TEXT, **(text or {})}),
         **more,
     )

@@ -26,7 +26,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     "simple_vit_with_fft.SimpleViT": ({**USUAL, "freq_patch_size": 8}, PICTURE),
     "simple_vit_with_value_residual.SimpleViT": (USUAL, PICTURE),
     "simple_vit_with_hyper_connections.SimpleViT": ({**USUAL, "num_residual_streams": 2}, PICTURE),
-    "simple_flash_attn_vit.SimpleViT": ({**USUAL, "use_flash": False}, PICTURE),
+    "simple_flash_attn_vit.SimpleViT": ({**USUAL, "use_flash": True}, PICTURE),
     "simple_vit_1d.SimpleViT": (
         {"seq_len": 64, "patch_size": 8, "num_classes": 10, **DEEP, "depth": 2},
         (3, 64),
@@ -50,7 +50,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     "t2t.T2TViT": ({"image_size": 64, "num_classes": 10, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128}, PICTURE),
     "look_vit.LookViT": (
         {"dim": 64, "image_size": 64, "num_classes": 10, "depth": 2, "heads": 4, "patch_size": 16}
-        | {"highres_patch_size": 8, "highres_cross_attn_heads": 4, "cross_attn_heads": 4},
+        | {"highres_patch_size": 8, "cross_attn_heads": 4},
         PICTURE,
     ),
     "jumbo_vit.JumboViT": ({**USUAL, "num_jumbo_cls": 1, "jumbo_cls_k": 2, "jumbo_ff_mult": 1}, PICTURE),
@@ -84,7 +84,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         {"image_size": 64, "patch_size": 8, "dim": 32, "num_classes": 10, "depth": (1, 1), "heads": 2, "mlp_dim": 64},
         PICTURE,
     ),
-    "crossformer.CrossFormer": ({"num_classes": 10, "dim": (16, 32, 32, 64), "depth": (1, 1, 1, 1)}, (3, 224, 224)),
+    "crossformer.CrossFormer": ({"num_classes": 10, "dim": (32, 32, 64, 64), "depth": (1, 1, 1, 1)}, (3, 224, 224)),
     "regionvit.RegionViT": (
         {"dim": (16, 32, 32, 64), "depth": (1, 1, 1, 1), "window_size": 7, "num_classes": 10},
         (3, 224, 224),
@@ -123,14 +123,18 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         {"num_classes": 10, "s1_emb_dim": 16, "s2_emb_dim": 32, "s3_emb_dim": 32, "s4_emb_dim": 64} | {"s3_depth": 1},
         (3, 224, 224),
     ),
-    "vivit.ViT": (
+    "vivit.ViViT": (
         {**VIDEO, "dim": 64, "spatial_depth": 1, "temporal_depth": 1, "heads": 4, "mlp_dim": 128},
         (3, 4, 32, 32),
     ),
-    "vivit.FactorizedViT": ({**VIDEO, "dim": 64, "depth": 1, "heads": 4, "mlp_dim": 128}, (3, 4, 32, 32)),
+    "vivit.ViViT factorized": (
+        {**VIDEO, "dim": 64, "spatial_depth": 1, "temporal_depth": 1, "heads": 4, "mlp_dim": 128}
+        | {"variant": "factorized_self_attention"},
+        (3, 4, 32, 32),
+    ),
     "vaat.ViT": (USUAL, PICTURE),
     "na_vit.NaViT": (USUAL, None),
-    "na_vit_nested_tensor.NaViT": (USUAL, None),
+    "na_vit_nested_tensor.NaViT": ({**USUAL, "token_dropout_prob": 0.1}, None),
     "mp3.ViT": (
         {"num_classes": 10, "image_size": 64, "patch_size": 16, "dim": 64, "depth": 2, "heads": 4} | {"mlp_dim": 128},
         PICTURE,
@@ -156,7 +160,7 @@ def vit_pytorch_cases(chosen: str = "") -> Iterator[Case]:
 
 
 def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
-    module, _, kind = name.rpartition(".")
+    module, _, kind = name.partition(" ")[0].rpartition(".")
     arguments = dict(arguments)
     if name == "efficient.ViT":
         arguments["transformer"] = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)

@@ -31,14 +31,14 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
         | {"mlp_dim": 96, "num_heads": 4},
         VOLUME,
     ),
-    "SwinUNETR": ({"in_channels": 1, "out_channels": 2, "feature_size": 12}, VOLUME),
+    "SwinUNETR": ({"in_channels": 1, "out_channels": 2, "feature_size": 12}, (1, 64, 64, 64)),
     "ViT": (
         {"in_channels": 1, "img_size": VOLUME[1:], "patch_size": 8, "hidden_size": 48, "mlp_dim": 96}
         | {"num_layers": 2, "num_heads": 4},
         VOLUME,
     ),
     "ViTAutoEnc": (
-        {"in_channels": 1, "img_size": VOLUME[1:], "patch_size": 8, "hidden_size": 48, "mlp_dim": 96}
+        {"in_channels": 1, "img_size": VOLUME[1:], "patch_size": 16, "hidden_size": 48, "mlp_dim": 96}
         | {"num_layers": 2, "num_heads": 4},
         VOLUME,
     ),
@@ -50,11 +50,12 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
     "resnet50": ({"spatial_dims": 3, "n_input_channels": 1, "num_classes": 4}, VOLUME),
     "Quicknat": ({"num_filters": 16}, (1, 64, 64)),
     "FlexibleUNet": ({"in_channels": 3, "out_channels": 2, "backbone": "efficientnet-b0"}, (3, 64, 64)),
-    "MedNeXtS": ({**PLAIN, "init_filters": 8}, VOLUME),
-    "AHNet": ({"spatial_dims": 3, "upsample_mode": "trilinear"}, (1, 64, 64, 32)),
+    "MedNeXtS": (PLAIN, VOLUME),
+    "AHNet": ({"spatial_dims": 3, "upsample_mode": "trilinear"}, (1, 128, 128, 32)),
     "AutoEncoder": ({**PLAIN, "channels": (8, 16, 32), "strides": (2, 2, 2)}, VOLUME),
     "VarAutoEncoder": (
-        {**PLAIN, "channels": (8, 16, 32), "strides": (2, 2, 2), "in_shape": VOLUME, "latent_size": 8},
+        {"spatial_dims": 3, "in_shape": VOLUME, "out_channels": 2, "latent_size": 8}
+        | {"channels": (8, 16, 32), "strides": (2, 2, 2)},
         VOLUME,
     ),
     "Regressor": ({"in_shape": VOLUME, "out_shape": (4,), **WIDE}, VOLUME),
@@ -82,9 +83,9 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
         (2, 32, 32, 32),
     ),
     "VoxelMorph": ({}, [VOLUME, VOLUME]),
-    "HoVerNet": ({"mode": "fast"}, (3, 256, 256)),
+    "HoVerNet": ({"mode": "fast"}, None),
     "MILModel": ({"num_classes": 2, "pretrained": False, "mil_mode": "att_trans"}, (3, 3, 64, 64)),
-    "TorchVisionFCModel": ({"model_name": "resnet18", "num_classes": 4}, (3, 64, 64)),
+    "TorchVisionFCModel": ({"model_name": "resnet18", "num_classes": 4}, (3, 224, 224)),
     "PatchDiscriminator": ({"spatial_dims": 3, "channels": 8, "in_channels": 1, "num_layers_d": 2}, VOLUME),
     "MultiScalePatchDiscriminator": (
         {"num_d": 2, "num_layers_d": 2, "spatial_dims": 2, "channels": 8, "in_channels": 1},
@@ -110,6 +111,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
 """The arguments of each network and the size of its input, without the batch; None where ``DATA`` has it."""
 
 DATA: dict[str, Any] = {
+    "HoVerNet": (torch.rand(1, 3, 256, 256),),
     "DecoderOnlyTransformer": (torch.arange(32).reshape(2, 16) % 50,),
     "DiffusionModelUNet": (torch.rand(2, 1, 16, 16), torch.tensor([1, 5])),
 }

@@ -99,6 +99,18 @@ def test_optimizers_of_others(style: str) -> None:
     assert predicted.peak_range == (predicted.peak_bytes, predicted.peak_bytes)
 
 
+class OwnRate(torch.optim.SGD):
+    """Sets its own rate where none is given, and takes no other then, as transformers' Adafactor does."""
+
+    def __init__(self, params: Any, lr: float | None = None) -> None:
+        assert lr is None
+        super().__init__(params, lr=0.1, momentum=0.9)
+
+
+def test_a_class_that_sets_its_own_learning_rate() -> None:
+    same(*both(block(), input_data=rows(), loss=squared, optimizer=OwnRate))
+
+
 Clip = Callable[[Any], object]
 CLIPS: dict[str, Clip] = {
     "norm": lambda params: nn.utils.clip_grad_norm_(params, 1.0, error_if_nonfinite=True),

@@ -13,7 +13,7 @@ import torch
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from . import compat
-from .structures import all_tensors, first_tensor, replace_tensors
+from .structures import all_tensors, first_tensor, once, replace_tensors
 
 MASK = 1 << 21
 """Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
@@ -138,9 +138,11 @@ def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
             f"{min(ranks, default=0)} axes of the smallest input"
         )
 
+    unsqueezed = once(lambda tensor: tensor.unsqueeze(batch_dim))
+
     def change(value: Any) -> Any:
         if example.is_data:
-            return replace_tensors(value, lambda tensor: tensor.unsqueeze(batch_dim))
+            return replace_tensors(value, unsqueezed)
         return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
 
     args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
@@ -250,9 +252,7 @@ def with_batch(example: Example, batch: int) -> Example:
     if not example.is_data or before is None or batch == before:
         return dataclasses.replace(example, batch_size=batch)
 
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        return grown(tensor, before, batch)
-
+    change = once(lambda tensor: grown(tensor, before, batch))
     args = tuple(replace_tensors(value, change) for value in example.args)
     kwargs = {name: replace_tensors(value, change) for name, value in example.kwargs.items()}
     return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
@@ -279,6 +279,7 @@ def realise(
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
     """Return one pass's arguments and the inputs made for it: sizes by ``make``, the user's tensors by ``convert``."""
     made: list[torch.Tensor] = []
+    convert = once(convert)
 
     def fill(sized: Sized) -> torch.Tensor:
         made.append(make(sized.shape(batch), sized.dtype or default))

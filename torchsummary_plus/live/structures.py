@@ -193,6 +193,22 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
     return result
 
 
+def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return ``change`` with a memory: a tensor that occurs twice gets one replacement.
+
+    So ``key is value`` still holds, by which torch decides whether the inputs of an attention share one projection
+    (``_in_projection_packed`` in torch/nn/functional.py).
+    """
+    changed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def remembered(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in changed:
+            changed[id(tensor)] = tensor, change(tensor)
+        return changed[id(tensor)][1]
+
+    return remembered
+
+
 def all_tensors(value: Any) -> list[torch.Tensor]:
     """Return every tensor of a value, in order."""
     found: list[torch.Tensor] = []

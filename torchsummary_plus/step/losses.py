@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import Sized, as_dtype, as_sized, grown
-from ..live.structures import all_tensors, first_tensor, replace_tensors
+from ..live.structures import all_tensors, first_tensor, once, replace_tensors
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
@@ -113,6 +113,7 @@ class Loss:
         first = first_tensor(self.given)
         own = first.shape[0] if first is not None and first.dim() else batch
         plain = torch.int64 if self.made in (CLASSES, LABELS) else default
+        change = once(lambda tensor: convert(grown(tensor, own, batch)))
 
         def fill(value: Any) -> Any:
             if isinstance(value, Sized):
@@ -121,7 +122,7 @@ class Loss:
                 return {name: fill(item) for name, item in value.items()}
             if isinstance(value, (list, tuple)):
                 return type(value)(map(fill, value))
-            return replace_tensors(value, lambda tensor: convert(grown(tensor, own, batch)))
+            return replace_tensors(value, change)
 
         return fill(self.given)
 

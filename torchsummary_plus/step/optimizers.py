@@ -36,7 +36,8 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
             raise choice_error("optimizer", optimizer, sorted({*NAMES, *EIGHT_BIT}))
         optimizer = NAMES.get(name) or EIGHT_BIT[name]
     made: Any = optimizer
-    if inspect.isclass(optimizer) and "lr" in inspect.signature(optimizer).parameters:
+    rate = inspect.signature(optimizer).parameters.get("lr") if inspect.isclass(optimizer) else None
+    if rate is not None and rate.default is not None:  # None: it sets its own, as transformers' Adafactor does.
         return lambda parameters: made(parameters, lr=1e-3)
     if callable(made):
         return made  # type: ignore[no-any-return]

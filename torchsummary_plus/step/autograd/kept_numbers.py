@@ -50,8 +50,11 @@ class KeptNumbers:
             return
         (made, written_with, number), self._given = self._given, None
         out = made()
-        if out is None:
-            return
+        if out is not None:
+            with compat.no_function():
+                self._settle(out, written_with, number)
+
+    def _settle(self, out: torch.Tensor, written_with: Any, number: int) -> None:
         if out._is_view():
             if written_with is not None:
                 self._book_until_node_ran(out._base, written_with, number)

@@ -1,0 +1,67 @@
+"""An input that is given twice is one tensor, for the model and for its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from torchsummary_plus import estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus.step.autograd import functions
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+class Told(nn.Module):
+    """Its work doubles where its inputs are two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 64)
+
+    def forward(self, left: Tensor, right: list[Tensor]) -> Tensor:
+        own = self.linear(left)
+        return own if right[0] is left else torch.cat([own, self.linear(right[0])])
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_of_a_tensor_to_itself(mode: str, batch_first: bool, need_weights: bool) -> None:
+    x = torch.rand(2, 16, 32)
+    given: dict[str, Any] = {"query": x, "key": x, "value": x, "need_weights": need_weights}
+    layer = nn.MultiheadAttention(32, 4, batch_first=batch_first)
+    asked: dict[str, Any] = {"input_data": given, "mode": mode, "loss": lambda out: out[0].sum()}
+    if mode == "eval":
+        del asked["loss"]
+    predicted, measured = (call(layer, **asked).peak_bytes for call in (estimate_memory, measure_memory))
+
+    assert predicted == measured
+
+
+def test_at_any_batch_size_and_in_a_table() -> None:
+    x = torch.rand(4, 16)
+    found = max_batch_size(Told(), memory=1 << 20, input_data=(x, [x]), device="cpu", mode="eval")
+    grown = torch.rand(found.batch_size, 16)
+
+    assert summary(Told(), input_data=(x, [x]), verbose=0).total_mult_adds == 4 * 16 * 64
+    assert found.peak_bytes == measure_memory(Told(), input_data=(grown, [grown]), mode="eval").peak_bytes
+
+
+def test_booking_a_backward_calls_no_functions_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    kind: type[TorchFunctionMode] = functions.StepFunctions
+    run: Any = kind.__torch_function__
+    monkeypatch.setattr(kind, "__torch_function__", lambda *given: asked.append(given[1]) or run(*given))
+    counts = []
+    for length in (10, 10, 20):
+        events = estimate_memory(nn.GRU(8, 8, batch_first=True), (length, 8), batch_size=2).log.events
+        counts.append((len(asked), len(events)))
+        asked.clear()
+    _, (few, short), (many, long) = counts
+
+    assert many == few
+    assert long > short
