@@ -104,7 +104,8 @@ def prepared(source: str) -> dict[str, Any]:
 def measured(source: str) -> tuple[dict[str, Any], int]:
     """The names of a program that has run for real, and the peak of its steps.
 
-    It is made under the profiler, which tells no free of what was there before it.
+    It is made under the profiler, which tells no free of what was there before it; except of what an earlier profile
+    saw, such as a graph that an earlier program's error kept: those frees are not the program's.
     """
     made: list[dict[str, Any]] = []
     collects = gc.isenabled()
@@ -121,10 +122,13 @@ def measured(source: str) -> tuple[dict[str, Any], int]:
     finally:
         if collects:
             gc.enable()
-    level = peak = 0
+    peak, blocks = 0, dict[int, int]()
     for change in changes:
-        level += change.nbytes
-        peak = max(peak, level) if STEPS in change.names[:1] else peak
+        if change.nbytes > 0:
+            blocks[change.address] = change.nbytes
+        else:
+            blocks.pop(change.address, None)
+        peak = max(peak, sum(blocks.values())) if STEPS in change.names[:1] else peak
     return made[0], peak
 
 
@@ -182,10 +186,9 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
     for name, held in (("model", space["model"]), ("input", space["inputs"]), ("outside", space["outside"])):
         found[f"{name}: number of tensors"] = len(list(tensors(held)))
         for number, tensor in enumerate(tensors(held)):
-            values = tensor.detach()
-            found[f"{name}: tensor {number}"] = (type(tensor).__name__, values.numpy().tobytes(), tensor.requires_grad)
+            found[f"{name}: tensor {number}"] = (type(tensor).__name__, contents(tensor), tensor.requires_grad)
             grad = tensor.grad if tensor.is_leaf else None
-            found[f"{name}: gradient {number}"] = None if grad is None else grad.numpy().tobytes()
+            found[f"{name}: gradient {number}"] = None if grad is None else contents(grad)
     modules = [space["model"], *(one for one in space["outside"] if isinstance(one, nn.Module))]
     for number, module in enumerate(inner for one in modules for inner in one.modules()):
         hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
@@ -194,6 +197,14 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
         groups = [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
         found[f"optimizer {number}"] = (repr(groups), [repr(sorted(map(str, one.state[p]))) for p in one.state])
     return found
+
+
+def contents(tensor: Tensor) -> bytes:
+    """A tensor's values, also of a dtype or layout that NumPy does not know."""
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    return values.contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:

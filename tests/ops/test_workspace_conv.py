@@ -178,3 +178,29 @@ def test_a_step_on_volumes_is_predicted_to_the_byte(mode: str, batch: int, layou
     least, most = predicted.peak_range
     assert least <= measured.peak_bytes <= most
     assert predicted.peak_bytes == measured.peak_bytes or "aten::convolution" in dict(predicted.unknown)
+
+
+LARGE: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "2-d": (nn.Conv2d(16, 24, 6), (3, 16, 6, 6)),
+    "1-d": (nn.Conv1d(16, 8, 30, bias=False), (2, 16, 30)),
+    "transposed": (nn.ConvTranspose2d(40, 12, 6), (3, 40, 1, 1)),
+    "grouped, differentiated twice": (nn.Conv2d(6, 18, 3, groups=6), (4, 6, 9, 9)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_kernel_as_large_as_the_input_is_one_product(name: str) -> None:
+    model, shape = LARGE[name]
+    x = torch.zeros(shape, requires_grad=True)
+
+    def step(model: nn.Module, x: torch.Tensor) -> None:
+        loss = model(x).square().mean()
+        found = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+        (loss + sum(grad.square().sum() for grad in found)).backward()
+        model.zero_grad()
+
+    for train_step in (None, step):
+        predicted, measured = (
+            call(model, input_data=x, train_step=train_step) for call in (estimate_memory, measure_memory)
+        )
+        assert predicted.peak_bytes == measured.peak_bytes

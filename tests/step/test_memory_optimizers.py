@@ -16,6 +16,7 @@ from tests.step.step_parts import WIDTH, block, rows, squared
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.step.optimizers import NAMES
+from torchsummary_plus.trace import rehearsal
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -149,13 +150,22 @@ class Fitted(nn.Module):
         return (self.layers(x) - x[:, :8]).pow(2).mean()
 
 
+@pytest.fixture
+def without_real_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No real step is short enough to run."""
+    monkeypatch.setattr(rehearsal, "LONGEST_STEP", 0)
+
+
+def lbfgs(**options: Any) -> Any:
+    return lambda params: torch.optim.LBFGS(params, **options)
+
+
+@pytest.mark.usefixtures("without_real_step")
 @pytest.mark.parametrize(
     "options", [{"max_iter": 4}, {"max_iter": 6, "history_size": 3}, {"max_iter": 5, "max_eval": 3}]
 )
 def test_lbfgs_to_its_limits(options: dict[str, int]) -> None:
-    predicted, measured = both(
-        Fitted(), input_data=rows(), optimizer=lambda params: torch.optim.LBFGS(params, lr=0.1, **options)
-    )
+    predicted, measured = both(Fitted(), input_data=rows(), optimizer=lbfgs(lr=0.1, **options))
     assert predicted.peak_bytes == measured.peak_bytes
     assert predicted.steady_bytes == measured.steady_bytes
     assert predicted.peak_range[0] < predicted.peak_bytes == predicted.peak_range[1] - LEAST_DOUBT
@@ -165,25 +175,34 @@ def test_lbfgs_to_its_limits(options: dict[str, int]) -> None:
     )
 
 
+@pytest.mark.usefixtures("without_real_step")
 @pytest.mark.parametrize("iterations", [3, 8])
 def test_lbfgs_that_searches_along_lines(iterations: int) -> None:
     predicted, measured = both(
-        Fitted(),
-        input_data=rows(),
-        optimizer=lambda params: torch.optim.LBFGS(params, max_iter=iterations, line_search_fn="strong_wolfe"),
+        Fitted(), input_data=rows(), optimizer=lbfgs(max_iter=iterations, line_search_fn="strong_wolfe")
     )
     least, most = predicted.peak_range
     assert least <= measured.peak_bytes <= most
     assert any("each line search is assumed to accept its first point" in note for note in predicted.assumptions)
 
 
-def test_lbfgs_by_its_name_and_one_that_has_converged() -> None:
+@pytest.mark.usefixtures("without_real_step")
+def test_lbfgs_by_its_name() -> None:
     named = estimate_memory(Fitted(), input_data=rows(), optimizer="lbfgs")
     assert "assumed to run to its limits (max_iter 20, max_eval 25)" in " ".join(named.assumptions)
     assert named.at_peak["optimizer_state"] > 40 * named.at_peak["parameters"]
-    converged = measure_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())
-    expected = estimate_memory(nn.Linear(4, 4), (4,), 2, optimizer="lbfgs", loss=lambda y: 0 * y.sum())
-    assert expected.peak_range[0] <= converged.peak_bytes < expected.peak_bytes
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.parametrize(("scale", "iterations"), [(0, 20), (0.1, 20), (1, 5)])
+def test_lbfgs_iterates_as_in_a_real_step(scale: float, iterations: int, search: str | None) -> None:
+    """It converges at once, after some iterations, or not at all."""
+    optimizer = lbfgs(max_iter=iterations, line_search_fn=search)
+    predicted, measured = both(Fitted(), input_data=rows(), optimizer=optimizer, loss=lambda y: scale * y)
+    assert predicted.peak_bytes == measured.peak_bytes
+    assert predicted.steady_bytes == measured.steady_bytes
+    assert predicted.peak_range[0] <= predicted.peak_bytes < predicted.peak_range[1]
+    assert "LBFGS in the step, 2 times: iterates as in a real step on the CPU" in predicted.assumptions
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:

@@ -67,6 +67,11 @@ def _view_of_view(y: Tensor) -> Tensor:
     return y.view(-1)[8:].unflatten(0, (-1, 8)).mul_(2).add_(1)
 
 
+def _drop_views(y: Tensor) -> None:
+    for start in range(2):
+        y[..., start::2].mul_(2)
+
+
 class Doubled(torch.autograd.Function):
     """Twice its input, which it keeps."""
 
@@ -109,6 +114,7 @@ WRITES: dict[str, Write] = {
     "multiply an item": _multiply_item,
     "two views": _two_views,
     "a view of a view": _view_of_view,
+    "views that are dropped": _drop_views,
     "add_": lambda y: y[:, 0].add_(1),
     "sub_ alpha": lambda y: y.select(-1, 0).sub_(1, alpha=2),
     "mul_": lambda y: y.transpose(0, 1).mul_(True),

@@ -1,4 +1,4 @@
-"""Optimizers that iterate until convergence: on fakes they are assumed to run to their limits."""
+"""Optimizers that iterate until convergence: they do as in a real step, or are assumed to run to their limits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch.optim import lbfgs
 from ..trace.questions import OUTSIDE, Answers
 from .ledger import Ledger
 
+AS_REAL = "iterates as in a real step on the CPU"
+
 TOLERANCES = ("tolerance_grad", "tolerance_change")
 
 SEARCHED = 3.0
@@ -24,12 +26,17 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 
 @contextmanager
 def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
-    """Keep LBFGS from meeting its tolerances, and have its line searches accept the first point.
+    """Have LBFGS iterate as in a real step; without one it meets no tolerance, and searches accept the first point.
 
-    Values alone decide when it stops and how many pairs of steps and gradient changes it keeps, so what it allocates
-    besides its closure is an assumption.
+    Values alone decide when it stops and how many pairs of steps and gradient changes it keeps, so without a real step
+    what it allocates besides its closure is an assumption.
+    Raises :class:`DataDependentError` if a real step has not been tried yet.
     """
     if not isinstance(optimizer, torch.optim.LBFGS) or ledger.assuming is not None:
+        yield
+        return
+    if answers.follows_real_step():
+        answers.assume(OUTSIDE, type(optimizer).__name__, AS_REAL)
         yield
         return
     module: Any = lbfgs

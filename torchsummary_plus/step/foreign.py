@@ -49,6 +49,8 @@ def is_foreign(name: str) -> bool:
     return name.partition("::")[0] not in NOT_LIBRARIES
 
 
+aten = torch.ops.aten
+
 _seen: dict[Any, Course | None] = {}
 _REMEMBERED = 10_000
 
@@ -100,6 +102,8 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
     with compat.no_modes(), compat.no_function(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
+            prepare = _PREPARED.get(func)
+            given = given if prepare is None else prepare(*given)
             func(*given, **named)  # Allocates what the library creates once and keeps.
             with QuietProfile() as done:
                 result = func(*given, **named)
@@ -107,6 +111,20 @@ def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
             return None
         places = {tensor.untyped_storage().data_ptr(): place for place, tensor in enumerate(tensors_of(result))}
         return tuple(_steps(changes(done, "cpu"), places))
+
+
+def _with_workspace(x: Tensor, *args: Any) -> tuple[Any, ...]:
+    """Replace a recurrent layer's workspace, the last argument, by that of a real training forward."""
+    *weights, hx, cx = args[:6]
+    reverse, mode, width, layers, biases, train, both, sizes, batch_first = args[12:21]
+    with torch.enable_grad():
+        given = reverse, sizes, mode, width, layers, biases, both, batch_first, train
+        workspace = aten.mkldnn_rnn_layer.default(x, *weights, hx, cx, *given)[3]
+    return x, *args[:-1], workspace
+
+
+_PREPARED = {aten.mkldnn_rnn_layer_backward.default: _with_workspace}
+"""For operators that read an earlier kernel's opaque workspace: their arguments with a real one."""
 
 
 def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:

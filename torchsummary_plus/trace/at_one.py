@@ -99,10 +99,14 @@ Question = tuple[Site, int]
 class Guesses:
     """Guessed values for a step that no real one can supply; those in ``turned`` are inverted."""
 
-    def __init__(self, turned: frozenset[Question] = frozenset(), least: bool = False) -> None:
+    def __init__(self, turned: frozenset[Question] = frozenset(), least: bool = False, to_limits: bool = False) -> None:
         self.turned = turned
         self.least = least
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
+        self.to_limits = to_limits
+        """Whether optimizers are assumed to iterate to their limits, whatever a real step does."""
+        self.iterates = False
+        """Whether an optimizer iterated as often as in a real step."""
         self.sizes = False
         """Whether any size depended on values."""
         self.asked: list[Question] = []
@@ -112,7 +116,7 @@ class Guesses:
         """Reset for a new step."""
         self.asked.clear()
         self.times.clear()
-        self.sizes = False
+        self.sizes = self.iterates = False
 
     def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
         """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
@@ -133,7 +137,8 @@ class Guesses:
         return None if last is None or len(self.turned) == MOST_TURNS else Guesses(self.turned | {last})
 
     def alternatives(self) -> list[Guesses]:
-        """Return other possible guesses: each of the first sites inverted in turn, and the smallest sizes."""
+        """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
         found = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
-        return [*found, Guesses(self.turned, least=True)] if self.sizes else found
+        found += [Guesses(self.turned, least=True)] if self.sizes else []
+        return [*found, Guesses(self.turned, to_limits=True)] if self.iterates else found

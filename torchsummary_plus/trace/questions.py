@@ -124,6 +124,17 @@ class Answers:
         self.assume(question.module, question.operator, how)
         return result
 
+    def follows_real_step(self) -> bool:
+        """Whether a real step says how often an optimizer iterates, rather than the optimizer's limits.
+
+        Raises :class:`DataDependentError` if no real step has been tried yet.
+        """
+        if self.guesses is None and not self.of_step:
+            self.refuse(OUTSIDE, aten._local_scalar_dense.default)
+        if self.guesses is not None:
+            self.guesses.iterates = self.of_step
+        return self.of_step and (self.guesses is None or not self.guesses.to_limits)
+
     def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
         found = self.recall(question, self.turn(question))

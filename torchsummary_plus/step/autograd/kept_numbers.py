@@ -30,19 +30,23 @@ class KeptNumbers:
     A node exists only after its operator has returned, so :meth:`settle` looks for it at the next event. That may be
     while torch replaces a view's node and holds the view's lock, when asking the view for its ``grad_fn`` would
     deadlock. A view's node is therefore read from its base, which has no lock (torch/csrc/autograd/variable.cpp,
-    ``VariableHooks::grad_fn``).
+    ``VariableHooks::grad_fn``), which may outlive the view.
     """
 
     def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
         self._book = book
         self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
+        """The last operator's result, or the base of a view; the number written with; the next node's number."""
+        self._is_view = False
         self._nodes_of_views: set[int] = set()
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
         if len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
-            self._given = weakref.ref(out), args[1] if func in _KEEPING else None, number
+            base: Any = out._base
+            self._given = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
+            self._is_view = base is not None
 
     def settle(self) -> None:
         """Book the number kept by the last operator's node, if any."""
@@ -55,9 +59,9 @@ class KeptNumbers:
                 self._settle(out, written_with, number)
 
     def _settle(self, out: torch.Tensor, written_with: Any, number: int) -> None:
-        if out._is_view():
+        if self._is_view:
             if written_with is not None:
-                self._book_until_node_ran(out._base, written_with, number)
+                self._book_until_node_ran(out, written_with, number)
             return
         kept = getattr(out.grad_fn, "_saved_other", None)
         if isinstance(kept, torch.Tensor):

@@ -164,9 +164,9 @@ def _in_half(x: Any, nbytes: int) -> int | AtMost:
 
 @reserve("cpu", "aten::mkldnn_rnn_layer_backward", source=RNN, band=0.0, since=RNN_FROM)
 def _rnn_gradients(out: Any, x: Any, w1: Any, w2: Any, *_: Any) -> tuple[int | None, ...]:
-    """Return the gradients' bytes; a layer without biases returns smaller ones, of its weights, in their places."""
-    layer = _Layer(x, w2)
-    return None, None, None, layer.bias(layer.size), layer.bias(layer.size), None, None
+    """Return the biases' gradients in float32; a layer without biases returns them too, in its weights' places."""
+    bias = _Layer(x, w2).bias(FLOAT)
+    return None, None, None, bias, bias, None, None
 
 
 @scratch("cpu", "aten::_pack_padded_sequence", source="aten/src/ATen/native/PackedSequence.cpp", band=0.0)

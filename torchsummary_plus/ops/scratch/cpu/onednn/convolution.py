@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from ....processor import has_avx512
 from . import threads as shared
 from .description import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
 
@@ -79,6 +80,20 @@ def backward_weights(conv: Conv) -> Plan:
             scratch = _padded_bias(conv, conv.oc, wide) + shared.direct_reduction(conv, wide)
             return _turned(_blocked(conv, block, 1 if few else block, scratch))
     return Plan(0, conv.weights, 0, shared.gemm_for_weights(conv, columns(conv)))
+
+
+LARGE_KERNEL = 27
+"""Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
+
+
+def is_inner_product(conv: Conv) -> bool:
+    """Whether a kernel as large as the input is one product of matrices, in channels-last, for each direction.
+
+    Source: src/cpu/x64/ip_convolution.hpp, ``check_conv_ip``.
+    """
+    covers = conv.kernel == conv.inp and not conv.is_dilated and not any(conv.padding) and not any(conv.ends)
+    plain = covers and conv.groups == 1 and not conv.is_strided
+    return plain and conv.batch > 1 and prod(conv.kernel) > LARGE_KERNEL and has_avx512()
 
 
 def _blocked(conv: Conv, block: int, in_block: int, scratch: int = 0) -> Plan:

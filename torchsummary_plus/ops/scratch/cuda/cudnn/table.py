@@ -1,10 +1,10 @@
 """cuDNN's workspaces where it cannot be queried, from ``table.json``, a table of its own answers.
 
 ``benchmarks/cudnn_table.py`` queries cuDNN for convolutions of many networks on six GPUs and fits a small tree to the
-answers per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A workspace nearly always consists of copies of some of the three
-tensors, in the kernel's layout with padded channels per group, and of partial sums of the weights' gradient. A leaf
-names the copies and gives the remainder as a multiple of the weights; one of Winograd's or Fourier's transforms is a
-multiple of the three tensors.
+answers per GPU, dtype, memory format and direction; the V100's are those of cuDNN 9.10, the last with its kernels. A
+workspace nearly always consists of copies of some of the three tensors, in the kernel's layout with padded channels per
+group, and of partial sums of the weights' gradient. A leaf names the copies and gives the remainder as a multiple of
+the weights; one of Winograd's or Fourier's transforms is a multiple of the three tensors.
 
 Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes, and in bytes for small
 convolutions. On convolutions held out of the fit, the guess is off by less than 0.01 % of the three tensors' bytes in
