@@ -17,6 +17,7 @@ from benchmarks.ranks_models import LENGTH, Llama, Part
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.render.lines import tree_lines
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 MICROBATCHES, STAGES = 8, 4
@@ -149,5 +150,17 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
     assert state <= sum(shares) <= state + 4 * 8, "Adam's two moments, and its steps"
     assert [share > 0 for share in shares] == [False, False, True, False, True], "two products among five rows"
     assert "Unsharded parameters" in table.to_html()
+    columns = {line.label: (line.local_params, line.memory) for line in tree_lines(table)}
+    local, memory = columns["1 (Linear)"]
+    assert local == (128 * 64 + 64) // 4
+    assert memory is not None and list(map(str, memory.shards)) == [
+        "weight [16, 128] of [64, 128]",
+        "bias [16] of [64]",
+    ]
+    assert 4 * table.to_dataframe()["local_params"].sum() == table.total_params
+    assert "weight [16, 128] of [64, 128]" in str(table)
+    assert 4 * sum(line.local_params for line in tree_lines(table, 1)) == table.total_params
+    with pytest.raises(InputError, match="column 'local_params' needs the memory of one rank"):
+        summary(net(), (64,), 8, col_names=["local_params"], memory="train", verbose=0)
     with pytest.raises(InputError, match="memory has one of world_size and build"):
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)

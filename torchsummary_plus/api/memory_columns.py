@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..data.errors import InputError
@@ -93,5 +93,6 @@ def _unwrapped(
 
     summed: dict[str, RowMemory] = {}
     for path, memory in held.items():
-        summed[plain(path)] = summed.get(plain(path), RowMemory()) + memory
+        outer = summed.get(plain(path), RowMemory())
+        summed[plain(path)] = replace(outer + memory, shards=outer.shards + memory.shards)
     return [(plain(path), memory) for path, memory in calls if not wraps(path)], summed

@@ -101,7 +101,8 @@ def summary(
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)
-    check_view(style, depth, names, memory is not None)
+    is_of_rank = isinstance(memory, Mapping) and memory.get("world_size") is not None
+    check_view(style, depth, names, memory is not None, is_of_rank)
     if style == "rich":
         need_extra("rich", "rich")
     arguments = forward_arguments(model, kwargs, signature(summary).parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress
+from math import prod
 
 KINDS = (
     "parameters",
@@ -64,6 +65,28 @@ class StorageSpec:
     band: float = 0.0
     assumed: bool = False
     empties: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A parameter of a sharded model by its name in its module: the shape of all of it, and of this rank's part.
+
+    >>> Shard("weight", (8, 4), (2, 4)).local_numel
+    8
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    local_shape: tuple[int, ...]
+
+    @property
+    def local_numel(self) -> int:
+        """The number of elements that this rank has."""
+        return prod(self.local_shape)
+
+    def __str__(self) -> str:
+        whole = "" if self.local_shape == self.shape else f" of {list(self.shape)}"
+        return f"{self.name} {list(self.local_shape)}{whole}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +161,8 @@ class MemoryLog:
     """Multiply-adds of the last step by phase; None where they were not counted."""
     uncounted: tuple[tuple[str, int], ...] = ()
     """Operators of the last step without a formula for multiply-adds, and how often each ran."""
+    shards: tuple[tuple[str, tuple[Shard, ...]], ...] = ()
+    """What one rank of many has of the parameters, by the path of the module that holds them."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
@@ -207,12 +232,19 @@ class RowMemory:
     """A table row's memory in bytes: kept for the backward, gradients, optimizer state.
 
     These three add up over the rows. ``peak_bytes`` is all that is live when the call returns; None without a call.
+    ``shards`` are the module's own parameters, where the memory is that of one rank of many.
     """
 
     saved_bytes: int = 0
     grad_bytes: int = 0
     optimizer_bytes: int = 0
     peak_bytes: int | None = None
+    shards: tuple[Shard, ...] = ()
+
+    @property
+    def local_params(self) -> int:
+        """The number of the module's own parameters that this rank has."""
+        return sum(shard.local_numel for shard in self.shards)
 
     @property
     def any(self) -> bool:
@@ -225,4 +257,5 @@ class RowMemory:
             self.grad_bytes + other.grad_bytes,
             self.optimizer_bytes + other.optimizer_bytes,
             self.peak_bytes,
+            self.shards,
         )

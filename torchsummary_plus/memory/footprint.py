@@ -108,9 +108,12 @@ def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemo
 
 
 def module_memory(log: MemoryLog) -> dict[str, RowMemory]:
-    """Return what each module holds besides its calls, by path: gradients and optimizer state."""
-    held = (RowMemory(0, own.grad_bytes, own.optimizer_bytes) for own in footprints(log))
-    return dict(zip(log.module_paths, held))
+    """Return what each module holds besides its calls, by path: gradients, optimizer state, its rank's parameters."""
+    shards = dict(log.shards)
+    return {
+        path: RowMemory(0, own.grad_bytes, own.optimizer_bytes, shards=shards.get(path, ()))
+        for path, own in zip(log.module_paths, footprints(log))
+    }
 
 
 def _levels(log: MemoryLog, allocator: Allocator) -> list[int]:

@@ -24,8 +24,9 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
-from ..step.depth.growth import NotRepeatingError, grown
+from ..step.depth.growth import grown
 from ..step.depth.steps import takes_all_layers_alike
+from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
 from ..trace.at_one import Guesses
 from ..trace.embeddings import Embeddings, NeedsIntegerError
@@ -51,6 +52,7 @@ from .pipelines import (
     pipelines_alone,
 )
 from .process_group import Rank, in_world
+from .shards import Shards, shards_of
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
@@ -146,7 +148,7 @@ class Ranked:
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
-            model, schedule = self._built(kernels, ledger, mode_key, cut)
+            model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
@@ -160,14 +162,16 @@ class Ranked:
             steps.schedule = schedule
             try:
                 log = steps.record(example, embeddings)
-                return tree, replace(log, communicators=len(kernels.groups))
+                return tree, replace(log, communicators=len(kernels.groups), shards=shards)
             except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
                 raise steps.blame(error, "") from error
 
-    def _built(self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut) -> tuple[nn.Module, Any]:
-        """Return the builder's model, and its schedule if any, made of fakes; all of it is there from the start."""
+    def _built(
+        self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut
+    ) -> tuple[nn.Module, Any, Shards]:
+        """Return the model, built of fakes, its schedule if any, and its parameters; all are there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -192,10 +196,11 @@ class Ranked:
             )
         _check_covered(model)
         kernels.building = False
+        shards = shards_of(model)
         cut.make(model)
         gc.collect()
         ledger.begun()
-        return model, schedule
+        return model, schedule, shards
 
 
 _NOT_COVERED = {

@@ -34,6 +34,8 @@ class Column:
     flat_width: int = 15
     of_memory: bool = False
     adds_up: bool = False
+    of_ranks: bool = False
+    """Whether it needs the memory estimate of one rank of many."""
     data: Callable[[Line], object] | None = None
     """The cell's value in a data frame, where it is no plain one."""
 
@@ -119,6 +121,15 @@ def _held(name: str) -> Cell:
         return f"{nbytes:,}" if nbytes else zero
 
     return cell
+
+
+def _local_params(line: Line, report: Report, zero: str) -> str:
+    return f"{line.local_params:,}" if line.local_params else zero
+
+
+def _shards(line: Line, report: Report, zero: str) -> str:
+    held = () if line.memory is None or line.stands_for_others else line.memory.shards
+    return ", ".join(map(str, held)) or "--"
 
 
 def _shape(what: str) -> Callable[[Line, Report], Value]:
@@ -238,12 +249,27 @@ COLUMNS: dict[str, Column] = {
     "peak_bytes": _of_memory("peak_bytes", "Live", "live bytes when the call returns"),
     "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of its parameters' gradients"),
     "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer", "bytes of its parameters' optimizer state"),
+    "local_params": Column(
+        "Local Param #", "of its own parameters, those that this rank has", _local_params,
+        lambda line, _: line.local_params, "elements", of_memory=True, of_ranks=True, adds_up=True,
+    ),
+    "local_shapes": Column(
+        "Local Shape", "shapes of this rank's parts of its own parameters, and of the whole where it differs", _shards,
+        _as_read(_shards), flat_width=25, of_memory=True, of_ranks=True,
+    ),
 }  # fmt: skip
 """Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
 
 DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
+RANK_COLUMNS = ("local_params", "local_shapes")
+"""Shown before them if it is that of one rank of many."""
+
+
+def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
+    """Return the columns that are shown by default in addition to those of a summary without memory."""
+    return (RANK_COLUMNS if with_ranks else ()) + (MEMORY_COLUMNS if with_memory else ())
 
 
 F = TypeVar("F", bound=Callable[[Line, Report], Value])
@@ -303,23 +329,34 @@ FRAME_COLUMNS = ("input_size", "output_size", "num_params", "mult_adds", "output
 """The columns of a data frame, unless they are chosen."""
 
 
-def chosen_names(names: Iterable[str] | None, with_memory: bool = False) -> tuple[str, ...]:
+def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ranks: bool = False) -> tuple[str, ...]:
     """Return the names of the chosen columns, the defaults for None. Raises :class:`InputError`."""
     if isinstance(names, str):
         names = (names,)
-    chosen = DEFAULT_COLUMNS + (MEMORY_COLUMNS if with_memory else ()) if names is None else tuple(names)
+    chosen = DEFAULT_COLUMNS + memory_columns(with_memory, with_ranks) if names is None else tuple(names)
     for name in chosen:
         if name not in COLUMNS:
             raise choice_error("column", name, COLUMNS)
+        if COLUMNS[name].of_ranks and not with_ranks:
+            raise InputError(
+                f"column {name!r} needs the memory of one rank: "
+                "summary(..., memory={'world_size': 8, 'build': build}), where build() shards the model"
+            )
         if COLUMNS[name].of_memory and not with_memory:
             raise InputError(f'column {name!r} needs a memory estimate: summary(..., memory="train")')
     return chosen
 
 
-def check_view(style: str, depth: int | None, col_names: Iterable[str] | None, with_memory: bool = False) -> None:
+def check_view(
+    style: str,
+    depth: int | None,
+    col_names: Iterable[str] | None,
+    with_memory: bool = False,
+    with_ranks: bool = False,
+) -> None:
     """Raise :class:`InputError` for an unknown style, column or depth."""
     check_layout(style, depth)
-    chosen_names(col_names, with_memory)
+    chosen_names(col_names, with_memory, with_ranks)
 
 
 def check_layout(style: str, depth: int | None) -> None:

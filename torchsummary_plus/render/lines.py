@@ -29,6 +29,8 @@ class Line:
     stands_for_others: bool
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
+    local_params: int = 0
+    """Of ``num_params``, those that one rank has; 0 unless the memory is that of one rank."""
     times: int = 1
     connections: Connections | None = field(default=None, compare=False, repr=False)
     """What the lines of this table read, shared by all of them."""
@@ -67,10 +69,13 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
-        trainable = _trainable_below(report, row) if folded else row.trainable_params
+        inside = _below(report, row) if folded else [row]
+        trainable = sum(one.trainable_params for one in inside)
+        local = sum(report.row_memory[one.index].local_params for one in inside) if memory else 0
         held = memory[row.index] if memory else None
         work = row.mult_adds, row.unknown_ops
-        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held, connections=connections))
+        label = _tree_name(row)
+        lines.append(Line(row, label, params, trainable, *work, folded, held, local, connections=connections))
     return lines
 
 
@@ -89,15 +94,14 @@ def _tree_name(row: Row) -> str:
     return f"{row.var_name} ({row.class_name})"
 
 
-def _trainable_below(report: Report, top: Row) -> int:
-    below = {top.index}
-    total = 0
-    for row in report.rows[top.index :]:
-        if row.index != top.index and row.parent not in below:
+def _below(report: Report, top: Row) -> list[Row]:
+    """Return a row and all rows inside it."""
+    below = {top.index: top}
+    for row in report.rows[top.index + 1 :]:
+        if row.parent not in below:
             break
-        below.add(row.index)
-        total += row.trainable_params
-    return total
+        below[row.index] = row
+    return list(below.values())
 
 
 def _inclusive_memory(report: Report) -> list[RowMemory]:
@@ -115,7 +119,8 @@ class _Totals:
     def __init__(self, report: Report) -> None:
         rows = report.rows
         self.own_memory = report.row_memory
-        self.memory = [RowMemory(peak_bytes=own.peak_bytes) for own in self.own_memory]
+        self.memory = [RowMemory(peak_bytes=own.peak_bytes, shards=own.shards) for own in self.own_memory]
+        self.local = [0] * len(rows)
         self.params = [0] * len(rows)
         self.trainable = [0] * len(rows)
         self.macs = [0] * len(rows)
@@ -124,6 +129,8 @@ class _Totals:
     def add(self, index: int, row: Row) -> None:
         self.params[index] += row.num_params
         self.trainable[index] += row.trainable_params
+        if self.own_memory:
+            self.local[index] += self.own_memory[row.index].local_params
 
     def add_work(self, index: int, row: Row) -> None:
         self.macs[index] += row.own_mult_adds
@@ -137,7 +144,8 @@ class _Totals:
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
         params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
-        return Line(row, label, params, trainable, macs, unknown, folded, memory, connections=connections)
+        local = self.local[i]
+        return Line(row, label, params, trainable, macs, unknown, folded, memory, local, connections=connections)
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {

@@ -24,9 +24,9 @@ def summary_table(
 
     Raises :class:`InputError` for an unknown style, column or depth.
     """
-    with_memory = bool(report.row_memory)
-    check_view(style, depth, col_names, with_memory)
-    names = chosen_names(col_names, with_memory)
+    known = bool(report.row_memory), report.is_sharded
+    check_view(style, depth, col_names, *known)
+    names = chosen_names(col_names, *known)
     nested = style != "torchsummary"
     lines = shown_lines(report, style, depth, view)
     note = rows_note(report, style, depth, view, lines)

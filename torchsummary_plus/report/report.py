@@ -84,6 +84,11 @@ class Report:
         return self.total_params - self.trainable_params
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the memory is that of one rank of many, which has a part of the parameters."""
+        return any(memory.shards for memory in self.row_memory)
+
+    @property
     def total_bytes(self) -> int:
         """The sum of input, forward/backward pass and parameters, as in torchsummary; buffers are not included."""
         return self.input_bytes + self.forward_backward_bytes + self.param_bytes
@@ -137,7 +142,8 @@ def row_memory(
         upcoming = waiting[own_path] if row.called else None
         memory = upcoming.popleft() if upcoming else RowMemory()
         if own_path is not None and own_path not in met:
-            memory += held.get(own_path, RowMemory())
+            own = held.get(own_path, RowMemory())
+            memory = replace(memory + own, shards=own.shards)
         met.add(own_path)
         found.append(memory)
     return tuple(found)

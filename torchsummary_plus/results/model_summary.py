@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from ..render.columns import FRAME_COLUMNS, MEMORY_COLUMNS
+from ..render.columns import FRAME_COLUMNS, memory_columns
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
 from ..render.text import summary_text
@@ -151,7 +151,7 @@ class ModelSummary(Report, Views, Figures):
         ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
         """
         if table == 0 and self.view.col_names is None:
-            look.setdefault("columns", FRAME_COLUMNS + (MEMORY_COLUMNS if self.row_memory else ()))
+            look.setdefault("columns", FRAME_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded))
         return super().to_dataframe(table=table, **look)
 
     @classmethod
@@ -218,7 +218,7 @@ class ModelSummary(Report, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        columns = REPORT_COLUMNS + (MEMORY_COLUMNS if self.memory else ())
+        columns = REPORT_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded)
         shown = ... if self.view.col_names else columns
         layers = tables_section("Layers", self.tables(columns=shown, depth=None, style="tree", units="auto")[:1])
         return (layers, *(self.memory._sections() if self.memory else ()))

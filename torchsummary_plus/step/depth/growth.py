@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...data.memory_records import MemoryLog
-from .tokens import Reader, Stack, Token, Writer
+from .tokens import NotRepeatingError, Reader, Stack, Token, Writer
 
 LOOKAHEAD = 256
 """Tokens behind a period that are compared."""
-
-
-class NotRepeatingError(Exception):
-    """The logs of shallow models do not go on as those of equal layers do."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from ...trace.swap import LOCK
 from ..fake_steps import record_step
 from ..runner import Step
 from .cut import FEWEST, WORTH
-from .growth import NotRepeatingError, grown
-from .tokens import Stack
+from .growth import grown
+from .tokens import NotRepeatingError, Stack
 
 
 def takes_all_layers_alike(step: Step) -> bool:

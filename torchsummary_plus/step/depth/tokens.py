@@ -22,6 +22,42 @@ class Token(NamedTuple):
     size: Hashable = None
 
 
+class Live:
+    """What is allocated, by what is alike: a storage is named by its place among those, the oldest first.
+
+    Such a place is the same in each of many equal layers, whatever the first and the last one do besides.
+    """
+
+    def __init__(self) -> None:
+        self.alike: dict[Hashable, list[int]] = {}
+
+    def begin(self, key: Hashable, storage: int) -> None:
+        """Take in a storage that is allocated."""
+        self.alike.setdefault(key, []).append(storage)
+
+    def place(self, key: Hashable, storage: int) -> int:
+        """The place of a storage that may be free by now; -1 for none."""
+        alike = self.alike.get(key, [])
+        return alike.index(storage) if storage in alike else -1
+
+    def end(self, key: Hashable, place: int) -> int:
+        """Let go of the storage at a place. Raises :class:`NotRepeatingError`."""
+        storage = self.at(key, place)
+        del self.alike[key][place]
+        return storage
+
+    def at(self, key: Hashable, place: int) -> int:
+        """The storage at a place. Raises :class:`NotRepeatingError`."""
+        alike = self.alike.get(key, [])
+        if not 0 <= place < len(alike):
+            raise NotRepeatingError
+        return alike[place]
+
+
+class NotRepeatingError(Exception):
+    """The logs of shallow models do not go on as those of equal layers do."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """A container of layers by its path, and the names of its layers."""
@@ -59,12 +95,13 @@ class Reader:
             self.places.append(((container, rest), layer))
         self.tokens: list[Token] = []
         self.born: dict[int, int] = {}
+        self.live = Live()
         self.told = 0
         self.doubts = iter(log.doubts)
         self.doubt = next(self.doubts, None)
 
     def read(self) -> list[Token]:
-        """The tokens; a free and what a call returns point to where an allocation stands among them."""
+        """The tokens; a free and what a call returns name a storage by its place among those that are alike."""
         inner: dict[int, list[int]] = {}
         for number, call in enumerate(self.log.calls):
             inner.setdefault(call.outer, []).append(number)
@@ -80,10 +117,8 @@ class Reader:
             template, layer = self.places[call.module]
             self.tokens.append(Token("call", (template, call.step), (layer,)))
             self._events(call.start, call.stop, inner.get(number, []), inner)
-            outputs = [self.born[one] for one in call.outputs if one in self.born]
             self.tokens.append(Token("return", None, ()))
-            for place in outputs:
-                self.tokens.append(Token("output", self.tokens[place].same, (place,), self.tokens[place].size))
+            self.tokens += [self._named("output", one) for one in call.outputs if one in self.born]
             at = call.stop
         self._plain(at, stop)
 
@@ -97,10 +132,19 @@ class Reader:
                 template, layer = self._place(spec.owner)
                 same = (template, replace(spec, owner=0, nbytes=0), self.log.stream(storage))
                 self.born[storage] = len(self.tokens)
+                self.live.begin((same, layer), storage)
                 self.tokens.append(Token("allocate", same, (layer, spec.nbytes, nbytes), nbytes))
             else:
-                place = self.born[storage]
-                self.tokens.append(Token("free", self.tokens[place].same, (place,), self.tokens[place].size))
+                token = self._named("free", storage)
+                self.live.end((token.same, token.numbers[0]), token.numbers[1])
+                self.tokens.append(token)
+
+    def _named(self, what: str, storage: int) -> Token:
+        """A token about a storage; one that is free already is named by the token of its allocation."""
+        born = self.tokens[self.born[storage]]
+        layer = born.numbers[0]
+        place = self.live.place((born.same, layer), storage)
+        return Token(what, born.same, (layer, place) if place >= 0 else (self.born[storage],), born.size)
 
     def _doubts(self, event: int) -> None:
         while self.doubt is not None and self.doubt.event <= event:
@@ -135,6 +179,7 @@ class Writer:
     def write(self, tokens: Sequence[Token], like: MemoryLog, paths: Sequence[str]) -> MemoryLog:
         """The log; what is no token (assumptions and the like) is that of another one."""
         storage_at: dict[int, int] = {}
+        live = Live()
         under_way: list[int] = []
         returned = -1
         for place, (what, same, numbers, _) in enumerate(tokens):
@@ -143,12 +188,13 @@ class Writer:
                 self.moments.append(Moment(known[0], self._module(known[1], numbers[0]), *known[2:]))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
+                live.begin((same, numbers[0]), len(self.storages))
                 spec = self._spec(known[1], self._module(known[0], numbers[0]), numbers[1])
                 self.events.append((len(self.moments) - 1, len(self.storages), numbers[2]))
                 self.storages.append(spec)
                 self.streams.append(known[2])
             elif what == "free":
-                self.events.append((len(self.moments) - 1, storage_at[numbers[0]], 0))
+                self.events.append((len(self.moments) - 1, live.end((same, numbers[0]), numbers[1]), 0))
             elif what == "call":
                 outer = under_way[-1] if under_way else -1
                 under_way.append(len(self.calls))
@@ -158,8 +204,9 @@ class Writer:
                 returned = under_way.pop()
                 self.calls[returned] = replace(self.calls[returned], stop=len(self.events))
             elif what == "output":
-                outputs = (*self.calls[returned].outputs, storage_at[numbers[0]])
-                self.calls[returned] = replace(self.calls[returned], outputs=outputs)
+                is_live = len(numbers) > 1
+                one = live.at((same, numbers[0]), numbers[1]) if is_live else storage_at[numbers[0]]
+                self.calls[returned] = replace(self.calls[returned], outputs=(*self.calls[returned].outputs, one))
             else:
                 self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, numbers[0]))
         return replace(
