@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
+    from .memory.other_devices import NotModelledWarning as NotModelledWarning
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
     from .render.columns import register_column as register_column
@@ -49,6 +50,7 @@ _HOMES = {
     "MissingExtraError": "data.errors",
     "ModelGraph": "results.model_graph",
     "ModelSummary": "results.model_summary",
+    "NotModelledWarning": "memory.other_devices",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
     "StepOptions": "api.step_options",

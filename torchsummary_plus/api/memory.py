@@ -81,6 +81,8 @@ def estimate_memory(
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward returns another.
         steps: number of steps to run; the second one starts with the optimizer's state.
+        gradient_accumulation_steps: number of micro-batches of ``batch_size`` whose gradients add up before the
+            optimizer's step; each loss is divided by it. They stay from one micro-batch to the next.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: name of the GPU model to assume, which implies CUDA and affects some kernels. None means the installed
             GPU, or an A100 without one.

@@ -30,6 +30,8 @@ class Line:
     """Whether rows below it are folded into it."""
     memory: RowMemory | None = None
     times: int = 1
+    active_params: int = 0
+    param_bytes: int = 0
     connections: Connections | None = field(default=None, compare=False, repr=False)
     """What the lines of this table read, shared by all of them."""
 
@@ -67,10 +69,15 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
-        trainable = _trainable_below(report, row) if folded else row.trainable_params
-        held = memory[row.index] if memory else None
-        work = row.mult_adds, row.unknown_ops
-        lines.append(Line(row, _tree_name(row), params, trainable, *work, folded, held, connections=connections))
+        within = _rows_below(report, row) if folded else [row]
+        line = Line(
+            row, _tree_name(row), params, sum(one.trainable_params for one in within), row.mult_adds, row.unknown_ops,
+            folded, memory[row.index] if memory else None,
+            active_params=sum(one.active_params for one in within),
+            param_bytes=sum(one.param_bytes for one in within),
+            connections=connections,
+        )  # fmt: skip
+        lines.append(line)
     return lines
 
 
@@ -89,15 +96,16 @@ def _tree_name(row: Row) -> str:
     return f"{row.var_name} ({row.class_name})"
 
 
-def _trainable_below(report: Report, top: Row) -> int:
+def _rows_below(report: Report, top: Row) -> list[Row]:
+    """Return a row and all rows inside it."""
     below = {top.index}
-    total = 0
-    for row in report.rows[top.index :]:
-        if row.index != top.index and row.parent not in below:
+    found = [top]
+    for row in report.rows[top.index + 1 :]:
+        if row.parent not in below:
             break
         below.add(row.index)
-        total += row.trainable_params
-    return total
+        found.append(row)
+    return found
 
 
 def _inclusive_memory(report: Report) -> list[RowMemory]:
@@ -118,12 +126,16 @@ class _Totals:
         self.memory = [RowMemory(peak_bytes=own.peak_bytes) for own in self.own_memory]
         self.params = [0] * len(rows)
         self.trainable = [0] * len(rows)
+        self.active = [0] * len(rows)
+        self.stored = [0] * len(rows)
         self.macs = [0] * len(rows)
         self.unknown: dict[int, Counter[str]] = {}
 
     def add(self, index: int, row: Row) -> None:
         self.params[index] += row.num_params
         self.trainable[index] += row.trainable_params
+        self.active[index] += row.active_params
+        self.stored[index] += row.param_bytes
 
     def add_work(self, index: int, row: Row) -> None:
         self.macs[index] += row.own_mult_adds
@@ -137,7 +149,10 @@ class _Totals:
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
         params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
-        return Line(row, label, params, trainable, macs, unknown, folded, memory, connections=connections)
+        return Line(
+            row, label, params, trainable, macs, unknown, folded, memory,
+            active_params=self.active[i], param_bytes=self.stored[i], connections=connections,
+        )  # fmt: skip
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {
