@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api.compare import compare as compare
+    from .api.configured import from_config as from_config
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
     from .api.generation import ContextLimit as ContextLimit
@@ -62,6 +63,7 @@ _HOMES = {
     "estimate_memory": "api.memory",
     "explain": "api.explain",
     "explain_batch": "api.explain",
+    "from_config": "api.configured",
     "graph": "api.graph",
     "max_batch_size": "api.memory",
     "max_context": "api.generation",
