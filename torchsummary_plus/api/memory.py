@@ -58,6 +58,7 @@ def estimate_memory(
     prompt: int | None = None,
     new_tokens: int = 1,
     cache: str = "dynamic",
+    cache_dtype: Any = None,
     **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Predict the memory of a training or inference step on fake tensors; no GPU is needed.
@@ -96,8 +97,9 @@ def estimate_memory(
         progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
         options: the step's options as one object, to share between calls; arguments of the call override them.
 
-        prompt, new_tokens, cache: for "generate": the tokens read and written for each of ``batch_size`` sequences, and
-            a "dynamic" or "static" cache.
+        prompt, new_tokens: for "generate": the tokens read and written for each of ``batch_size`` sequences.
+        cache, cache_dtype: for "generate": a "dynamic", "static" or "quantized" cache of transformers', the last one of
+            "fp8", "int8", "int4" (its default) or "int2", or "paged:16", blocks of so many tokens, also of "fp8".
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -111,7 +113,7 @@ def estimate_memory(
     """
     given = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
     if given.mode == "generate":
-        return estimate_generation(model, prompt, new_tokens, batch_size, cache, given, progress)
+        return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), given, progress)
     if prompt is not None:
         raise InputError(f'prompt is {describe(prompt)} and mode {describe(given.mode)}; accepted with mode="generate"')
     check_batch(batch_size)

@@ -52,7 +52,7 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
         raise refused(path, "it is no ONNX model: it has no version or no graph")
     reader = _Reader(onnx, path)
     nodes = [node for function in model.functions for node in function.node]
-    return tuple([*reader.graph(model.graph), *reader.nodes(nodes)])
+    return (*reader.graph(model.graph), *reader.nodes(nodes))
 
 
 def refused(path: Path, why: str) -> InputError:
