@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .api.generation import ContextLimit as ContextLimit
     from .api.generation import max_context as max_context
     from .api.graph import graph as graph
+    from .api.loops import FirstStep as FirstStep
+    from .api.loops import lightning_callback as lightning_callback
+    from .api.loops import trainer_callback as trainer_callback
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
@@ -44,6 +47,7 @@ _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "Comparison": "results.comparison",
     "ContextLimit": "api.generation",
+    "FirstStep": "api.loops",
     "ForwardError": "data.errors",
     "InputError": "data.errors",
     "MemTracker": "api.tracker",
@@ -65,6 +69,7 @@ _HOMES = {
     "explain_batch": "api.explain",
     "from_config": "api.configured",
     "graph": "api.graph",
+    "lightning_callback": "api.loops",
     "max_batch_size": "api.memory",
     "max_context": "api.generation",
     "measure_memory": "api.memory",
@@ -73,6 +78,7 @@ _HOMES = {
     "register_scratch": "ops.scratch.registry",
     "summary": "api.table",
     "summary_string": "api.table",
+    "trainer_callback": "api.loops",
     "weights": "api.weights",
 }
 """The module of each public name, imported on first use: importing the package adds little to `import torch`."""
