@@ -82,8 +82,9 @@ def _built(transformers: Any, config: Any) -> nn.Module:
     own = next(
         (one for one in classes if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)), None
     )
+    build: Any = transformers.AutoModel.from_config if own is None else getattr(own, "_from_config")  # noqa: B009
     with torch.device("meta"), _counted():
-        built: nn.Module = (transformers.AutoModel.from_config if own is None else own._from_config)(config)
+        built: nn.Module = build(config)
     return built
 
 

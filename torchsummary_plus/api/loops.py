@@ -106,7 +106,7 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     """
     base = need_extra("transformers", "transformers").TrainerCallback
 
-    class FirstStepOfTrainer(base):  # type: ignore[misc]
+    class FirstStepOfTrainer(base):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.watch = _Watch(log)
             self.given: Any = None
@@ -153,13 +153,14 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
     The step is the module's ``training_step`` with its optimizer. After the first one, ``log`` gets them as text, the
     trainer's logger the figures, and ``callback.result`` keeps them (:class:`FirstStep`). Peaks are measured by CUDA's
     statistics, on the CPU by torch's profiler, which makes that one step slower. Predicted is one process with
-    automatic optimization, whose ``training_step`` does without ``self.trainer``. Raises :class:`MissingExtraError` without ``lightning`` or ``pytorch_lightning``.
+    automatic optimization, whose ``training_step`` does without ``self.trainer``. Raises :class:`MissingExtraError`
+    without ``lightning`` or ``pytorch_lightning``.
 
     Usage: ``Trainer(callbacks=[lightning_callback()])``.
     """
     base = _lightning().Callback
 
-    class FirstStepOfLightning(base):  # type: ignore[misc]
+    class FirstStepOfLightning(base):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             super().__init__()
             self.watch = _Watch(log)
@@ -219,7 +220,7 @@ def _anew(optimizer: Any) -> Any:
     """Return what makes an optimizer of the same class and options, which has no state yet."""
     if optimizer is None:
         return None
-    kind = type(optimizer)
+    kind: Any = type(optimizer)
     options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
     return partial(kind, **options)
 
