@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api.compare import compare as compare
+    from .api.configured import from_config as from_config
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
     from .api.generation import ContextLimit as ContextLimit
     from .api.generation import max_context as max_context
     from .api.graph import graph as graph
+    from .api.loops import FirstStep as FirstStep
+    from .api.loops import lightning_callback as lightning_callback
+    from .api.loops import trainer_callback as trainer_callback
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
+    from .memory.other_devices import NotModelledWarning as NotModelledWarning
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
     from .render.columns import register_column as register_column
@@ -42,6 +47,7 @@ _HOMES = {
     "BatchSizeLimit": "memory.capacity",
     "Comparison": "results.comparison",
     "ContextLimit": "api.generation",
+    "FirstStep": "api.loops",
     "ForwardError": "data.errors",
     "InputError": "data.errors",
     "MemTracker": "api.tracker",
@@ -49,6 +55,7 @@ _HOMES = {
     "MissingExtraError": "data.errors",
     "ModelGraph": "results.model_graph",
     "ModelSummary": "results.model_summary",
+    "NotModelledWarning": "memory.other_devices",
     "StepComparison": "results.step_comparison",
     "StepError": "data.errors",
     "StepOptions": "api.step_options",
@@ -60,7 +67,9 @@ _HOMES = {
     "estimate_memory": "api.memory",
     "explain": "api.explain",
     "explain_batch": "api.explain",
+    "from_config": "api.configured",
     "graph": "api.graph",
+    "lightning_callback": "api.loops",
     "max_batch_size": "api.memory",
     "max_context": "api.generation",
     "measure_memory": "api.memory",
@@ -69,6 +78,7 @@ _HOMES = {
     "register_scratch": "ops.scratch.registry",
     "summary": "api.table",
     "summary_string": "api.table",
+    "trainer_callback": "api.loops",
     "weights": "api.weights",
 }
 """The module of each public name, imported on first use: importing the package adds little to `import torch`."""

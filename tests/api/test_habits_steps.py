@@ -33,7 +33,7 @@ def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"gradient_accumulation_steps": 4}, "write batch_size= of one micro-batch, and train_step="),
+        ({"accumulate_grad_batches": 4}, "write gradient_accumulation_steps=, with batch_size= of one micro-batch"),
         ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; near names: optimizer"),
         ({"bf16": True}, "write autocast=torch.bfloat16"),
         ({"loss_fn": "mse"}, "write loss="),

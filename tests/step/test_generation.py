@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from tests.truth.snapshot import snapshot
 from torchsummary_plus import InputError, UnsupportedError, estimate_memory, max_context, measure_memory
 from torchsummary_plus.step import generation
+from torchsummary_plus.step.caches import GROUPS, PAGES, as_choice, cache_maker
 from torchsummary_plus.step.generation import SKIPPED, generation_step
 
 transformers: Any = pytest.importorskip("transformers")
@@ -55,11 +57,11 @@ def built(family: str) -> Any:
     return getattr(transformers, model)(getattr(transformers, config)(**settings))
 
 
-def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str) -> Any:
+def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str, cache_dtype: str | None = None) -> Any:
     """The same generation, run for real."""
     ids = torch.ones(2, prompt, dtype=torch.long)
     given = {"input_ids": ids, "attention_mask": ids.clone()}
-    step: Callable[..., None] = generation_step(model, new_tokens, cache)
+    step: Callable[..., None] = generation_step(model, new_tokens, as_choice(cache, cache_dtype))
     return measure_memory(model, input_data=given, mode="eval", train_step=step, steps=1)
 
 
@@ -129,7 +131,114 @@ def test_bad_requests_say_what_is_accepted() -> None:
         estimate_memory(nn.Linear(2, 2), mode="generate", prompt=4)
     with pytest.raises(InputError, match="prompt is None; accepted: an integer of at least 1"):
         estimate_memory(built("llama"), mode="generate")
-    with pytest.raises(InputError, match="cache is 'paged:16'; accepted: 'dynamic', 'static'"):
-        estimate_memory(built("llama"), mode="generate", prompt=4, cache="paged:16")
     with pytest.raises(InputError, match='accepted with mode="generate"'):
         estimate_memory(nn.Linear(2, 2), (2,), prompt=4)
+
+
+HYBRIDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "lfm2": ("Lfm2ForCausalLM", "Lfm2Config", {**ONE_KEY, "layer_types": ["conv", "full_attention"]}),
+    "jamba": (
+        "JambaForCausalLM", "JambaConfig",
+        {**ONE_KEY, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False, "num_experts": 2},
+    ),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM", "Qwen3NextConfig",
+        {
+            **HEADS, "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 2,
+            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "num_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8,
+        },
+    ),
+}  # fmt: skip
+FAMILIES.update(HYBRIDS)
+
+
+@pytest.mark.parametrize(("family", "cache"), [*((name, "dynamic") for name in HYBRIDS), ("lfm2", "static")])
+def test_states_and_keys_of_hybrid_models_are_counted(family: str, cache: str) -> None:
+    model = built(family)
+    predicted = estimate_memory(model, mode="generate", prompt=12, new_tokens=4, batch_size=2, cache=cache)
+    real = measured(model, 12, 4, cache)
+    assert (predicted.peak_bytes, predicted.at_peak["kv_cache"]) == (real.peak_bytes, real.at_peak["kv_cache"])
+
+
+def kept(model: nn.Module, cache: str, cache_dtype: Any = None, prompt: int = 12, new_tokens: int = 5) -> Any:
+    return estimate_memory(
+        model, mode="generate", prompt=prompt, new_tokens=new_tokens, batch_size=2, cache=cache, cache_dtype=cache_dtype
+    )
+
+
+def test_a_cache_of_eight_bits_is_transformers_own() -> None:
+    model = built("llama")
+    if not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"):
+        pytest.skip("this transformers has no cache of fp8")
+    predicted = kept(model, "quantized", torch.float8_e4m3fn)
+    assert predicted.peak_bytes == measured(model, 12, 5, "quantized", "fp8").peak_bytes
+    assert predicted.at_peak["kv_cache"] == 2 * 2 * (2 * 12 * 8 + 4)
+    assert predicted.assumptions == () and predicted.peak_range[0] == predicted.peak_range[1]
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("int4", 4), ("int2", 2)])
+def test_quantised_groups_are_counted_by_formula(dtype: str, bits: int) -> None:
+    predicted = kept(built("llama"), "quantized", dtype)
+    elements = 2 * 12 * 8
+    assert predicted.at_peak["kv_cache"] == 2 * 2 * (elements * bits // 8 + elements // 64 * 2 * 4)
+    assert predicted.assumptions[0] == GROUPS and predicted.peak_range[0] < predicted.peak_bytes
+    assert f"quantized cache of {dtype}" in str(predicted)
+
+
+@pytest.mark.parametrize(
+    ("family", "cache", "slots"), [("llama", "paged:4", 40), ("llama", "paged:16", 64), ("gemma2", "paged:4", 20 + 12)]
+)
+def test_blocks_are_counted_by_formula(family: str, cache: str, slots: int) -> None:
+    """17 tokens fill 5 blocks of 4, a window of 8 needs 2 of them and one more."""
+    predicted = kept(built(family), cache)
+    windows = 2 * 2 * 2 * 8 if family == "gemma2" else 0  # The index of each window is a tensor too.
+    held = max(dict(point.live)["kv_cache"] for point in predicted.timeline)
+    assert held - 2 * 2 * slots * 8 * 4 <= windows and held >= 2 * 2 * slots * 8 * 4
+    assert predicted.assumptions[0] == PAGES
+    assert kept(built(family), cache, "fp8").at_peak["kv_cache"] < predicted.at_peak["kv_cache"] / 3
+
+
+def test_blocks_hold_what_was_read() -> None:
+    """With the same tokens as a growing cache, a model writes the same ones."""
+    for family, cache in (("llama", "paged:4"), ("llama", "quantized")):
+        model = built(family).eval()
+        ids = torch.arange(12)[None] + 3
+        own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        choice = as_choice(cache, "int8" if cache == "quantized" else None)
+        made = cache_maker(model, choice, 17)()
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, past_key_values=made
+        )
+        assert found.tolist() == own.tolist()
+
+
+@pytest.mark.parametrize(("cache", "dtype"), [("paged:16", None), ("quantized", "fp8"), ("quantized", "int4")])
+def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built("llama")
+    whole = kept(model, cache, dtype, 4, 20)
+    monkeypatch.setattr(generation, "WHOLE", 0)
+    skipped = kept(model, cache, dtype, 4, 20)
+    assert SKIPPED in skipped.assumptions
+    assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cache": "paged"}, "cache is 'paged'; accepted: 'dynamic', 'static', 'quantized', 'paged:16"),
+        ({"cache": "paged:0"}, "cache is 'paged:0'"),
+        ({"cache": "paged:16", "cache_dtype": "int4"}, "accepted: None, 'fp8'"),
+        ({"cache": "quantized", "cache_dtype": "int3"}, "accepted: 'fp8', 'int8', 'int4', 'int2'"),
+        ({"cache_dtype": "fp8"}, "which has the dtype of the model"),
+    ],
+)
+def test_other_caches_are_answered_with_what_is_accepted(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        estimate_memory(built("llama"), mode="generate", prompt=4, **given)
+
+
+@pytest.mark.parametrize(("family", "cache"), [("gemma2", "quantized"), ("t5", "paged:16"), ("mamba", "quantized")])
+def test_a_model_without_such_a_cache_says_so(family: str, cache: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"layers with full attention|makes a cache of its own"):
+        estimate_memory(built(family), mode="generate", prompt=4, cache=cache)

@@ -17,6 +17,7 @@ from ..memory.capacity import LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
 from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
+from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
 from .progress import progress_bar
 from .step_options import StepOptions
@@ -24,6 +25,9 @@ from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04
 """The largest relative error seen where tokens were skipped, 3.7 % of a tiny model, rounded up."""
+
+FORMULA_BAND = 0.25
+"""Of caches by formula: what kernels that were not run may allocate besides."""
 
 GIVEN = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
@@ -65,14 +69,24 @@ class ContextLimit:
 class _Generation:
     """Generation by one model, for any prompt."""
 
-    def __init__(self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, options: StepOptions) -> None:
+    def __init__(
+        self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
+    ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size is {describe(batch_size)}; accepted: an integer of at least 1")
-        step = generation_step(model, new_tokens, cache)
+        choice = as_choice(cache, cache_dtype)
+        step = generation_step(model, new_tokens, choice)
         self.model, self.batch_size = model, batch_size
         self.options = replace(options, mode="eval", train_step=step, steps=1)
-        self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {cache} cache"
-        self.is_skipping = skips_tokens(model, new_tokens, cache)
+        self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
+        self.bands = {
+            note: band
+            for note, band, holds in (
+                (SKIPPED, SKIPPED_BAND, skips_tokens(model, new_tokens, choice)),
+                (choice.formula, FORMULA_BAND, bool(choice.formula)),
+            )
+            if holds
+        }
 
     def asked(self, prompt: int) -> StepRequest:
         """What is asked about a prompt of so many tokens. Raises :class:`InputError`."""
@@ -88,7 +102,9 @@ class _Generation:
     def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
         """The events of generating after a prompt."""
         log = self.asked(prompt).trace(self.batch_size, tick)
-        return _with_skipped(log) if self.is_skipping else log
+        for note, band in self.bands.items():
+            log = _with_band(log, note, band)
+        return log
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
         """A log explained."""
@@ -97,19 +113,23 @@ class _Generation:
         return replace(found, info=replace(found.info, mode="generate", train_step=words))
 
 
-def _with_skipped(log: MemoryLog) -> MemoryLog:
-    """Return a log that says that tokens were skipped, with a band around all that tokens allocate."""
-    storages = tuple(
-        spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, SKIPPED_BAND)) for spec in log.storages
-    )
-    return replace(log, storages=storages, assumptions=(SKIPPED, *log.assumptions))
+def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
+    """Return a log with an assumption, and a band around all that tokens allocate."""
+    storages = tuple(spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, band)) for spec in log.storages)
+    return replace(log, storages=storages, assumptions=(note, *log.assumptions))
 
 
 def estimate_generation(
-    model: Any, prompt: Any, new_tokens: int, batch_size: int, cache: str, options: StepOptions, progress: bool
+    model: Any,
+    prompt: Any,
+    new_tokens: int,
+    batch_size: int,
+    cache: tuple[str, Any],
+    options: StepOptions,
+    progress: bool,
 ) -> MemoryEstimate:
     """Return the memory of generating ``new_tokens`` after a ``prompt``; see :func:`estimate_memory`."""
-    generation = _Generation(model, batch_size, new_tokens, cache, options)
+    generation = _Generation(model, batch_size, new_tokens, *cache, options)
     with progress_bar("generation", "operators", progress) as tick:
         log = generation.log(prompt, tick)
     return generation.estimate(prompt, log)
@@ -122,6 +142,7 @@ def max_context(
     *,
     new_tokens: int = 2,
     cache: str = "dynamic",
+    cache_dtype: Any = None,
     device: Any = "cuda",
     autocast: Any = None,
     allocator: str | None = None,
@@ -138,7 +159,7 @@ def max_context(
     card = named_gpu(memory)
     named = None if card is None else card.name
     options = StepOptions(device=device, gpu=named, autocast=autocast, allocator=allocator, cudnn=cudnn)
-    generation = _Generation(model, batch_size, new_tokens, cache, options)
+    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, options)
     first = generation.asked(1)
 
     def fits(log: MemoryLog) -> bool:

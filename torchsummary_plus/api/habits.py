@@ -35,10 +35,7 @@ ELSEWHERE = {
 """What other tools call it, and what it is called here."""
 
 STEPS = {
-    "gradient_accumulation_steps": "batch_size= of one micro-batch, and train_step= that runs the micro-batches, whose "
-    "gradients stay until the optimizer's step",
-    "accumulate_grad_batches": "batch_size= of one micro-batch, and train_step= that runs the micro-batches, whose "
-    "gradients stay until the optimizer's step",
+    "accumulate_grad_batches": "gradient_accumulation_steps=, with batch_size= of one micro-batch",
     "per_device_train_batch_size": "batch_size=",
     "fp16": "autocast=torch.float16",
     "bf16": "autocast=torch.bfloat16",

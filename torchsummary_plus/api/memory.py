@@ -58,6 +58,7 @@ def estimate_memory(
     prompt: int | None = None,
     new_tokens: int = 1,
     cache: str = "dynamic",
+    cache_dtype: Any = None,
     **step: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Predict the memory of a training or inference step on fake tensors; no GPU is needed.
@@ -81,6 +82,8 @@ def estimate_memory(
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward returns another.
         steps: number of steps to run; the second one starts with the optimizer's state.
+        gradient_accumulation_steps: number of micro-batches of ``batch_size`` whose gradients add up before the
+            optimizer's step; each loss is divided by it. They stay from one micro-batch to the next.
         allocator: options as in ``PYTORCH_CUDA_ALLOC_CONF``; None reads them from the environment.
         gpu: name of the GPU model to assume, which implies CUDA and affects some kernels. None means the installed
             GPU, or an A100 without one.
@@ -94,8 +97,9 @@ def estimate_memory(
         progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
         options: the step's options as one object, to share between calls; arguments of the call override them.
 
-        prompt, new_tokens, cache: for "generate": the tokens read and written for each of ``batch_size`` sequences, and
-            a "dynamic" or "static" cache.
+        prompt, new_tokens: for "generate": the tokens read and written for each of ``batch_size`` sequences.
+        cache, cache_dtype: for "generate": a "dynamic", "static" or "quantized" cache of transformers', the last one of
+            "fp8", "int8", "int4" (its default) or "int2", or "paged:16", blocks of so many tokens, also of "fp8".
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -109,7 +113,7 @@ def estimate_memory(
     """
     given = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
     if given.mode == "generate":
-        return estimate_generation(model, prompt, new_tokens, batch_size, cache, given, progress)
+        return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), given, progress)
     if prompt is not None:
         raise InputError(f'prompt is {describe(prompt)} and mode {describe(given.mode)}; accepted with mode="generate"')
     check_batch(batch_size)

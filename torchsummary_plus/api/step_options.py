@@ -43,6 +43,7 @@ class StepArguments(TypedDict, total=False):
     train_step: Callable[..., Any] | None
     keep_output: bool
     steps: int
+    gradient_accumulation_steps: int
     allocator: str | None
 
 
@@ -69,6 +70,7 @@ class StepOptions:
     gpu: str | None = None
     allocator: str | None = None
     cudnn: str = AUTO
+    gradient_accumulation_steps: int = 1
 
     @classmethod
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
@@ -87,8 +89,14 @@ class StepOptions:
         """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in STEP_MODES:
             raise choice_error("mode", self.mode, STEP_MODES)
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
-            raise InputError(f"steps is {describe(self.steps)}; accepted: an integer of at least 1")
+        for name in ("steps", "gradient_accumulation_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {describe(value)}; accepted: an integer of at least 1")
+        micro_batches = self.gradient_accumulation_steps
+        if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
+            other = "train_step, which has a loop of its own" if self.train_step is not None else f"mode {self.mode!r}"
+            raise InputError(f"gradient_accumulation_steps is {micro_batches:,}; accepted with {other}: 1")
         if self.train_step is not None and not callable(self.train_step):
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
@@ -99,7 +107,7 @@ class StepOptions:
         if kind not in (None, *AUTOCAST):
             raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
-        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps)
+        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps, micro_batches)
 
     def card(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
@@ -210,6 +218,7 @@ def step_info(
         dtype=" and ".join(name for name, _ in dtypes.most_common()),
         loss=loss if trains and own is None else "",
         train_step="" if own is None or not trains else called(own),
+        micro_batches=step.micro_batches,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.errors import choice_error
+from ..data.onnx_files import read_onnx
 from ..data.weight_files import read_weights
 from ..results.weights_file import WeightsFile
 
-SUFFIXES = (".safetensors", ".gguf", ".index.json")
+SUFFIXES = (".safetensors", ".gguf", ".index.json", ".onnx")
 
 
 def is_weights(path: str | Path) -> bool:
@@ -23,10 +24,12 @@ def is_weights(path: str | Path) -> bool:
 def weights(path: str | Path) -> WeightsFile:
     """Return names, shapes, dtypes and bytes of the weights in a file, from its header alone.
 
-    ``path`` is a ``.safetensors`` or ``.gguf`` file, or the ``.index.json`` of ``.safetensors`` shards. Raises
-    :class:`InputError` for another kind of file, and for a header that is malformed, contradicts the file's size, or
-    announces more than 100,000,000 bytes or 10,000,000 items.
+    ``path`` is a ``.safetensors`` or ``.gguf`` file, the ``.index.json`` of ``.safetensors`` shards, or an ``.onnx``
+    file (the extra ``onnx``; data beside it is not read). Raises :class:`InputError` for another kind of file, and for
+    a header that is malformed, contradicts the file's size, or announces more than 100,000,000 bytes or 10,000,000
+    items; of an ``.onnx`` file more than 2 GiB.
     """
     if not is_weights(path):
         raise choice_error("the suffix of the file", "".join(Path(path).suffixes[-2:]), SUFFIXES)
-    return WeightsFile(Path(path).name, read_weights(Path(path)))
+    read = read_onnx if str(path).endswith(".onnx") else read_weights
+    return WeightsFile(Path(path).name, read(Path(path)))

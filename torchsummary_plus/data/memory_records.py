@@ -189,7 +189,8 @@ class StepInfo:
 
     ``gpu`` is the GPU that was named, ``dtype`` the parameters' dtypes, ``loss`` what was minimised, ``train_step`` the
     name of the user's own step; "" if there is none. ``measured`` is True for a step that ran for real. ``world_size``
-    is 0 except for the step of one ``rank`` of many, which may be the worst of several ``ranks``.
+    is 0 except for the step of one ``rank`` of many, which may be the worst of several ``ranks``. The batch size is
+    that of each of ``micro_batches``.
     """
 
     device: str
@@ -205,6 +206,7 @@ class StepInfo:
     world_size: int = 0
     rank: int = 0
     ranks: int = 0
+    micro_batches: int = 1
 
     @property
     def settings(self) -> str:
@@ -215,6 +217,7 @@ class StepInfo:
             (self.optimizer or "no optimizer") if trains else self.train_step,
             f"autocast to {self.autocast}" if self.autocast else self.dtype,
             f"loss: {self.loss}" if self.loss else "",
+            f"gradients of {self.micro_batches:,} micro-batches" if self.micro_batches > 1 else "",
             f"rank {self.rank} of {self.world_size}" if self.world_size else "",
             f"the worst of {self.ranks}" if self.ranks > 1 else "",
         ]

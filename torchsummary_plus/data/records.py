@@ -137,6 +137,41 @@ class Call:
     """The path it was called by, which differs from the module's own if it has several parents."""
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Equal parts of module ``path``, of which a router chooses ``chosen`` of ``count`` for each token.
+
+    ``source`` says what told so: an operator of the pass, or an attribute of a module. ``params`` are the elements of
+    all of them, ``keys`` those of their parameters.
+    """
+
+    path: str
+    count: int
+    chosen: int
+    source: str
+    params: int
+    keys: tuple[int, ...]
+
+    @property
+    def active_params(self) -> int:
+        """The parameters that a token uses.
+
+        >>> Experts("mlp.experts", 8, 2, "topk of 2 in mlp.gate", 800, (3, 4)).active_params
+        200
+        """
+        return self.params * self.chosen // self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter of PEFT's by its name: its parameters, those of them that are trained, and whether it is active."""
+
+    name: str
+    params: int
+    trainable_params: int
+    is_active: bool
+
+
 GIVEN = -1
 RETURNED = -2
 """Owners of the steps in a :class:`Flow` that no call makes: a tensor given to the model, and what it returns."""
@@ -183,3 +218,5 @@ class Trace:
     run: Run
     flow: Flow | None = None
     """None if nothing ran."""
+    experts: tuple[Experts, ...] = ()
+    adapters: tuple[Adapter, ...] = ()

@@ -70,6 +70,14 @@ def _params_percent(line: Line, report: Report, zero: str) -> str:
     return f"{100 * line.num_params / report.total_params:.2f}%"
 
 
+def _active_params(line: Line, report: Report, zero: str) -> str:
+    return f"{line.active_params:,}" if line.active_params else zero
+
+
+def _param_bytes(line: Line, report: Report, zero: str) -> str:
+    return f"{line.param_bytes:,}" if line.param_bytes else zero
+
+
 def _mult_adds(line: Line, report: Report, zero: str) -> str:
     if line.unknown_ops:
         return f">={line.mult_adds:,}"
@@ -207,6 +215,14 @@ COLUMNS: dict[str, Column] = {
     ),
     "params_percent": Column(
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
+    ),
+    "active_params": Column(
+        "Active Param #", "those of `num_params` that a token uses: of experts the share that their router chooses",
+        _active_params, lambda line, _: line.active_params, "elements", adds_up=True,
+    ),
+    "param_bytes": Column(
+        "Param Bytes", "stored bytes of `num_params`: of quantized weights the packed ones, with their scales",
+        _param_bytes, lambda line, _: line.param_bytes, "bytes", adds_up=True,
     ),
     "kernel_size": Column(
         "Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, _as_read(_kernel_size),

@@ -32,6 +32,8 @@ class Line:
     local_params: int = 0
     """Of ``num_params``, those that one rank has; 0 unless the memory is that of one rank."""
     times: int = 1
+    active_params: int = 0
+    param_bytes: int = 0
     connections: Connections | None = field(default=None, compare=False, repr=False)
     """What the lines of this table read, shared by all of them."""
 
@@ -69,13 +71,16 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
     for row in rows:
         folded = row.index not in parents and depth is not None and row.total_params != row.num_params
         params = row.total_params if folded else row.num_params
-        inside = _below(report, row) if folded else [row]
-        trainable = sum(one.trainable_params for one in inside)
-        local = sum(report.row_memory[one.index].local_params for one in inside) if memory else 0
-        held = memory[row.index] if memory else None
-        work = row.mult_adds, row.unknown_ops
-        label = _tree_name(row)
-        lines.append(Line(row, label, params, trainable, *work, folded, held, local, connections=connections))
+        within = _rows_below(report, row) if folded else [row]
+        line = Line(
+            row, _tree_name(row), params, sum(one.trainable_params for one in within), row.mult_adds, row.unknown_ops,
+            folded, memory[row.index] if memory else None,
+            local_params=sum(report.row_memory[one.index].local_params for one in within) if memory else 0,
+            active_params=sum(one.active_params for one in within),
+            param_bytes=sum(one.param_bytes for one in within),
+            connections=connections,
+        )  # fmt: skip
+        lines.append(line)
     return lines
 
 
@@ -94,7 +99,7 @@ def _tree_name(row: Row) -> str:
     return f"{row.var_name} ({row.class_name})"
 
 
-def _below(report: Report, top: Row) -> list[Row]:
+def _rows_below(report: Report, top: Row) -> list[Row]:
     """Return a row and all rows inside it."""
     below = {top.index: top}
     for row in report.rows[top.index + 1 :]:
@@ -123,12 +128,16 @@ class _Totals:
         self.local = [0] * len(rows)
         self.params = [0] * len(rows)
         self.trainable = [0] * len(rows)
+        self.active = [0] * len(rows)
+        self.stored = [0] * len(rows)
         self.macs = [0] * len(rows)
         self.unknown: dict[int, Counter[str]] = {}
 
     def add(self, index: int, row: Row) -> None:
         self.params[index] += row.num_params
         self.trainable[index] += row.trainable_params
+        self.active[index] += row.active_params
+        self.stored[index] += row.param_bytes
         if self.own_memory:
             self.local[index] += self.own_memory[row.index].local_params
 
@@ -144,8 +153,10 @@ class _Totals:
         unknown = tuple(sorted(self.unknown.get(i, {}).items()))
         memory = self.memory[i] if self.memory else None
         params, trainable, macs = self.params[i], self.trainable[i], self.macs[i]
-        local = self.local[i]
-        return Line(row, label, params, trainable, macs, unknown, folded, memory, local, connections=connections)
+        return Line(
+            row, label, params, trainable, macs, unknown, folded, memory, local_params=self.local[i],
+            active_params=self.active[i], param_bytes=self.stored[i], connections=connections,
+        )  # fmt: skip
 
 
 STYLES: dict[str, Callable[[Report, int | None], list[Line]]] = {

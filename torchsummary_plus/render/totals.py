@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..data.units import mebibytes
@@ -48,6 +49,8 @@ def _each(report: Report) -> Iterator[Total]:
         else:
             count = getattr(report, field.name)
             yield Total(field, Cell(count, f"{count:,}"))
+        if field.name == "non_trainable_params":
+            yield from _chosen(report)
     for field in SIZE_FIELDS:
         nbytes = getattr(report, field.name) if ran or field.name not in NEED_A_PASS else None
         yield Total(field, Cell(nbytes, "N/A" if nbytes is None else mebibytes(nbytes)))
@@ -60,3 +63,19 @@ def _mult_adds(report: Report) -> str:
         return f"{report.total_mult_adds:,}"
     names = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
     return f">={report.total_mult_adds:,} (not counted: {names})"
+
+
+def _chosen(report: Report) -> Iterator[Total]:
+    """Yield the parameters that a token uses, where there are experts, and each adapter's own."""
+    if report.experts:
+        count = report.active_params
+        ways = Counter((one.chosen, one.count) for one in report.experts)
+        said = ", ".join(f"{chosen:,} of {number:,} experts" for chosen, number in ways)
+        yield Total(Field("active_params", "Active params", "elements"), Cell(count, f"{count:,} ({said} per token)"))
+    for adapter in report.adapters:
+        share = 100 * adapter.trainable_params / report.total_params
+        text = f"{adapter.params:,} params, {adapter.trainable_params:,} trained ({share:.2f}% of all)"
+        if not adapter.is_active:
+            text += ", inactive"
+        field = Field(f"adapter_{adapter.name}", f"Adapter {adapter.name}", "elements")
+        yield Total(field, Cell(adapter.params, text))

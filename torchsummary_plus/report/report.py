@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from ..data.memory_records import RowMemory
 from ..data.records import (
+    Adapter,
     Call,
+    Experts,
     Flow,
     LayerSpec,
     ModuleSpec,
@@ -56,6 +59,10 @@ class Row:
     user: int | None = None
     is_container: bool = False
     layer: LayerSpec | None = None
+    active_params: int = 0
+    """Those of ``num_params`` that a token uses: of experts their share, rounded."""
+    param_bytes: int = 0
+    """The stored bytes of ``num_params``."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,13 @@ class Report:
     """Each row's memory, if it was asked for."""
     flow: Flow | None = None
     """Which row made each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
+    experts: tuple[Experts, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+
+    @property
+    def active_params(self) -> int:
+        """The parameters that a token uses: all of them but experts that its router does not choose."""
+        return self.total_params - sum(one.params - one.active_params for one in self.experts)
 
     @property
     def non_trainable_params(self) -> int:
@@ -99,7 +113,7 @@ def build_report(trace: Trace) -> Report:
     nodes = _grow(trace)
     _count_parameters(trace, nodes)
     _find_users(trace, nodes)
-    rows = _rows(nodes)
+    rows = _rows(nodes, _active_shares(trace))
     counted = [p for node in nodes for p in node.counted]
     root = rows[0]
     return Report(
@@ -115,6 +129,8 @@ def build_report(trace: Trace) -> Report:
         buffer_bytes=_storage_bytes([b for node in nodes if node.first for b in node.module_buffers()], counted),
         run=trace.run,
         flow=None if trace.flow is None else _by_row(trace.flow, nodes),
+        experts=trace.experts,
+        adapters=trace.adapters,
     )
 
 
@@ -252,7 +268,12 @@ def _find_users(trace: Trace, nodes: list[_Node]) -> None:
             node.user = found[0] if found else None
 
 
-def _rows(nodes: list[_Node]) -> tuple[Row, ...]:
+def _active_shares(trace: Trace) -> dict[int, Fraction]:
+    """Return the share of each expert parameter, by key, that a token uses."""
+    return {key: Fraction(one.chosen, one.count) for one in trace.experts for key in one.keys}
+
+
+def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]:
     params = [sum(p.numel for p in node.counted) for node in nodes]
     macs = [0 if node.call is None else node.call.macs for node in nodes]
     unknown = {n.index: Counter(dict(n.call.unknown_ops)) for n in nodes if n.call and n.call.unknown_ops}
@@ -262,11 +283,30 @@ def _rows(nodes: list[_Node]) -> tuple[Row, ...]:
             macs[node.parent.index] += macs[node.index]
             if node.index in unknown:
                 unknown.setdefault(node.parent.index, Counter()).update(unknown[node.index])
-    sums = zip(nodes, params, macs)
-    return tuple(_row(node, p, m, tuple(sorted(unknown.get(node.index, {}).items()))) for node, p, m in sums)
+    names = [tuple(sorted(unknown.get(node.index, {}).items())) for node in nodes]
+    stored = _stored(nodes)
+    return tuple(_row(*of_row, active) for of_row in zip(nodes, params, macs, names, stored))
 
 
-def _row(node: _Node, params: int, macs: int, unknown: tuple[tuple[str, int], ...]) -> Row:
+def _stored(nodes: list[_Node]) -> list[int]:
+    """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
+    met: set[int] = set()
+    found = []
+    for node in nodes:
+        storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in met}
+        met.update(storages)
+        found.append(sum(storages.values()))
+    return found
+
+
+def _row(
+    node: _Node,
+    params: int,
+    macs: int,
+    unknown: tuple[tuple[str, int], ...],
+    stored: int,
+    active: Mapping[int, Fraction],
+) -> Row:
     module, call = node.module, node.call
     own = sum(p.numel for p in node.counted)
     held = sum(p.numel for p in module.parameters) if module is not None else 0
@@ -299,6 +339,8 @@ def _row(node: _Node, params: int, macs: int, unknown: tuple[tuple[str, int], ..
         user=None if node.user is None else node.user.index,
         is_container=module is not None and module.is_container,
         layer=module.layer if module is not None else None,
+        active_params=round(sum(p.numel * active.get(p.key, Fraction(1)) for p in node.counted)),
+        param_bytes=stored,
     )
 
 

@@ -59,7 +59,7 @@ class ModelSummary(Report, Views, Figures):
     It holds no tensors or modules: it outlives the model, can be pickled, and compares by value.
     """
 
-    _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "total_bytes")
+    _derived: ClassVar[tuple[str, ...]] = ("non_trainable_params", "active_params", "total_bytes")
 
     view: Presentation = field(default_factory=Presentation)
     memory: MemoryEstimate | None = None

@@ -7,25 +7,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe
+from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 
-CACHES = ("dynamic", "static")
 WHOLE = 20_000
 """Calls of modules up to which each token is generated; of more, the first two and the last one are."""
 
 SKIPPED = "the tokens between the first two and the last were not generated: the cache's own update let it grow"
 
 
-def generation_step(model: Any, new_tokens: int, cache: str) -> Callable[..., None]:
+def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
     """Return a step that generates ``new_tokens`` from ``input_ids`` with a kind of cache.
 
-    Raises :class:`InputError` for another cache or number, :class:`UnsupportedError` for a model without ``generate``.
+    Raises :class:`InputError` for another number, :class:`UnsupportedError` for a model without ``generate`` or cache.
     """
-    if cache not in CACHES:
-        raise choice_error("cache", cache, CACHES)
     if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 1:
         raise InputError(f"new_tokens is {describe(new_tokens)}; accepted: an integer of at least 1")
     if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
@@ -34,31 +33,39 @@ def generation_step(model: Any, new_tokens: int, cache: str) -> Callable[..., No
             'generate(): mode="eval" with train_step= estimates a loop of your own'
         )
     skips = skips_tokens(model, new_tokens, cache)
+    cache_maker(model, cache, 1)
 
     def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
+        made = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
+        given = {} if made is None else {"past_key_values": made}
         if skips:
-            _first_and_last(model, input_ids, attention_mask, new_tokens)
-        else:
-            with _set_to(model, new_tokens, cache):
-                model.generate(input_ids, attention_mask=attention_mask)
+            del made
+            _first_and_last(model, input_ids, attention_mask, new_tokens, given)
+            return
+        with _set_to(model, new_tokens, cache.name):
+            model.generate(input_ids, attention_mask=attention_mask, **given)
 
     return step
 
 
-def skips_tokens(model: Any, new_tokens: int, cache: str) -> bool:
+def skips_tokens(model: Any, new_tokens: int, cache: CacheChoice) -> bool:
     """Whether a step generates the first and last tokens alone: of many, with a cache that grows with them."""
     is_long = new_tokens > 3 and new_tokens * sum(1 for _ in model.modules()) > WHOLE
-    return is_long and cache == "dynamic" and not getattr(model.config, "is_encoder_decoder", False)
+    return is_long and cache.name != STATIC and not getattr(model.config, "is_encoder_decoder", False)
 
 
-def _first_and_last(model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> None:
+def _first_and_last(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int, given: dict[str, Any]
+) -> None:
     """Generate two tokens, let the cache grow by its own ``update`` as if by the others, and generate the last one.
 
-    A model without keys and values, whose states do not grow, generates them all.
+    ``given`` has the cache, if it is not the model's own. A model without keys and values, whose states do not grow,
+    generates them all.
     """
     with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
-        kept = model.generate(input_ids, attention_mask=attention_mask).past_key_values
-    growing = [(number, layer) for number, layer in enumerate(kept.layers) if _keys_and_values(layer)]
+        kept = model.generate(input_ids, attention_mask=attention_mask, **given).past_key_values
+    given.clear()
+    growing = [(number, layer) for number, layer in enumerate(kept.layers) if kept_shapes(layer)]
     for number, layer in growing:
         _grow(kept, number, layer, new_tokens - 3)
     if not growing:
@@ -75,11 +82,6 @@ def _first_and_last(model: Any, input_ids: Tensor, attention_mask: Tensor, new_t
         )
 
 
-def _keys_and_values(layer: Any) -> list[Tensor]:
-    held = [getattr(layer, name, None) for name in ("keys", "values")]
-    return [tensor for tensor in held if isinstance(tensor, Tensor)]
-
-
 def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
     """Let a layer of a cache read as many tokens as are missing.
 
@@ -89,7 +91,7 @@ def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
     if window is None:
         _read(cache, number, layer, missing)
         return
-    room = min(missing, max(0, window - 1 - layer.keys.shape[-2]))
+    room = min(missing, max(0, window - 1 - kept_shapes(layer)[0][-2]))
     _read(cache, number, layer, room)
     if missing > room:
         _read(cache, number, layer, 1)
@@ -98,9 +100,9 @@ def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
 
 def _read(cache: Any, number: int, layer: Any, count: int) -> None:
     if count:
-        (*outer, _, keys), values = layer.keys.shape, layer.values.shape[-1]
-        new = layer.keys.new_zeros(*outer, count, keys), layer.values.new_zeros(*layer.values.shape[:-2], count, values)
-        cache.update(*new, number)
+        shapes = [(*shape[:-2], count, shape[-1]) for shape in kept_shapes(layer)]
+        keys, values = (torch.zeros(shape, dtype=layer.dtype, device=layer.device) for shape in shapes)
+        cache.update(keys, values, number)
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def _set_to(model: Any, new_tokens: int, cache: str, **options: Any) -> Iterator
     for name, value in {
         "max_new_tokens": new_tokens, "min_new_tokens": None, "max_length": None, "min_length": 0, "do_sample": False,
         "num_beams": 1, "eos_token_id": None, "pad_token_id": 0, "use_cache": True, "disable_compile": True,
-        "cache_implementation": None if cache == "dynamic" else cache, "output_scores": False, **options,
+        "cache_implementation": STATIC if cache == STATIC else None, "output_scores": False, **options,
     }.items():  # fmt: skip
         setattr(asked, name, value)
     model.generation_config = asked

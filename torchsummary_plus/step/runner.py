@@ -30,7 +30,8 @@ class Step:
 
     ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` None for the
     output's own, else its sum; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``;
-    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` the number of repetitions.
+    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` the number of repetitions, each of
+    ``micro_batches`` forwards and backwards whose gradients add up.
     """
 
     mode: str = "train"
@@ -40,6 +41,7 @@ class Step:
     train_step: Callable[..., Any] | None = None
     keep_output: bool = False
     steps: int = 2
+    micro_batches: int = 1
 
 
 Holding = tuple[Tensor, str, int]
@@ -135,13 +137,8 @@ class Steps:
         if optimizer is not None and needs_closure(optimizer):
             self._searched(args, kwargs, optimizer)
             return
-        loss = self._forward(args, kwargs)
-        if loss is None:
+        if not self._accumulated(args, kwargs):
             return
-        self.doing = "backward"
-        loss.backward()
-        with self._phase("backward"):
-            del loss
         self.doing = "optimizer"
         if optimizer is not None:
             self._stepped(args, kwargs, optimizer)
@@ -149,6 +146,24 @@ class Steps:
         else:
             for module in (self.model, *self.loss_modules[:1]):
                 module.zero_grad()
+
+    def _accumulated(self, args: Any, kwargs: Any) -> bool:
+        """Run the forward and backward of each micro-batch, which add to the gradients; False for inference.
+
+        Of several, each loss is divided by their number before its backward, as trainers do.
+        """
+        for _ in range(self.step.micro_batches):
+            self.account.enter("forward", self.account.step)
+            loss = self._forward(args, kwargs)
+            if loss is None:
+                return False
+            if self.step.micro_batches > 1:
+                loss = loss / self.step.micro_batches
+            self.doing = "backward"
+            loss.backward()
+            with self._phase("backward"):
+                del loss
+        return True
 
     def _loss(self, output: Any, given: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
@@ -201,11 +216,14 @@ class Steps:
 
         def closure() -> Any:
             optimizer.zero_grad()
-            loss = self._forward(args, kwargs)
-            self.doing = "backward"
-            if loss is not None:
-                loss.backward()
-            self.doing = "optimizer"
+            for _ in range(self.step.micro_batches):
+                loss = self._forward(args, kwargs)
+                if loss is not None and self.step.micro_batches > 1:
+                    loss = loss / self.step.micro_batches
+                self.doing = "backward"
+                if loss is not None:
+                    loss.backward()
+                self.doing = "optimizer"
             return loss
 
         return closure

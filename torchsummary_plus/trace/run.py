@@ -16,6 +16,7 @@ from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError
 from ..data.records import Run, Trace
 from ..live import compat
+from ..live.experts import find_adapters, find_experts
 from ..live.fakes import DataDependentError, quiet_refusals, standing_in_for
 from ..live.inputs import Example, realise
 from ..live.modules import ModuleTree
@@ -28,6 +29,7 @@ from .flow import Provenance
 from .hints import forward_error
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
+from .routing import Routing
 from .swap import LOCK, restored
 
 
@@ -50,7 +52,8 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: Optio
         tree = read(model, example)
         if example is None:
             device = str(options.device or tree.device())
-            return Trace(tree.specs(), (), None, Run("none", "no input was given", device, None))
+            specs, run = tree.specs(), Run("none", "no input was given", device, None)
+            return Trace(specs, (), None, run, None, find_experts(tree, specs, {}), find_adapters(tree, specs))
         try:
             return _Runner(tree, example, options).trace()
         except GrewError:
@@ -219,11 +222,11 @@ class _Runner:
             inputs = describe_arguments(args, kwargs)
         except RuntimeError as error:
             raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
-        recorder = Recorder(self._parameter_keys())
+        recorder, routing = Recorder(self._parameter_keys()), Routing()
         embeddings = Embeddings(self.example)
         embeddings.watch(made)
         provenance = Provenance(all_tensors((args, kwargs)), {id(tensor) for tensor in self.tree.tensors()})
-        watch = Pass(self.tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance])
+        watch = Pass(self.tree, environment.kernel, [*environment.listeners, embeddings, recorder, provenance, routing])
         if mode_key is not None:
             watch.hold(mode_key)
         size, refusals = self.tree.size(), DataDependentError.count
@@ -243,7 +246,9 @@ class _Runner:
             raise GrewError
         run = Run(self.kind, self.reason, str(device), batch)
         calls = recorder.calls()
-        return Trace(self.specs, calls, inputs, run, provenance.flow(calls, recorder.places()))
+        flow = provenance.flow(calls, recorder.places())
+        experts = find_experts(self.tree, self.specs, routing.choices)
+        return Trace(self.specs, calls, inputs, run, flow, experts, find_adapters(self.tree, self.specs))
 
     def _parameter_keys(self) -> dict[int, int]:
         """Return each parameter's key by the id of the tensor that replaces it in this pass."""

@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...data.errors import InputError, SummaryError
 from ...results.model_summary import ModelSummary
+from ..configured import from_config, is_config
 from ..table import summary
 from ..weights import is_weights, weights
 from .models import build_model, find, importable, parse_place
@@ -49,6 +50,7 @@ examples:
   torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
   torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)
   torchsummary-plus examples/vgg.py:vgg16  (without a size: names and parameters only)
+  torchsummary-plus ./Llama-3.1-70B 4096 --style tree --depth 4  (a folder with config.json: no weights needed)
   torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
@@ -88,7 +90,10 @@ def summary_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    kinds = "package.module:callable, path/to/file.py:callable, or a .safetensors, .index.json or .gguf file"
+    kinds = (
+        "package.module:callable, path/to/file.py:callable, a folder with transformers' config.json, or a "
+        ".safetensors, .index.json, .gguf or .onnx file"
+    )
     parser.add_argument("model", metavar="MODEL", help=kinds)
     parser.add_argument("sizes", metavar="SIZE", nargs="*", help=SIZE_HELP)
     add_model_options(parser)
@@ -107,14 +112,12 @@ def table(arguments: argparse.Namespace) -> str:
     if is_weights(arguments.model):
         stored = weights(arguments.model)
         return "\n".join([stored.to_text(depth=arguments.depth or ...), *saved(stored, arguments.output)])
-    place = parse_place(arguments.model)
     if arguments.max_batch and arguments.gpu is None:
         raise InputError("--max-batch needs --gpu, the memory to fit in")
     if arguments.world_size is not None:
-        return rank_table(arguments, place)
+        return rank_table(arguments, parse_place(arguments.model))
     memory = memory_options(arguments)
-    with importable(place):
-        model = build_model(find(*place), parse_pairs(arguments.kwargs), arguments.meta)
+    with named_model(arguments) as model:
         sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
         result = summary(
             model,
@@ -136,6 +139,18 @@ def table(arguments: argparse.Namespace) -> str:
         )
         answers = [] if arguments.gpu is None else answers_of(arguments, result, model, sizes, dtypes, memory)
     return "\n".join([result.to_terminal(arguments.stream), *answers, *saved(result, arguments.output)])
+
+
+@contextlib.contextmanager
+def named_model(arguments: argparse.Namespace) -> Iterator[Any]:
+    """Give the model that the command line names; while it holds, its file can be imported from."""
+    kwargs = parse_pairs(arguments.kwargs)
+    if is_config(arguments.model):
+        yield from_config(arguments.model, **kwargs)
+        return
+    place = parse_place(arguments.model)
+    with importable(place):
+        yield build_model(find(*place), kwargs, arguments.meta)
 
 
 def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:

@@ -76,6 +76,9 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
     group.add_argument(
+        "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size to an update"
+    )
+    group.add_argument(
         "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
     )
     group.add_argument("--cudnn", metavar="HOW", help=f"{one_of(CUDNN)}: source of cuDNN's workspaces; default: auto")
@@ -100,7 +103,8 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
-    asked = {name: getattr(arguments, name) for name in ("optimizer", "loss", "autocast", "gpu", "cudnn")}
+    names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
+    asked = {name: getattr(arguments, name) for name in names}
     given = {name: word for name, word in asked.items() if word is not None}
     if arguments.memory is None and not given:
         return None

@@ -1,0 +1,292 @@
+"""The 57 questions of docs/compared.md: a program each, and what it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .compared_tools import Tool
+
+Question = Callable[[Tool], Any]
+ROWS: dict[str, tuple[str, str, Question]] = {}
+"""Each row's group, its words, and the program: it raises, or returns whether the tool is right, or what it said."""
+
+
+def row(key: str, group: str, words: str) -> Callable[[Question], Question]:
+    def add(question: Question) -> Question:
+        ROWS[key] = group, words, question
+        return question
+
+    return add
+
+
+class Of(nn.Module):
+    """A module made of a function and some modules or parameters."""
+
+    def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.function = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
+X = (2, 8)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
+
+
+def image(batch: int = 2) -> tuple[Tensor]:
+    return (torch.randn(batch, 1, 8, 8),)
+
+
+def exactly(found: int, truth: int) -> Any:
+    return True if found == truth else f"{found:,}, not {truth:,}"
+
+
+def counts(
+    key: str, words: str, build: Callable[[], nn.Module], args: Callable[[], tuple[Any, ...]], truth: int
+) -> None:
+    row(key, "Parameters", words)(lambda tool: exactly(tool.params(build(), args()), truth))
+
+
+def works(
+    key: str, words: str, build: Callable[[], nn.Module], args: Callable[[], tuple[Any, ...]], truth: int
+) -> None:
+    row(key, "Multiply-adds", words)(lambda tool: exactly(tool.macs(build().eval(), args()), truth))
+
+
+def flat() -> tuple[Tensor]:
+    return (torch.randn(*X),)
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    return model
+
+
+def twice() -> nn.Module:
+    return Of(lambda self, x: self.a(self.a(x)), a=nn.Linear(8, 8))
+
+
+counts("params", "Parameters of a small CNN", net, image, 40 + 8 + 1450)
+counts("tied", "Tied weights count once", tied, flat, 64 + 16)
+counts("twice", "A layer called twice counts once", twice, flat, 72)
+counts(
+    "own", "A parameter of the module itself", lambda: Of(lambda s, x: x * s.w, w=nn.Parameter(torch.ones(8))), flat, 8
+)
+counts(
+    "unused", "A layer that is never called",
+    lambda: Of(lambda s, x: s.a(x), a=nn.Linear(8, 8), b=nn.Linear(8, 4)), flat, 72 + 36,
+)  # fmt: skip
+
+
+@row("frozen", "Parameters", "Trained apart from frozen ones")
+def frozen(tool: Tool) -> Any:
+    model = net()
+    model[0].requires_grad_(False)
+    return exactly(tool.trained(model, image()), 1458)
+
+
+@row("bytes", "Parameters", "Bytes of weights of several dtypes")
+def mixed_bytes(tool: Tool) -> Any:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).half())
+    return exactly(tool.param_bytes(model), 72 * 6)
+
+
+@row("quantised", "Parameters", "Packed weights of a quantised layer, by their logical size")
+def quantised(tool: Tool) -> Any:
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 64)), {nn.Linear})
+    return exactly(tool.params(model, (torch.randn(2, 64),)), 64 * 64 + 64)
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 4, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.gate(x).topk(1).indices[:, 0]
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token = (chosen == number).nonzero()[:, 0]
+            out = out.index_add(0, token, expert(x[token]))
+        return out
+
+
+@row("active", "Parameters", "Those that a token uses of a mixture of experts")
+def active(tool: Tool) -> Any:
+    result = tool.run(Experts(), flat(), {})
+    return exactly(getattr(result, "active_params", None) or missing(), 32 + 64)
+
+
+def missing() -> Any:
+    raise NotImplementedError
+
+
+works("conv", "A convolution", lambda: nn.Conv2d(1, 4, 3, bias=False), image, 2 * 36 * 4 * 9)
+works("grouped", "A grouped convolution", lambda: nn.Conv2d(4, 8, 3, groups=4, bias=False),
+      lambda: (torch.randn(2, 4, 8, 8),), 2 * 36 * 8 * 9)  # fmt: skip
+works("transposed", "A transposed convolution", lambda: nn.ConvTranspose2d(4, 8, 2, stride=2, bias=False),
+      lambda: (torch.randn(2, 4, 4, 4),), 2 * 16 * 4 * 8 * 4)  # fmt: skip
+works("linear", "A linear layer over several axes", lambda: nn.Linear(8, 4, bias=False),
+      lambda: (torch.randn(2, 3, 5, 8),), 2 * 3 * 5 * 32)  # fmt: skip
+works("lstm", "An LSTM", lambda: nn.LSTM(8, 4, bias=False), lambda: (torch.randn(3, 2, 8),), 6 * 4 * 4 * 12)
+works("attention", "nn.MultiheadAttention", lambda: Of(lambda s, x: s.a(x, x, x, need_weights=False)[0],
+      a=nn.MultiheadAttention(8, 2, bias=False, batch_first=True)), lambda: (torch.randn(2, 5, 8),),
+      2 * (5 * 8 * 8 * 4 + 2 * 5 * 5 * 8))  # fmt: skip
+works("sdpa", "scaled_dot_product_attention", lambda: Of(lambda s, x: F.scaled_dot_product_attention(x, x, x)),
+      lambda: (torch.randn(2, 4, 5, 8),), 2 * 2 * 4 * 5 * 5 * 8)  # fmt: skip
+works("functional", "F.linear and F.conv2d", lambda: Of(lambda s, x: F.linear(x, s.w), w=nn.Parameter(torch.ones(4, 8))),
+      flat, 2 * 32)  # fmt: skip
+works("matmul", "The operator @", lambda: Of(lambda s, x: x @ x.T), flat, 2 * 2 * 8)
+works("einsum", "torch.einsum", lambda: Of(lambda s, x: torch.einsum("bi,ci->bc", x, x)), flat, 2 * 2 * 8)
+
+
+@row("batch", "Multiply-adds", "Four times the batch is four times the work")
+def batches(tool: Tool) -> Any:
+    one, four = (tool.macs(nn.Conv2d(1, 4, 3, bias=False), image(batch)) for batch in (1, 4))
+    return one > 0 and four == 4 * one
+
+
+@row("unknown", "Multiply-adds", "An operator that is not counted is named")
+def unknown(tool: Tool) -> Any:
+    return bool(tool.unknown(Of(lambda s, x: torch.linalg.inv(x)), (torch.eye(4)[None],)))
+
+
+@row("backward", "Multiply-adds", "Those of a whole training step")
+def backward(tool: Tool) -> Any:
+    if tool.name != "torchsummary_plus":
+        raise NotImplementedError
+    from torchsummary_plus import estimate_memory
+
+    found = estimate_memory(nn.Linear(8, 8, bias=False), (8,), 2, optimizer="sgd").total_train_mult_adds
+    return exactly(found or 0, 2 * 2 * 64)  # The input takes no gradient.
+
+
+def runs(
+    key: str, words: str, build: Callable[[], Any], args: Callable[[], tuple[Any, ...]] = tuple, **kwargs: Any
+) -> None:
+    def question(tool: Tool) -> Any:
+        given = {name: make() for name, make in kwargs.items()}
+        tool.run(build(), args(), given)
+        return True
+
+    row(key, "Inputs and models", words)(question)
+
+
+runs("several", "Several inputs", lambda: Of(lambda s, x, y: s.a(x) + y, a=nn.Linear(8, 8)),
+     lambda: (torch.randn(*X), torch.randn(*X)))  # fmt: skip
+runs("kwargs", "Keyword inputs", lambda: Of(lambda s, x, scale: s.a(x) * scale, a=nn.Linear(8, 8)),
+     x=lambda: torch.randn(*X), scale=lambda: torch.ones(2, 1))  # fmt: skip
+runs("tokens", "Integer tokens", lambda: nn.Embedding(16, 4), lambda: (torch.ones(2, 5, dtype=torch.long),))
+runs("nested", "A list of tensors as one input", lambda: Of(lambda s, xs: s.a(xs[0]) + xs[1], a=nn.Linear(8, 8)),
+     lambda: ([torch.randn(*X), torch.randn(*X)],))  # fmt: skip
+runs("outputs", "A dict as output", lambda: Of(lambda s, x: {"y": s.a(x)}, a=nn.Linear(8, 8)), flat)
+runs("half", "Weights in bfloat16", lambda: nn.Linear(8, 8).bfloat16(), lambda: (torch.randn(*X).bfloat16(),))
+runs("lazy", "Lazy layers", lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), flat)
+runs("scripted", "A scripted model", lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), flat)
+runs("control", "A forward that branches on values", lambda: Of(lambda s, x: s.a(x) if x.sum() > 1e9 else x + 1,
+     a=nn.Linear(8, 8)), flat)  # fmt: skip
+
+
+@row("static", "Inputs and models", "Without any input")
+def static(tool: Tool) -> Any:
+    tool.static(net())
+    return True
+
+
+@row("meta", "Inputs and models", "On the meta device, without weights")
+def on_meta(tool: Tool) -> Any:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1 << 17, 1 << 17), nn.ReLU())
+    tool.run(model, (torch.randn(2, 1 << 17),), {})
+    return True
+
+
+@row("huge", "Inputs and models", "A batch whose activations take 1 TiB")
+def huge(tool: Tool) -> Any:
+    if tool.name != "torchsummary_plus":  # It takes sizes: the others' inputs would have to exist.
+        raise NotImplementedError
+    from torchsummary_plus import summary
+
+    return summary(nn.Linear(1 << 10, 1 << 10), (1 << 10,), 1 << 28, verbose=0).total_bytes > 1 << 40
+
+
+def leaves(key: str, words: str, state: Callable[[nn.Module], Any], build: Callable[[], nn.Module] = net) -> None:
+    def question(tool: Tool) -> Any:
+        model = build()
+        model[1].eval()
+        before = state(model)
+        tool.run(model, image(), {})
+        return bool(state(model) == before)
+
+    row(key, "The model afterwards", words)(question)
+
+
+leaves("modes", "Each module's mode, eval or train", lambda model: [one.training for one in model.modules()])
+leaves("buffers", "BatchNorm's statistics", lambda model: [b.tolist() for b in model.buffers()],
+       lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))  # fmt: skip
+leaves("random", "The random numbers that follow", lambda _: torch.get_rng_state().tolist(),
+       lambda: nn.Sequential(nn.Dropout(), nn.Conv2d(1, 4, 3), nn.Dropout()))  # fmt: skip
+leaves("keys", "The names in its state_dict", lambda model: list(model.state_dict()))
+leaves("forward", "Its attributes and forward methods",
+       lambda model: [sorted(vars(one)) for one in model.modules()])  # fmt: skip
+
+
+@row("hooks", "The model afterwards", "No hooks, after a forward that failed")
+def hooks(tool: Tool) -> Any:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 4))
+    try:
+        tool.run(model, flat(), {})
+    except NotImplementedError:
+        raise
+    except Exception:
+        pass  # It must fail; what is asked is what it leaves.
+    return not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+
+
+def shows(key: str, group: str, words: str) -> None:
+    def question(tool: Tool) -> Any:
+        if key not in tool.also:
+            raise NotImplementedError
+        return tool.also[key](net(), image()) is not None
+
+    row(key, group, words)(question)
+
+
+for name, said in {
+    "text": "A table as text", "tree": "Nested by module", "columns": "Columns of choice",
+    "depth": "Folded below a depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV", "json": "JSON", "frame": "A data frame",
+    "graph": "The graph of calls", "compare": "Models side by side",
+}.items():  # fmt: skip
+    shows(name, "What it shows", said)
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
+
+
+@row("peak", "Memory", "The peak of a training step, to the byte of torch's profiler")
+def peak(tool: Tool) -> Any:
+    from torchsummary_plus import measure_memory
+
+    found = tool.peak(deep, (256,), 512)
+    truth = measure_memory(deep(), (256,), 512, optimizer=torch.optim.AdamW, loss=torch.sum).peak_bytes
+    return exactly(found, truth)
+
+
+shows("by_module", "Memory", "By module")
+shows("gpu", "Memory", "Whether it fits a GPU that is not there")
+shows("largest", "Memory", "The largest batch that fits")
+shows("tracker", "Memory", "What is allocated in a running program")

@@ -1,0 +1,63 @@
+"""Write compared.md from the recorded answers of the tools: ``python -m docs.compared``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compared_rows import ROWS
+from benchmarks.compared_tools import DOCUMENTED, TOOLS
+
+HERE = Path(__file__).parent
+PAGE, RECORD = HERE / "compared.md", HERE / "compared.json"
+MARKS = {"yes": "yes", "no": "-"}
+
+
+def page(record: dict[str, Any]) -> str:
+    """Return the page of a record."""
+    names = [kind.name for kind in TOOLS if kind.name in record]
+    every = [*names, *DOCUMENTED]
+    versions = ", ".join(f"{name} {record[name]['version']}" for name in names)
+    dates = sorted({record[name]["date"] for name in names})
+    notes: list[str] = []
+    lines = [
+        "# What do other tools tell?",
+        "",
+        f"{len(ROWS)} questions, asked by programs that run each tool on models whose answer is known "
+        "([the programs](../benchmarks/compared_rows.py)). The questions are ours, so they favour what this package "
+        "is for; each tool does things that are not asked here.",
+        "",
+        f"Asked on {' and '.join(dates)}: {versions}.",
+        "",
+        "- yes: the tool does it, and its figure is exact. -: it has no such figure or feature.",
+        "- A footnote has the figure that differs, or the error.",
+        "- Not run: documented. "
+        + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
+        + ". A blank "
+        "cell means that the page does not say.",
+    ]
+    group = ""
+    for key, (own, words, _) in sorted(ROWS.items(), key=lambda item: _order(item[1][0])):
+        if own != group:
+            group = own
+            lines += ["", f"## {group}", "", f"| | {' | '.join(every)} |", "|---" * (len(every) + 1) + "|"]
+        cells = [_cell(name, record[name]["answers"].get(key, ""), words, notes) for name in names]
+        cells += [told.get(key, "") for _, told in DOCUMENTED.values()]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "## Footnotes", "", *(f"{place}. {note}" for place, note in enumerate(notes, 1)), ""])
+
+
+def _order(group: str) -> int:
+    return list(dict.fromkeys(own for own, _, _ in ROWS.values())).index(group)
+
+
+def _cell(name: str, answer: str, words: str, notes: list[str]) -> str:
+    if answer in MARKS or not answer:
+        return MARKS.get(answer, "")
+    notes.append(f"{name}, {words[0].lower() + words[1:]}: {answer}.")
+    return f"{answer.partition(':')[0]} ({len(notes)})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(json.loads(RECORD.read_text(encoding="utf-8"))), encoding="utf-8")

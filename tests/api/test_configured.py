@@ -1,0 +1,96 @@
+"""A model by its config.json alone: the table is that of the model, and nothing else in the folder is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchsummary_plus import InputError, MissingExtraError, UnsupportedError, estimate_memory, from_config, summary
+from torchsummary_plus.api import configured
+from torchsummary_plus.api.cli.main import main
+
+transformers: Any = pytest.importorskip("transformers")
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def folder(path: Path, **entries: Any) -> Path:
+    (path / "config.json").write_text(json.dumps({**LLAMA, **entries}))
+    return path
+
+
+def test_it_is_the_model_itself(tmp_path: Path) -> None:
+    model = from_config(folder(tmp_path))
+    own = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{k: v for k, v in LLAMA.items() if k[0] != "a"}))
+    assert isinstance(model, transformers.LlamaForCausalLM) and not model.training
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    found, real = (summary(one, (16,), verbose=0) for one in (model, own.to(torch.bfloat16)))
+    assert (found.total_params, found.param_bytes) == (real.total_params, real.param_bytes)
+    assert found.total_mult_adds == real.total_mult_adds > 0
+    assert estimate_memory(model, (16,), gpu="A100 80GB").peak_bytes > 0
+    assert from_config(tmp_path / "config.json", num_hidden_layers=1).config.num_hidden_layers == 1
+    assert type(from_config(folder(tmp_path, architectures=None))).__name__ == "LlamaModel"
+
+
+def test_the_shell_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder(tmp_path) / "model.safetensors").write_bytes(b"not weights")
+    words = [str(tmp_path), "16", "--style", "tree", "--depth", "1", "--kwargs", "num_hidden_layers=3"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "LlamaForCausalLM" in shown and "[-1, 16, 64]" in shown
+    assert main([str(tmp_path)]) == 0
+    assert "Total params:" in capsys.readouterr().out
+
+
+def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
+    flag = tmp_path / "ran"
+    (tmp_path / "modeling_own.py").write_text(f"open({str(flag)!r}, 'w')\nclass Own: pass\nclass OwnConfig: pass\n")
+    remote = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
+    with pytest.raises(UnsupportedError, match=r"have no model 'own': it needs code of its own \(auto_map\)"):
+        from_config(folder(tmp_path, model_type="own", auto_map=remote))
+    assert type(from_config(folder(tmp_path, auto_map=remote))).__name__ == "LlamaForCausalLM"
+    with pytest.raises(InputError, match="trust_remote_code cannot be changed"):
+        from_config(tmp_path, trust_remote_code=True)
+    assert not flag.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"{", "no valid JSON"),
+        (b"[1]", "no JSON object"),
+        (b"[" * 200_000, "no valid JSON"),
+        (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), "describes no model"),
+        (json.dumps({**LLAMA, "hidden_size": "wide"}).encode(), "describes no model"),
+        (json.dumps({**LLAMA, "hidden_size": 1 << 62}).encode(), "describes no model"),
+        (b" " * (configured.MOST_BYTES + 1), "the limit is 10,000,000"),
+    ],
+)
+def test_hostile_configs_are_refused(tmp_path: Path, text: bytes, said: str) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(InputError, match=said):
+        from_config(tmp_path)
+
+
+def test_endless_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configured, "MOST_MODULES", 200)
+    with pytest.raises(InputError, match="asks for more than 200 modules"):
+        from_config(folder(tmp_path, num_hidden_layers=1_000_000_000))
+    monkeypatch.undo()
+    assert summary(from_config(folder(tmp_path)), verbose=0).total_params > 0
+
+
+def test_without_transformers_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "torchsummary_plus\[transformers\]"'):
+        from_config(folder(tmp_path))
+    with pytest.raises(InputError, match="cannot be read"):
+        from_config(tmp_path / "nowhere")

@@ -1,0 +1,101 @@
+"""ONNX files: what they hold is what was stored, and hostile ones are refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchsummary_plus import InputError, MissingExtraError, WeightsFile, weights
+from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.data import onnx_files
+
+onnx: Any = pytest.importorskip("onnx")
+
+
+def tensor(name: str, shape: list[int], kind: str = "FLOAT", raw: int | None = None) -> Any:
+    made = onnx.TensorProto(name=name, dims=shape, data_type=onnx.TensorProto.DataType.Value(kind))
+    size = 1
+    for axis in shape:
+        size *= axis
+    made.raw_data = bytes(-(-size * onnx_files.BITS.get(kind, 8) // 8) if raw is None else raw)
+    return made
+
+
+def external(name: str, shape: list[int], **told: str) -> Any:
+    made = onnx.TensorProto(name=name, dims=shape, data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in told.items():
+        made.external_data.add(key=key, value=value)
+    return made
+
+
+def saved(path: Path, *tensors: Any, nodes: tuple[Any, ...] = ()) -> Path:
+    graph = onnx.GraphProto(name="g", initializer=tensors, node=nodes)
+    path.write_bytes(onnx.ModelProto(ir_version=9, graph=graph).SerializeToString())
+    return path
+
+
+def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    constant = onnx.NodeProto(op_type="Constant", output=["k"])
+    constant.attribute.add(name="value", type=onnx.AttributeProto.TENSOR, t=tensor("", [3], "INT64"))
+    branch = onnx.NodeProto(op_type="If", output=["y"])
+    inner = onnx.GraphProto(name="then", initializer=[tensor("then.w", [2, 2], "FLOAT16")])
+    branch.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH, g=inner)
+    far = external("a.far", [8, 4], location="weights.bin", length="128")
+    half = tensor("a.four", [3], "INT4")
+    path = saved(tmp_path / "m.onnx", tensor("a.w", [4, 3]), far, half, nodes=(constant, branch))
+    found = weights(path)
+    assert {one.name: (one.shape, one.dtype, one.nbytes, one.file) for one in found.tensors} == {
+        "a.w": ((4, 3), "FLOAT", 48, "m.onnx"),
+        "a.far": ((8, 4), "FLOAT", 128, "weights.bin"),
+        "a.four": ((3,), "INT4", 2, "m.onnx"),
+        "k": ((3,), "INT64", 24, "m.onnx"),
+        "then.w": ((2, 2), "FLOAT16", 8, "m.onnx"),
+    }
+    assert WeightsFile.from_json(found.to_json()) == found
+    assert main([str(path), "--depth", "1"]) == 0
+    assert "Total params: 54" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (tensor("w", [3], raw=4), "not those of its shape"),
+        (external("w", [3], location="../x"), "not beside the file"),
+        (external("w", [3], location="/etc/passwd"), "not beside the file"),
+        (external("w", [3], location="x", length="5"), "not those of its shape"),
+        (onnx.TensorProto(name="w", dims=[1 << 40], data_type=1), "has a shape and no data"),
+        (onnx.TensorProto(name="w", dims=[-1], data_type=1), "no shape"),
+        (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "no shape"),
+        (onnx.TensorProto(name="w", dims=[1], data_type=77), "unknown type 77"),
+    ],
+)
+def test_hostile_tensors_are_refused(tmp_path: Path, made: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        weights(saved(tmp_path / "m.onnx", made))
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    for data in (b"", b"no protobuf at all", bytes(1000)):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"m\.onnx is not read"):
+            weights(path)
+    saved(path, *(tensor(f"w{number}", [1]) for number in range(20)))
+    monkeypatch.setattr(onnx_files, "MOST_ITEMS", 10)
+    with pytest.raises(InputError, match="more than 10 nodes"):
+        weights(path)
+    monkeypatch.setattr(onnx_files, "MOST_BYTES", 10)
+    with pytest.raises(InputError, match="the limit is 10: save its tensors as external data"):
+        weights(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        weights(tmp_path / "none.onnx")
+
+
+def test_without_onnx_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "torchsummary_plus\[onnx\]"'):
+        weights(path)

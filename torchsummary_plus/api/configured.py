@@ -1,0 +1,106 @@
+"""`from_config`: a model of transformers' by its ``config.json``, without weights and without code beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as modules
+
+from ..data.errors import InputError, UnsupportedError
+from ..data.extras import need_extra
+from ..data.units import describe
+
+MOST_BYTES = 10_000_000
+"""The longest config.json that is read."""
+
+MOST_MODULES = 500_000
+"""The most modules that a config may ask for."""
+
+
+def is_config(path: str | Path) -> bool:
+    """Return whether a path is a ``config.json``, or a folder that holds one."""
+    here = Path(path)
+    return (here.name == "config.json" and here.is_file()) or (here / "config.json").is_file()
+
+
+def from_config(path: str | Path, **changes: Any) -> nn.Module:
+    """Return the transformers model that a folder's ``config.json`` describes, on the meta device: it has no weights.
+
+    ``changes`` replace entries of the config. Its dtype is the config's; a ``quantization_config`` is not applied, as
+    :func:`weights` of the files tells the stored bytes. Files of weights are not opened, code in the folder is not run
+    and nothing is downloaded. Raises :class:`InputError` for a config that is malformed, has entries that transformers
+    refuses, or asks for more than 500,000 modules, :class:`UnsupportedError` for a model that transformers do not have,
+    and :class:`MissingExtraError` without transformers.
+    """
+    place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
+    told = _read(place)
+    transformers = need_extra("transformers", "transformers")
+    kind = told.get("model_type")
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
+        remote = ": it needs code of its own (auto_map), which is not run" if "auto_map" in told else ""
+        raise UnsupportedError(
+            f"{place}: transformers {transformers.__version__} have no model {describe(kind)}{remote}"
+        )
+    unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
+    if unknown:
+        raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
+    told = {name: value for name, value in told.items() if name not in ("auto_map", "quantization_config")}
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict({**told, **changes})
+        return _built(transformers, config).eval()
+    except (InputError, UnsupportedError):
+        raise
+    except Exception as error:
+        raise InputError(f"{place} describes no model: {type(error).__name__}: {error}") from error
+
+
+def _read(place: Path) -> dict[str, Any]:
+    try:
+        size = place.stat().st_size
+        if size > MOST_BYTES:
+            raise InputError(f"{place} has {size:,} bytes; the limit is {MOST_BYTES:,}")
+        told = json.loads(place.read_bytes())
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no valid JSON: {error}") from None
+    if not isinstance(told, Mapping):
+        raise InputError(f"{place} is no JSON object")
+    return dict(told)
+
+
+def _built(transformers: Any, config: Any) -> nn.Module:
+    """Return the model of the class that the config names, else of the class for its type alone."""
+    named = getattr(config, "architectures", None) or ()
+    classes = (getattr(transformers, str(name), None) for name in named)
+    own = next(
+        (one for one in classes if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)), None
+    )
+    build: Any = transformers.AutoModel.from_config if own is None else getattr(own, "_from_config")  # noqa: B009
+    with torch.device("meta"), _counted():
+        built: nn.Module = build(config)
+    return built
+
+
+@contextmanager
+def _counted() -> Any:
+    """While it holds, too many modules are refused."""
+    count = 0
+
+    def registered(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > MOST_MODULES:
+            raise InputError(f"the config asks for more than {MOST_MODULES:,} modules")
+
+    handle = modules.register_module_module_registration_hook(registered)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,284 @@
+"""Callbacks of training loops: the summary, and the predicted against the measured peak of the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.errors import MissingExtraError, SummaryError
+from ..data.extras import need_extra
+from ..data.units import mebibytes
+from ..live.structures import all_tensors
+from ..results.memory_estimate import MemoryEstimate
+from ..results.model_summary import ModelSummary
+from ..watch.live_peak import LivePeak
+from .memory import estimate_memory
+from .table import summary
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """A loop's first step: its summary, and its peak as predicted and as measured, in bytes.
+
+    ``later`` is the prediction for the steps after it, which have the optimizer's state. ``measured_bytes`` is None on
+    a device whose peak nothing tells.
+    """
+
+    summary: ModelSummary
+    predicted: MemoryEstimate
+    later: MemoryEstimate
+    measured_bytes: int | None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures as a loop's loggers take them."""
+        found = {
+            "memory/predicted_peak_bytes": float(self.predicted.peak_bytes),
+            "memory/predicted_later_peak_bytes": float(self.later.peak_bytes),
+        }
+        if self.measured_bytes is not None:
+            found["memory/measured_peak_bytes"] = float(self.measured_bytes)
+        return found
+
+    def __str__(self) -> str:
+        measured = "not measured on this device"
+        if self.measured_bytes is not None:
+            off = self.predicted.peak_bytes / self.measured_bytes - 1
+            measured = f"measured {mebibytes(self.measured_bytes)} MB (the prediction is {off:+.1%} off)"
+        return (
+            f"{self.summary}\nPeak of the first step: predicted {mebibytes(self.predicted.peak_bytes)} MB, {measured}; "
+            f"of later steps: predicted {mebibytes(self.later.peak_bytes)} MB"
+        )
+
+
+class _Watch:
+    """Measures the first step of a model and predicts it afterwards, on the same arguments."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self.log = log
+        self.peak: LivePeak | None = None
+        self.result: FirstStep | None = None
+        self.is_done = False
+
+    def begin(self, model: nn.Module, optimizer: Any, others: Any = ()) -> None:
+        self.is_done = True
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.peak = LivePeak(device)
+        state = [] if optimizer is None else all_tensors(list(optimizer.state.values()))
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        self.peak.start([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(others)])
+
+    def end(self, model: nn.Module, data: Any, step: Mapping[str, Any]) -> FirstStep | None:
+        """Return the first step, or log why it cannot be predicted."""
+        peak, self.peak = self.peak, None
+        measured = None if peak is None else peak.stop()
+        try:
+            with torch.enable_grad():
+                table = summary(model, input_data=data, style="tree", verbose=0)
+                first, later = (
+                    estimate_memory(model, input_data=data, steps=count, progress=False, **step) for count in (1, 2)
+                )
+        except SummaryError as error:
+            said = "" if measured is None else f"; measured {mebibytes(measured)} MB"
+            self.log(f"The first step's memory cannot be predicted: {error}{said}")
+            return None
+        self.result = FirstStep(table, first, later, measured)
+        self.log(str(self.result))
+        return self.result
+
+
+def trainer_callback(log: Callable[[str], None] = print) -> Any:
+    """Return a callback for transformers' ``Trainer`` that logs the summary and the first step's memory.
+
+    At the end of the first optimizer step it passes them to ``log`` as text, adds the figures to the trainer's log
+    history, and keeps them as ``callback.result`` (:class:`FirstStep`). Peaks are measured by CUDA's statistics, on the
+    CPU by torch's profiler, which makes that one step slower. Predicted is one process with the model's own loss.
+    Raises :class:`MissingExtraError` without transformers.
+
+    Usage: ``Trainer(model, args, train_dataset=data, callbacks=[trainer_callback()])``.
+    """
+    base = need_extra("transformers", "transformers").TrainerCallback
+
+    class FirstStepOfTrainer(base):  # type: ignore[misc,valid-type]
+        def __init__(self) -> None:
+            self.watch = _Watch(log)
+            self.given: Any = None
+            self.handle: Any = None
+
+        @property
+        def result(self) -> FirstStep | None:
+            return self.watch.result
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if self.watch.is_done or not state.is_world_process_zero:
+                return
+            model = given["model"]
+            self.handle = model.register_forward_pre_hook(self._read, with_kwargs=True)
+            self.watch.begin(model, _plain(given.get("optimizer")))
+
+        def _read(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+            if self.given is None:
+                self.given = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+                if self.watch.peak is not None:
+                    self.watch.peak.add(all_tensors(self.given))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if self.handle is None:
+                return
+            self.handle.remove()
+            self.handle, data = None, self.given
+            self.given = None
+            step = {
+                "optimizer": _anew(_plain(given.get("optimizer"))),
+                "autocast": torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
+                "gradient_accumulation_steps": args.gradient_accumulation_steps,
+            }
+            result = self.watch.end(given["model"], data, step)
+            if result is not None:
+                state.log_history.append({**result.figures, "step": state.global_step})
+
+    return FirstStepOfTrainer()
+
+
+def lightning_callback(log: Callable[[str], None] = print) -> Any:
+    """Return a callback for Lightning's ``Trainer`` that logs the summary and the first step's memory.
+
+    The step is the module's ``training_step`` with its optimizer. After the first one, ``log`` gets them as text, the
+    trainer's logger the figures, and ``callback.result`` keeps them (:class:`FirstStep`). Peaks are measured by CUDA's
+    statistics, on the CPU by torch's profiler, which makes that one step slower. Predicted is one process with
+    automatic optimization, whose ``training_step`` does without ``self.trainer``. Raises :class:`MissingExtraError`
+    without ``lightning`` or ``pytorch_lightning``.
+
+    Usage: ``Trainer(callbacks=[lightning_callback()])``.
+    """
+    base = _lightning().Callback
+
+    class FirstStepOfLightning(base):  # type: ignore[misc,valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            self.watch = _Watch(log)
+            self.batch: Any = None
+
+        @property
+        def result(self) -> FirstStep | None:
+            return self.watch.result
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if not self.watch.is_done and trainer.is_global_zero:
+                self.batch = batch
+                self.watch.begin(pl_module, _plain(next(iter(trainer.optimizers), None)), batch)
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if self.batch is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
+                return
+            given, self.batch = self.batch, None
+            if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
+                self.watch.log("The first step's memory cannot be predicted: it has several optimizers or its own step")
+                return
+            step = {
+                "optimizer": _anew(_plain(trainer.optimizers[0])),
+                "autocast": _autocast(str(trainer.precision)),
+                "loss": _own,
+                "gradient_accumulation_steps": trainer.accumulate_grad_batches,
+            }
+            with _apart(pl_module):
+                result = self.watch.end(_TrainingStep(pl_module), ((given,), {}), step)
+            if result is not None and trainer.logger is not None:
+                trainer.logger.log_metrics(result.figures, step=trainer.global_step)
+
+    return FirstStepOfLightning()
+
+
+def _lightning() -> Any:
+    try:
+        need_extra("lightning", "lightning")
+    except MissingExtraError:
+        with suppress(MissingExtraError):
+            return need_extra("pytorch_lightning", "lightning")
+        raise
+    return need_extra("lightning.pytorch", "lightning")
+
+
+def _plain(optimizer: Any) -> Any:
+    """Return the optimizer inside accelerate's or Lightning's wrapper."""
+    while not isinstance(optimizer, torch.optim.Optimizer | None) or hasattr(optimizer, "accelerator_state"):
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None:
+            return optimizer
+        optimizer = inner
+    return optimizer
+
+
+def _anew(optimizer: Any) -> Any:
+    """Return what makes an optimizer of the same class and options, which has no state yet."""
+    if optimizer is None:
+        return None
+    kind: Any = type(optimizer)
+    options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
+    return partial(kind, **options)
+
+
+def _autocast(precision: str) -> torch.dtype | None:
+    """Return the dtype of Lightning's mixed precision.
+
+    >>> _autocast("bf16-mixed"), _autocast("32-true")
+    (torch.bfloat16, None)
+    """
+    return {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision)
+
+
+def _own(output: Any) -> Tensor:
+    loss: Tensor = output["loss"] if isinstance(output, Mapping) else output
+    return loss
+
+
+class _TrainingStep(nn.Module):
+    """A Lightning module whose forward is its training step, which logs nothing."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def _get_name(self) -> str:
+        return type(self.module).__name__
+
+    def forward(self, batch: Any) -> Any:
+        module: Any = self.module
+        with _silent(module):
+            wanted = module.training_step.__code__.co_argcount
+            return module.training_step(batch) if wanted == 2 else module.training_step(batch, 0)
+
+
+@contextmanager
+def _apart(module: nn.Module) -> Iterator[None]:
+    """While it holds, a Lightning module does not know its trainer, and so not its data and optimizers."""
+    own = vars(module).get("_trainer")
+    vars(module)["_trainer"] = None
+    try:
+        yield
+    finally:
+        vars(module)["_trainer"] = own
+
+
+@contextmanager
+def _silent(module: nn.Module) -> Iterator[None]:
+    """While it holds, a Lightning module's ``log`` and ``log_dict`` do nothing."""
+    own = {name: value for name, value in vars(module).items() if name in ("log", "log_dict")}
+    vars(module).update(log=_nothing, log_dict=_nothing)
+    try:
+        yield
+    finally:
+        for name in ("log", "log_dict"):
+            vars(module).pop(name, None)
+        vars(module).update(own)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None

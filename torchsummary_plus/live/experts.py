@@ -1,0 +1,230 @@
+"""Experts and adapters in a module tree: which parameters a router, or a name, chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
+from .modules import ModuleTree
+
+Choices = Mapping[int, Mapping[int, tuple[int, str]]]
+"""By module and number of scores: how many of them it chooses for a token, and by which operator."""
+
+TOP_K = (
+    "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "num_selected_experts",
+    "experts_per_token", "n_experts_per_tok", "n_activated_experts",
+)  # fmt: skip
+"""Attributes of routers, and of the blocks around them, with the number of experts that a token uses."""
+
+NUMBER = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts")
+"""Attributes with the number of experts of a module whose weights hold them one below the other."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Equal parts that may be experts: ``holder`` has ``count`` of them, which are made of some parameters."""
+
+    holder: int
+    count: int
+    keys: frozenset[int]
+    are_modules: bool
+
+
+def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices) -> tuple[Experts, ...]:
+    """Return the experts of a model: equal parts beside a router that chooses among as many scores.
+
+    ``choices`` are those that a pass made; where it made none among that many scores, or nothing ran, an attribute
+    of a module beside the experts tells (:data:`TOP_K`).
+    """
+    candidates = [one for index in range(tree.unregistered) for one in _candidates(tree, specs, index)]
+    if not candidates:
+        return ()
+    search = _Search(tree, specs, choices, candidates)
+    sizes = {p.key: p.numel for spec in specs for p in spec.parameters}
+    found: list[Experts] = []
+    taken: set[int] = set()
+    for one in candidates:
+        told = search.router(one)
+        keys = one.keys - taken
+        if told is not None and keys:
+            taken |= keys
+            chosen, source = told
+            params = sum(sizes[key] for key in keys)
+            found.append(Experts(tree.paths[one.holder], one.count, chosen, source, params, tuple(sorted(keys))))
+    return tuple(found)
+
+
+def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> Iterator[_Candidate]:
+    module, spec = tree.modules[index], specs[index]
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+        looks = [look for child in spec.children if (look := _look(specs, child))]
+        if len(looks) > 1 and len(set(looks)) == 1:
+            yield _Candidate(index, len(looks), _keys_below(specs, index), True)
+    elif isinstance(module, nn.ParameterList):
+        if len(spec.parameters) > 1 and len({p.shape for p in spec.parameters}) == 1:
+            yield _Candidate(index, len(spec.parameters), frozenset(p.key for p in spec.parameters), False)
+    elif not type(module).__module__.startswith("torch.nn."):
+        yield from _stacked(module, spec, index)
+
+
+def _stacked(module: nn.Module, spec: ModuleSpec, index: int) -> Iterator[_Candidate]:
+    """Yield experts whose weights are one tensor: an axis more than a matrix, or its rows one below the other."""
+    counts = {p.shape[0] for p in spec.parameters if len(p.shape) > 2 and p.shape[0] > 1}
+    for count in sorted(counts):
+        keys = frozenset(p.key for p in spec.parameters if _is_of_all(p, count))
+        yield _Candidate(index, count, keys, False)
+    number = next((vars(module)[name] for name in NUMBER if isinstance(vars(module).get(name), int)), 0)
+    if not counts and number > 1:
+        below = [p for p in spec.parameters if len(p.shape) == 2 and p.shape[0] > number and p.shape[0] % number == 0]
+        if below:
+            yield _Candidate(index, number, frozenset(p.key for p in below), False)
+
+
+def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
+    """Whether a parameter has a part for each expert; of a matrix, which may be a router's, the name tells."""
+    if not parameter.shape or parameter.shape[0] != count:
+        return False
+    return len(parameter.shape) > 2 or any(word in parameter.name for word in ("bias", "scale"))
+
+
+def _look(specs: tuple[ModuleSpec, ...], index: int) -> tuple[Any, ...]:
+    """Return what equal experts have in common: classes and shapes; empty without parameters."""
+    found: list[Any] = []
+    stack = [index]
+    has_parameters = False
+    while stack:
+        spec = specs[stack.pop()]
+        shapes = tuple(p.shape for p in spec.parameters)
+        has_parameters = has_parameters or bool(shapes)
+        found.append((spec.class_name, shapes))
+        stack.extend(spec.children)
+    return tuple(found) if has_parameters else ()
+
+
+def _below(specs: tuple[ModuleSpec, ...], index: int, without: frozenset[int] = frozenset()) -> Iterator[int]:
+    stack = [index]
+    while stack:
+        here = stack.pop()
+        yield here
+        stack.extend(child for child in specs[here].children if child not in without)
+
+
+def _keys_below(specs: tuple[ModuleSpec, ...], index: int) -> frozenset[int]:
+    return frozenset(p.key for one in _below(specs, index) for p in specs[one].parameters)
+
+
+class _Search:
+    """Looks for the router of experts: in the module that holds them, and in the block around it."""
+
+    def __init__(
+        self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[_Candidate]
+    ) -> None:
+        self.tree = tree
+        self.specs = specs
+        self.choices = choices
+        self.keys: dict[int, frozenset[int]] = {}
+        self.around: dict[int, set[int]] = {}
+        """By number of experts, the modules that hold such parts, at any depth."""
+        for one in candidates:
+            self.keys[one.count] = self.keys.get(one.count, frozenset()) | one.keys
+            self.around.setdefault(one.count, set()).update(self._upwards(one.holder))
+
+    def router(self, one: _Candidate) -> tuple[int, str] | None:
+        """Return how many experts a token uses, and what says so; None for parts that are no experts.
+
+        The block is the first module around that has parameters of its own beside those of experts, and a router
+        belongs to the parts in the innermost module that holds both.
+        """
+        experts = frozenset(self.specs[one.holder].children) if one.are_modules else frozenset()
+        here: int | None = one.holder
+        while here is not None:
+            beside = [n for n in _below(self.specs, here, experts) if self._home(n, one.count) == here]
+            told = self._chosen(beside, one.count) or self._said(beside, one.count)
+            if told is not None:
+                return told
+            if here != one.holder and not _keys_below(self.specs, here) <= self.keys[one.count]:
+                return None
+            here = self.specs[here].parent
+        return None
+
+    def _upwards(self, index: int | None) -> Iterator[int]:
+        while index is not None:
+            yield index
+            index = self.specs[index].parent
+
+    def _home(self, router: int, count: int) -> int | None:
+        """Return the innermost module that holds a router and parts of this number."""
+        return next((above for above in self._upwards(router) if above in self.around[count]), None)
+
+    def _chosen(self, modules: list[int], count: int) -> tuple[int, str] | None:
+        for index in modules:
+            if count in self.choices.get(index, ()):
+                chosen, operator = self.choices[index][count]
+                return chosen, f"{operator} of {chosen} in {self.tree.paths[index] or 'the model itself'}"
+        return None
+
+    def _said(self, modules: list[int], count: int) -> tuple[int, str] | None:
+        for index in modules:
+            held = vars(self.tree.modules[index])
+            for name in TOP_K:
+                value = held.get(name)
+                if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= count:
+                    return value, f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
+        return None
+
+
+def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adapter, ...]:
+    """Return a model's adapters by name, as PEFT keeps them: in dictionaries that a layer names.
+
+    PEFT's layers list those in ``adapter_layer_names``; prompts are in a model's ``prompt_encoder``.
+    """
+    held: dict[str, dict[int, ParameterSpec]] = {}
+    of: dict[int, list[ParameterSpec]] = {}
+    for module, spec in zip(tree.modules, specs):
+        of[id(module)] = list(spec.parameters)
+    active: set[str] = set()
+    for module in tree.modules:
+        names = getattr(type(module), "adapter_layer_names", ()) or ()
+        names = vars(module).get("adapter_layer_names", names)
+        if not names and hasattr(module, "peft_config"):
+            names = ("prompt_encoder",)
+        for name, parameter in _of_adapters(module, names, of):
+            held.setdefault(name, {})[parameter.key] = parameter
+        if names:
+            active.update(_active(module))
+    return tuple(
+        Adapter(
+            name,
+            sum(p.numel for p in parameters.values()),
+            sum(p.numel for p in parameters.values() if p.trainable),
+            name in active,
+        )
+        for name, parameters in held.items()
+    )
+
+
+def _of_adapters(module: nn.Module, names: Any, of: dict[int, list[ParameterSpec]]) -> Iterator[tuple[str, Any]]:
+    for attribute in names:
+        place: Any = module
+        for part in str(attribute).split("."):
+            place = getattr(place, part, None)
+        if isinstance(place, nn.ModuleDict):
+            for adapter, inner in place.items():
+                yield from ((adapter, parameter) for one in inner.modules() for parameter in of.get(id(one), ()))
+        elif isinstance(place, nn.ParameterDict):
+            yield from ((parameter.name, parameter) for parameter in of.get(id(place), ()))
+
+
+def _active(module: nn.Module) -> list[str]:
+    """Return the names of a layer's active adapters, which PEFT gives as a name or a list."""
+    for name in ("active_adapters", "active_adapter"):
+        said = getattr(module, name, None)
+        if isinstance(said, str):
+            return [said]
+        if isinstance(said, (list, tuple, set)):
+            return [str(one) for one in said]
+    return []
