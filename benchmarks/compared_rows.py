@@ -147,8 +147,8 @@ works("attention", "nn.MultiheadAttention", lambda: Of(lambda s, x: s.a(x, x, x,
       2 * (5 * 8 * 8 * 4 + 2 * 5 * 5 * 8))  # fmt: skip
 works("sdpa", "scaled_dot_product_attention", lambda: Of(lambda s, x: F.scaled_dot_product_attention(x, x, x)),
       lambda: (torch.randn(2, 4, 5, 8),), 2 * 2 * 4 * 5 * 5 * 8)  # fmt: skip
-works("functional", "F.linear and F.conv2d", lambda: Of(lambda s, x: F.linear(x, s.w), w=nn.Parameter(torch.ones(4, 8))),
-      flat, 2 * 32)  # fmt: skip
+works("functional", "F.linear and F.conv2d",
+      lambda: Of(lambda s, x: F.linear(x, s.w), w=nn.Parameter(torch.ones(4, 8))), flat, 2 * 32)  # fmt: skip
 works("matmul", "The operator @", lambda: Of(lambda s, x: x @ x.T), flat, 2 * 2 * 8)
 works("einsum", "torch.einsum", lambda: Of(lambda s, x: torch.einsum("bi,ci->bc", x, x)), flat, 2 * 2 * 8)
 
@@ -267,8 +267,8 @@ def shows(key: str, group: str, words: str) -> None:
 
 for name, said in {
     "text": "A table as text", "tree": "Nested by module", "columns": "Columns of choice",
-    "depth": "Folded below a depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV", "json": "JSON", "frame": "A data frame",
-    "graph": "The graph of calls", "compare": "Models side by side",
+    "depth": "Folded below a depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV",
+    "json": "JSON", "frame": "A data frame", "graph": "The graph of calls", "compare": "Models side by side",
 }.items():  # fmt: skip
     shows(name, "What it shows", said)
 

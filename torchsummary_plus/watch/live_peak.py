@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity
 
 from .profiled import ProfileReader, changes
 from .quiet_profile import QuietProfile
@@ -27,7 +26,7 @@ class LivePeak:
             torch.cuda.reset_peak_memory_stats(self.device)
         elif self.device.type == "cpu":
             self.add(tensors)
-            self.profile = QuietProfile(activities=[ProfilerActivity.CPU], profile_memory=True)
+            self.profile = QuietProfile()
             self.profile.start()
 
     def add(self, tensors: Iterable[Tensor]) -> None:

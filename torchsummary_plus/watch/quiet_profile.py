@@ -24,14 +24,22 @@ class QuietProfile:
         cuda = "cuda" if device == "cuda" else None
         self._profile: Any = profile(use_device=cuda, profile_memory=True, use_kineto=True)
 
-    def __enter__(self) -> QuietProfile:
+    def start(self) -> None:
+        """Begin to record."""
         with without_notes():
             self._profile.__enter__()
+
+    def stop(self) -> None:
+        """End, so that the events can be read."""
+        with without_notes():
+            self._profile.__exit__(None, None, None)
+
+    def __enter__(self) -> QuietProfile:
+        self.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        with without_notes():
-            self._profile.__exit__(*raised)
+        self.stop()
 
     def roots(self) -> list[Any]:
         """Return the outermost events, each with its children."""
