@@ -67,9 +67,19 @@ def _view_of_view(y: Tensor) -> Tensor:
     return y.view(-1)[8:].unflatten(0, (-1, 8)).mul_(2).add_(1)
 
 
-def _drop_views(y: Tensor) -> None:
-    for start in range(2):
-        y[..., start::2].mul_(2)
+class Filled(nn.Module):
+    """A factory's tensor that is filled, multiplied through a view that nobody holds, and used by a large layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 20), nn.Linear(20, 400)
+
+    def forward(self, x: Tensor) -> Tensor:
+        full = torch.zeros(64, 20)
+        full[:, :10] = self.first(x)[:, :10]
+        full[:, ::2].mul_(2)
+        out: Tensor = self.last(full[:, :])
+        return out
 
 
 class Doubled(torch.autograd.Function):
@@ -114,7 +124,6 @@ WRITES: dict[str, Write] = {
     "multiply an item": _multiply_item,
     "two views": _two_views,
     "a view of a view": _view_of_view,
-    "views that are dropped": _drop_views,
     "add_": lambda y: y[:, 0].add_(1),
     "sub_ alpha": lambda y: y.select(-1, 0).sub_(1, alpha=2),
     "mul_": lambda y: y.transpose(0, 1).mul_(True),
@@ -140,6 +149,7 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
         yield f"{name}, kept", Written(write, keep=True), (3, 16)
     for name, use in USES.items():
         yield f"a view for {name}", Handed(use), (16,)
+    yield "a view that is dropped", Filled(), (64, 20)
     leaky = nn.LeakyReLU(0.1, inplace=True)
     for name, write in WRITES.items():
         yield f"{name}, and its view", Bare(write), (5, 8)
