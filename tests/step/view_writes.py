@@ -75,7 +75,7 @@ class Filled(nn.Module):
         self.first, self.last = nn.Linear(20, 20), nn.Linear(20, 400)
 
     def forward(self, x: Tensor) -> Tensor:
-        full = torch.zeros(64, 20)
+        full = torch.zeros(len(x), 20)
         full[:, :10] = self.first(x)[:, :10]
         full[:, ::2].mul_(2)
         out: Tensor = self.last(full[:, :])
@@ -149,7 +149,7 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
         yield f"{name}, kept", Written(write, keep=True), (3, 16)
     for name, use in USES.items():
         yield f"a view for {name}", Handed(use), (16,)
-    yield "a view that is dropped", Filled(), (64, 20)
+    yield "a view that is dropped", Filled(), (20,)
     leaky = nn.LeakyReLU(0.1, inplace=True)
     for name, write in WRITES.items():
         yield f"{name}, and its view", Bare(write), (5, 8)
