@@ -197,6 +197,8 @@ def test_patches_and_grids() -> None:
 
 
 TABLE, CHANCE = R(30, 40), torch.rand(30, 40)
+DRAWN = ((4, True), (2, False), (1, False))
+"""Samples, and whether with replacement."""
 
 
 def losses() -> Iterable[Call]:
@@ -280,7 +282,7 @@ def test_reductions_and_selections() -> None:
             (aten.repeat.default, TABLE, [2, 1, 3]),
             (aten.tril.default, R(5, 6, 7).transpose(0, 2)),
             (aten.triu.default, TABLE),
-            (aten.multinomial.default, CHANCE, 4, True),
+            *((aten.multinomial.default, chance, n, kind) for chance in (CHANCE, CHANCE[:, :2]) for n, kind in DRAWN),
             (aten.scatter_reduce.two, TABLE, 1, indices(40, 30, 20), R(30, 20), "mean"),
             (aten.scatter_reduce.two, TABLE, 1, indices(40, 30, 20), R(30, 20), "sum"),
         )

@@ -292,12 +292,17 @@ def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
     return nbytes(x)
 
 
-@scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.01)
+@scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.0)
 def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int:
-    """Cumulative weights of a row; without replacement an exponential per weight, and their maxima."""
+    """Cumulative weights of a row; without replacement an exponential per weight, their maxima, and the checks.
+
+    Of the checks the extremes and two answers are kept, but the rows' sums, compared with 0, are not.
+    """
     if replacement:
         return int(p.shape[-1]) * itemsize(p)
-    return nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0)
+    drawn = nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0) + 1
+    sums = elements(p) // int(p.shape[-1])
+    return 2 * itemsize(p) + 1 + max(drawn, sums * (itemsize(p) + 1) + scalar(p))
 
 
 @scratch("cpu", "aten::scatter_reduce.two", source=f"{NATIVE}TensorAdvancedIndexing.cpp", band=0.0)
