@@ -95,7 +95,10 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
         {**PLAIN, "channels": (8, 16), "attention_levels": (False, True), "num_res_blocks": 1} | {"norm_num_groups": 4},
         (1, 16, 16, 16),
     ),
-    "VQVAE": ({**PLAIN, "channels": (8, 16), "num_res_channels": 8, "num_embeddings": 16, "embedding_dim": 8}, VOLUME),
+    "VQVAE": (
+        {**PLAIN, "channels": (8, 8, 16), "num_res_channels": (8, 8, 16)} | {"num_embeddings": 16, "embedding_dim": 8},
+        VOLUME,
+    ),
     "DecoderOnlyTransformer": (
         {"num_tokens": 50, "max_seq_len": 16, "attn_layers_dim": 32, "attn_layers_depth": 2} | {"attn_layers_heads": 4},
         None,
@@ -106,7 +109,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
         | {"norm_num_groups": 4},
         None,
     ),
-    "DAF3D": ({**PLAIN}, (1, 64, 64, 64)),
+    "DAF3D": ({"in_channels": 1, "out_channels": 2}, VOLUME),
 }
 """The arguments of each network and the size of its input, without the batch; None where ``DATA`` has it."""
 
