@@ -166,8 +166,7 @@ def draw(dice: random.Random, kind: Callable[[random.Random], Layer]) -> list[An
 def _sized(layer: Layer, batch: int, scale: float) -> list[Any]:
     axes = len(layer.axes)
     shape = [max(1, round(scale * size)) for size in layer.axes]
-    if axes == 3:
-        batch = min(batch, 4)
+    batch = min(batch, 4) if axes == 3 else batch
     padding = 0 if layer.kernel == layer.stride else (layer.kernel - 1) // 2 * layer.dilation
     reach = layer.dilation * (layer.kernel - 1) + 1
     given = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
@@ -241,14 +240,13 @@ def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, longer: boo
 
 def read(path: Path) -> dict[str, Any]:
     """A recording: cuDNN's version, the columns' names, and the answers to each convolution."""
-    recorded: dict[str, Any] = json.loads(path.read_text())
-    return recorded
+    return dict(json.loads(path.read_text()))
 
 
 def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
     """The recording, a line for each convolution."""
-    version = int(library.cudnn_library().cudnnGetVersion())
-    head = {"cudnn": version, "columns": [name_of(*column) for column in columns(cards)]}
+    head: dict[str, Any] = {"cudnn": int(library.cudnn_library().cudnnGetVersion())}
+    head["columns"] = [name_of(*column) for column in columns(cards)]
     lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
     path.write_text(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n')
 
@@ -279,13 +277,13 @@ def sample(question: Question, answer: int) -> Sample:
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
-    """A tree: [feature, threshold, below or at it, above], or a leaf [copies, unit, rest, low, high].
+    """A tree: [feature, threshold, below or at it, above], or a leaf [copies, unit, rest, low, high, KiB].
 
     The bounds of a leaf are those of the samples around it, which the last split but two still had together.
     """
     split = _best_split(samples) if depth and len(samples) >= 6 else None
     if split is None:
-        return _leaf(samples, (*lineage, samples)[-4:][0])
+        return _leaf(samples, (*lineage, samples)[-4:][0], (*lineage, samples)[0])
     feature, threshold = split
     below = [one for one in samples if one.values[feature] <= threshold]
     above = [one for one in samples if one.values[feature] > threshold]
@@ -297,21 +295,22 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
     ]
 
 
-def _leaf(samples: Sequence[Sample], around: Sequence[Sample]) -> list[float]:
+def _leaf(samples: Sequence[Sample], around: Sequence[Sample], every: Sequence[Sample]) -> list[float]:
     """Copies and a remainder, or a multiple of the three tensors, whichever leaves the smaller error in all."""
     label = Counter(one.label for one in samples).most_common(1)[0][0]
     copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
     multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
     told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
-    return [*told, *_bounds(around)]
+    return [*told, *_bounds(around, every)]
 
 
-def _bounds(around: Sequence[Sample]) -> tuple[float, float, int]:
+def _bounds(around: Sequence[Sample], every: Sequence[Sample]) -> tuple[float, float, int]:
     """The least and the most of the three tensors that is taken, and the most KiB where these are small."""
     ratios = [one.ratio for one in around if one.whole >= SMALL]
-    most = max((one.ratio * one.whole for one in around if one.whole < SMALL), default=0.0)
+    small = [[one.ratio * one.whole for one in known if one.whole < SMALL] for known in (around, every)]
+    most = max(small[0] or small[1])
     low, high = (min(ratios), max(ratios)) if ratios else (0.0, most / SMALL)
-    return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil((most or high * SMALL) / KIB)
+    return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil(most / KIB)
 
 
 def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
