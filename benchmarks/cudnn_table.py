@@ -1,7 +1,8 @@
 """Record cuDNN's answers, and fit the table that replaces them where cuDNN cannot be queried.
 
 ``python -m benchmarks.cudnn_table --ask 320``, in an environment with torch's CUDA wheel, queries that many
-convolutions on each GPU and writes benchmarks/data/cudnn_answers.json; ``--resume`` keeps the answers recorded before.
+convolutions on each GPU and writes benchmarks/data/cudnn_answers.json; ``--resume`` keeps the answers recorded before,
+``--longer`` adds convolutions with long kernels to them.
 ``--cudnn PATH`` queries that libcudnn for the V100 instead: one for CUDA 12 and older than 9.11, as newer ones have
 none of its kernels. ``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other
 convolution and prints their errors on the rest.
@@ -14,7 +15,7 @@ import json
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, prod
 from pathlib import Path
@@ -140,16 +141,23 @@ def _sound(dice: random.Random) -> Layer:
     return Layer(inner, width, kernel, (dice.choice((100, 500, 1500, 3000, 16000, 64000)),), stride, 1, dilation)
 
 
+def _long(dice: random.Random) -> Layer:
+    """Of spectrograms and waveforms, with a long kernel."""
+    inner, outer = dice.choice(((1, 64), (64, 64), (128, 256), (256, 512), (512, 512), (512, 1024)))
+    kernel, axis = dice.choice((11, 17, 25, 31, 41)), dice.choice((128, 256, 512, 1024, 2048, 8000))
+    return Layer(inner, outer, kernel, (axis,), dice.choice((1, 1, 2, 4)))
+
+
 KINDS_OF_LAYERS = (
     *(_resnet, _vgg, _unet, _mobile, _grouped, _resnet, _stem, _volume, _unet, _mobile, _grouped, _sound, _dilated),
 )
 """In turn; an odd number, as every other convolution is held out."""
 
 
-def draw(dice: random.Random, number: int) -> list[Any]:
-    """The convolution of this number: the sizes of x, w and y, padding, stride and dilation."""
+def draw(dice: random.Random, kind: Callable[[random.Random], Layer]) -> list[Any]:
+    """A convolution of a kind: the sizes of x, w and y, padding, stride and dilation."""
     while True:
-        layer = KINDS_OF_LAYERS[number % len(KINDS_OF_LAYERS)](dice)
+        layer = kind(dice)
         conv = _sized(layer, dice.choice(BATCHES), dice.choice(SCALES))
         if max(prod(conv[0]), prod(conv[2])) * 4 < MOST and min(conv[2]) > 0:
             return conv
@@ -158,8 +166,7 @@ def draw(dice: random.Random, number: int) -> list[Any]:
 def _sized(layer: Layer, batch: int, scale: float) -> list[Any]:
     axes = len(layer.axes)
     shape = [max(1, round(scale * size)) for size in layer.axes]
-    if axes == 3:
-        batch = min(batch, 4)
+    batch = min(batch, 4) if axes == 3 else batch
     padding = 0 if layer.kernel == layer.stride else (layer.kernel - 1) // 2 * layer.dilation
     reach = layer.dilation * (layer.kernel - 1) + 1
     given = [(size + 2 * padding - reach) // layer.stride + 1 for size in shape]
@@ -212,31 +219,34 @@ def fits(nbytes: int, card: str) -> bool:
     return nbytes <= known_cards()[card].memory_mib * MIB
 
 
-def record(count: int, seed: int, is_kept: bool, cudnn: Path | None) -> None:
-    """Query this many convolutions; the answers to the first of them may be kept."""
+def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, longer: bool) -> None:
+    """Query this many convolutions, of which the first may be kept; or add as many with long kernels."""
     path, cards = (ANSWERS, CARDS) if cudnn is None else (OLD_ANSWERS, OLD_CARDS)
     if cudnn is not None:
         library.given.append(cudnn)
     dice = random.Random(seed)
-    convolutions = [draw(dice, number) for number in range(count)]
-    rows = [row for _, row in read(path)["answers"]] if is_kept and path.exists() else []
+    known = read(path)["answers"] if (is_kept or longer) and path.exists() else []
+    if longer:
+        convolutions = [conv for conv, _ in known] + [draw(dice, _long) for _ in range(count)]
+    else:
+        convolutions = [draw(dice, KINDS_OF_LAYERS[number % len(KINDS_OF_LAYERS)]) for number in range(count)]
+    rows = [row for _, row in known]
     for number, row in enumerate(ask_all(convolutions[len(rows) :], cards), len(rows) + 1):
         rows.append(row)
-        if number % 10 == 0 or number == count:
+        if number % 10 == 0 or number == len(convolutions):
             write(path, cards, convolutions[:number], rows)
             print(number, flush=True)
 
 
 def read(path: Path) -> dict[str, Any]:
     """A recording: cuDNN's version, the columns' names, and the answers to each convolution."""
-    recorded: dict[str, Any] = json.loads(path.read_text())
-    return recorded
+    return dict(json.loads(path.read_text()))
 
 
 def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
     """The recording, a line for each convolution."""
-    version = int(library.cudnn_library().cudnnGetVersion())
-    head = {"cudnn": version, "columns": [name_of(*column) for column in columns(cards)]}
+    head: dict[str, Any] = {"cudnn": int(library.cudnn_library().cudnnGetVersion())}
+    head["columns"] = [name_of(*column) for column in columns(cards)]
     lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
     path.write_text(f'{json.dumps(head)[:-1]},\n"answers":[\n{lines}\n]}}\n')
 
@@ -267,13 +277,13 @@ def sample(question: Question, answer: int) -> Sample:
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
-    """A tree: [feature, threshold, below or at it, above], or a leaf [copies, unit, rest, low, high].
+    """A tree: [feature, threshold, below or at it, above], or a leaf [copies, unit, rest, low, high, KiB].
 
     The bounds of a leaf are those of the samples around it, which the last split but two still had together.
     """
     split = _best_split(samples) if depth and len(samples) >= 6 else None
     if split is None:
-        return _leaf(samples, (*lineage, samples)[-4:][0])
+        return _leaf(samples, (*lineage, samples)[-4:][0], (*lineage, samples)[0])
     feature, threshold = split
     below = [one for one in samples if one.values[feature] <= threshold]
     above = [one for one in samples if one.values[feature] > threshold]
@@ -285,21 +295,22 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
     ]
 
 
-def _leaf(samples: Sequence[Sample], around: Sequence[Sample]) -> list[float]:
+def _leaf(samples: Sequence[Sample], around: Sequence[Sample], every: Sequence[Sample]) -> list[float]:
     """Copies and a remainder, or a multiple of the three tensors, whichever leaves the smaller error in all."""
     label = Counter(one.label for one in samples).most_common(1)[0][0]
     copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
     multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
     told = min(copies, multiple, key=lambda leaf: sum(_error(one, leaf) for one in samples))
-    return [*told, *_bounds(around)]
+    return [*told, *_bounds(around, every)]
 
 
-def _bounds(around: Sequence[Sample]) -> tuple[float, float, int]:
+def _bounds(around: Sequence[Sample], every: Sequence[Sample]) -> tuple[float, float, int]:
     """The least and the most of the three tensors that is taken, and the most KiB where these are small."""
     ratios = [one.ratio for one in around if one.whole >= SMALL]
-    most = max((one.ratio * one.whole for one in around if one.whole < SMALL), default=0.0)
+    small = [[one.ratio * one.whole for one in known if one.whole < SMALL] for known in (around, every)]
+    most = max(small[0] or small[1])
     low, high = (min(ratios), max(ratios)) if ratios else (0.0, most / SMALL)
-    return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil((most or high * SMALL) / KIB)
+    return floor(1000 * low) / 1000, ceil(1000 * high) / 1000, ceil(most / KIB)
 
 
 def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
@@ -368,11 +379,12 @@ def main() -> None:
     parser.add_argument("--ask", type=int, metavar="N", help="ask cuDNN about N convolutions")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--resume", action="store_true", help="with --ask: keep the answers that are recorded")
+    parser.add_argument("--longer", action="store_true", help="with --ask: add N with long kernels to those recorded")
     parser.add_argument("--cudnn", type=Path, metavar="PATH", help="with --ask: the libcudnn that knows the V100")
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
     if options.ask:
-        record(options.ask, options.seed, options.resume, options.cudnn)
+        record(options.ask, options.seed, options.resume, options.cudnn, options.longer)
     recordings = [(read(path), cards) for path, cards in ((ANSWERS, CARDS), (OLD_ANSWERS, OLD_CARDS)) if path.exists()]
     if options.fit:
         TABLE.write_text(json.dumps(build(recordings), separators=(",", ":")) + "\n")

@@ -8,7 +8,7 @@ the weights; one of Winograd's or Fourier's transforms is a multiple of the thre
 
 Each guess comes with a lower and an upper bound, as multiples of the three tensors' bytes, and in bytes for small
 convolutions. On convolutions held out of the fit, the guess is off by less than 0.01 % of the three tensors' bytes in
-the median and by 136 % at the 95th percentile (one copy or transform more or less), and the bounds contain 96.8 % of
+the median and by 147 % at the 95th percentile (one copy or transform more or less), and the bounds contain 96.6 % of
 the answers.
 """
 
