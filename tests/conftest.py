@@ -16,13 +16,13 @@ Workspaces.is_strict = True
 
 SLOWEST = (
     "project/test_notebooks.py",
-    "step/test_memory_programs.py",
+    "trace/test_unchanged.py",
     "ranks/test_ranks.py",
     "project/test_readme.py",
-    "ops/test_workspace_half.py",
     "ranks/test_ranks_depth.py",
-    "ranks/test_ranks_wrappers.py",
-    "step/test_memory_views.py",
+    "step/test_memory_programs.py",
+    "ops/test_workspace_half.py",
+    "trace/test_any_model.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""
 

@@ -884,10 +884,11 @@ def test_an_operator_without_a_rule_gets_no_answer() -> None:
 COLD = """
 import sys, torch
 from torch import nn
-from torchsummary_plus import summary
+from torchsummary_plus import measure_memory, summary
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout(),
                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10), nn.Softmax(1))
 ran = [summary(model, (3, 32, 32), verbose=0, mode=mode, run="fake").run.kind for mode in ("train", "eval")]
+measure_memory(model, (3, 32, 32), mode="eval")
 print(ran, sorted({"sympy", "torch._dynamo", "numpy.random"} & set(sys.modules)))
 """
 

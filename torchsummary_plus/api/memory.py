@@ -138,14 +138,14 @@ def predicted(
     progress: bool = True,
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
-    given, found = _given(example), []
+    given, estimates = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
         for one in _ranks(world_size, rank, ranks):
             request = _request(model, given, options, world_size, one)
             batch = request.example.batch_size or 1
-            found.append(request.estimate(batch, request.trace(batch, tick)))
-    worst = max(found, key=lambda estimate: estimate.peak_bytes)
-    return worst if len(found) == 1 else replace(worst, info=replace(worst.info, ranks=len(found)))
+            estimates.append(request.estimate(batch, request.trace(batch, tick)))
+    worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
+    return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
 
 @takes_step_arguments
@@ -185,9 +185,9 @@ def measure_memory(
     request = StepRequest(_a_module(model), _given(example), given)
     batch = request.example.batch_size or 1
     log, reserved = measure_step(request.tree, with_batch(request.example, batch), request.step, request.device)
-    found = request.estimate(batch, log)
-    info = replace(found.info, measured=True)
-    return replace(found, info=info, reserved_bytes=found.reserved_bytes if reserved is None else reserved)
+    estimate = request.estimate(batch, log)
+    info = replace(estimate.info, measured=True)
+    return replace(estimate, info=info, reserved_bytes=estimate.reserved_bytes if reserved is None else reserved)
 
 
 @takes_step_arguments
@@ -311,8 +311,8 @@ class _RankRequest(StepRequest):
         return log
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        found = super().estimate(batch, log)
-        return replace(found, info=replace(found.info, world_size=self.rank.world_size, rank=self.rank.rank))
+        estimate = super().estimate(batch, log)
+        return replace(estimate, info=replace(estimate.info, world_size=self.rank.world_size, rank=self.rank.rank))
 
 
 def _request(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> StepRequest:

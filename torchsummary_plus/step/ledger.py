@@ -206,16 +206,16 @@ class Ledger(Listener):
             self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
             phases, lasting = (), 0
         there = 0
-        held: dict[str, int] = {}
+        live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
-            self._free_blocks(held, dict(phase.blocks))
+            self._free_blocks(live_blocks, dict(phase.blocks))
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
             if lasting:
                 self._book_lasting(lasting, owner, name)
                 lasting = 0
-            self._book_blocks(held, phase, owner)
+            self._book_blocks(live_blocks, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
                 error = max(phase.band, self.workspaces.band(SCRATCH, name))
@@ -223,7 +223,7 @@ class Ledger(Listener):
                 if phase.empties:
                     self.emptying.add(number)
                 self._event(number, 0)
-        self._free_blocks(held, {})
+        self._free_blocks(live_blocks, {})
         if self.phase == "backward":
             self.workspaces.note_script(compat.current_node(), args, kwargs, out)
         doubt = self.workspaces.take_doubt()
@@ -232,17 +232,17 @@ class Ledger(Listener):
         if self.backend == "cpu":
             self._numbers.give(func, args, out)
 
-    def _book_blocks(self, held: dict[str, int], phase: Phase, owner: int) -> None:
-        """Book a phase's blocks that are not live yet; ``held`` maps names to live blocks."""
+    def _book_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
+        """Book a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
         for block, nbytes in phase.blocks:
-            if block not in held and nbytes:
-                held[block] = self._number(nbytes, owner, "workspace")
-                self._event(held[block], nbytes)
+            if block not in live_blocks and nbytes:
+                live_blocks[block] = self._number(nbytes, owner, "workspace")
+                self._event(live_blocks[block], nbytes)
 
-    def _free_blocks(self, held: dict[str, int], kept: Mapping[str, int]) -> None:
+    def _free_blocks(self, live_blocks: dict[str, int], kept: Mapping[str, int]) -> None:
         """Free the blocks that are not kept, last one first."""
-        for block in [block for block in reversed(held) if block not in kept]:
-            self._event(held.pop(block), 0)
+        for block in [block for block in reversed(live_blocks) if block not in kept]:
+            self._event(live_blocks.pop(block), 0)
 
     def _book_course(
         self,
@@ -264,21 +264,21 @@ class Ledger(Listener):
             if place not in later:
                 self._book_results([result], iter(nbytes[place : place + 1]), owner, band)
         error = self.workspaces.band(SCRATCH, name)
-        held: list[int | None] = []
+        buffers: list[int | None] = []
         for step in course:
             if isinstance(step, Result):
                 self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
             elif isinstance(step, Alloc):
-                held.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
+                buffers.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
             else:
-                self._give(held, step.buffer)
+                self._give(buffers, step.buffer)
         if lasting:
             self._book_lasting(lasting, owner, name)
-        for buffer in range(len(held)):
-            self._give(held, buffer)
+        for buffer in range(len(buffers)):
+            self._give(buffers, buffer)
 
-    def _give(self, held: list[int | None], buffer: int) -> None:
-        number, held[buffer] = held[buffer], None
+    def _give(self, buffers: list[int | None], buffer: int) -> None:
+        number, buffers[buffer] = buffers[buffer], None
         if number is not None:
             self._event(number, 0)
 

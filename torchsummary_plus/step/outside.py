@@ -38,11 +38,11 @@ class Outside:
         parameters = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
         steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
         self.stepping = stepping() if steps_itself else []
-        self.found = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
-        self.alone = Alone(self.found)
-        self.modules = [module for module in self.found.modules if id(module) not in tree.index]
+        self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        self.alone = Alone(self.reach)
+        self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
-        gradients = [t.grad for t in self.found.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
+        gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
         self._left = set() if step.train_step is not None else {id(gradient) for gradient in gradients}
         known = [one for one in self.stepping if isinstance(one, torch.optim.Optimizer)]
         of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
@@ -56,12 +56,12 @@ class Outside:
 
         A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
         """
-        found = self.found
-        containers = [one for one in found.mutable if type(one) in _LOGS]
-        others = [one for one in found.mutable if type(one) not in _LOGS]
+        reach = self.reach
+        containers = [one for one in reach.mutable if type(one) in _LOGS]
+        others = [one for one in reach.mutable if type(one) not in _LOGS]
         contents = [(one, _items(one)) for one in containers]
-        cells = [(cell, content_of(cell)) for cell in found.cells]
-        names = [(namespace, name, namespace[name]) for namespace, name in found.globals]
+        cells = [(cell, content_of(cell)) for cell in reach.cells]
+        names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
         try:
             with restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]):
                 yield
@@ -75,7 +75,7 @@ class Outside:
             for namespace, name, value in names:
                 if namespace.get(name) is not value:
                     namespace[name] = value
-            for reached in (found, self._hidden):  # Whoever looks next counts who holds them.
+            for reached in (reach, self._hidden):  # Whoever looks next counts who holds them.
                 reached.tensors.clear()
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
@@ -89,7 +89,7 @@ class Outside:
             return tensor if id(tensor) in standing else exchange.put(tensor, make)
 
         swap_tensors(self.modules, put, put)
-        for tensor in [*self.found.tensors, *self._hidden.tensors]:
+        for tensor in [*self.reach.tensors, *self._hidden.tensors]:
             if is_plain(tensor) and id(tensor) not in self._left and id(tensor) not in but:
                 exchange.put(tensor, make)
         exchange.give_gradients(make, but, given)
@@ -100,7 +100,7 @@ class Outside:
         A tensor that is set aside is represented by its stand-in.
         """
         known = self._known()
-        for reached in self.found.tensors:
+        for reached in self.reach.tensors:
             if id(reached) in self._own or id(reached) in self._left:
                 continue
             tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
@@ -113,12 +113,12 @@ class Outside:
         known: dict[int, tuple[str, int]] = {}
         for module in self.modules:
             known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
-        for optimizer in self.found.optimizers:
+        for optimizer in self.reach.optimizers:
             known.update((id(p), ("parameters", OUTSIDE)) for group in optimizer.param_groups for p in group["params"])
             for parameter, state in optimizer.state.items():
                 owner = self._owners.get(id(parameter), OUTSIDE)
                 known.update((id(value), ("optimizer_state", owner)) for value in _values(state))
-        for tensor in self.found.tensors:
+        for tensor in self.reach.tensors:
             if tensor.is_leaf and tensor.grad is not None:
                 known[id(tensor.grad)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
         return known

@@ -117,7 +117,7 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:
     """Return the bytes of the tensors that a real step copies."""
-    reached = [*tree.tensors(), *Outside(tree, step).found.tensors]
+    reached = [*tree.tensors(), *Outside(tree, step).reach.tensors]
     return sum(held_bytes(tensor) for tensor in {id(tensor): tensor for tensor in reached}.values())
 
 

@@ -52,28 +52,28 @@ class FakeKernels:
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} makes a sparse tensor, which has no fake")
         key: list[Any] = [id(func), torch.get_default_dtype()]
-        found: list[torch.Tensor] = []
-        _read(args, key, found)
+        operands: list[torch.Tensor] = []
+        _read(args, key, operands)
         if kwargs:
-            _read(kwargs.values(), key, found)
+            _read(kwargs.values(), key, operands)
             key.extend(kwargs)
-        if not found:
+        if not operands:
             return self._factory(func, args, kwargs)
         if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
             args = (args[0], self.meta_storages.storage(args[1], self.device), *args[2:])
-        if any(not isinstance(tensor, Fake) for tensor in found):
-            if id(func) in _LIFTS and not isinstance(found[0], Fake):
-                if found[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
-                    self.note_born(found[0])
-                return found[0]
+        if any(not isinstance(tensor, Fake) for tensor in operands):
+            if id(func) in _LIFTS and not isinstance(operands[0], Fake):
+                if operands[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
+                    self.note_born(operands[0])
+                return operands[0]
             is_bare = id(func) in _SETS and args[1].device.type == "meta"
-            if self._has_values(func, args, kwargs, found) and not self.leaves_cpu(kwargs) and not is_bare:
+            if self._has_values(func, args, kwargs, operands) and not self.leaves_cpu(kwargs) and not is_bare:
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
         if self.meta_storages and func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
-        return _answer(func, args, kwargs, key, found)  # type: ignore[arg-type]
+        return _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
 
     def refuses_sparse(self) -> bool:
         """Whether the pass ends where a sparse tensor is made: torch's kernels may end the process on a fake one."""
@@ -84,18 +84,18 @@ class FakeKernels:
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
 
-    def _has_values(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+    def _has_values(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
         writes = func._schema.is_mutable
-        if not all(self._is_known(tensor, writes) for tensor in found):
+        if not all(self._is_known(tensor, writes) for tensor in operands):
             return False
-        return self.is_small(func, args, kwargs, found)
+        return self.is_small(func, args, kwargs, operands)
 
-    def is_small(self, func: OpOverload, args: Any, kwargs: Any, found: list[torch.Tensor]) -> bool:
+    def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator on values has small enough inputs and results."""
-        if all(tensor.numel() <= SMALL for tensor in found) or viewed(func, args, kwargs) is not None:
+        if all(tensor.numel() <= SMALL for tensor in operands) or viewed(func, args, kwargs) is not None:
             return True
-        return all(tensor.numel() <= MASK for tensor in found) and _gives_at_most(MASK, func, args, kwargs)
+        return all(tensor.numel() <= MASK for tensor in operands) and _gives_at_most(MASK, func, args, kwargs)
 
     def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
         """Whether a tensor has values; one that is written to must have been created in this pass."""
@@ -202,22 +202,22 @@ def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """Return the tensors among an operator's arguments or results, in order."""
-    found: list[torch.Tensor] = []
-    change_tensors(value, found.append)
-    return found
+    operands: list[torch.Tensor] = []
+    change_tensors(value, operands.append)
+    return operands
 
 
-def _read(values: Any, key: list[Any], found: list[torch.Tensor]) -> None:
-    """Append to ``key`` all that an operator's result depends on, and to ``found`` the tensors."""
+def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:
+    """Append to ``key`` all that an operator's result depends on, and to ``operands`` the tensors."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            operands.append(value)
             if isinstance(value, Fake):
                 lies = value.stride() if value.layout is torch.strided else value.layout
                 key += (value.shape, lies, value.dtype, value.fake_device)
         elif isinstance(value, (list, tuple)):
             key.append(len(value))
-            _read(value, key, found)
+            _read(value, key, operands)
         else:
             key += (value.__class__, value)
 
@@ -259,23 +259,23 @@ def _is_memorable(func: OpOverload) -> bool:
     )
 
 
-def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: list[Fake]) -> Any:
+def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: list[Fake]) -> Any:
     """Return an operator's result on fakes: from the cache, a rule, or its meta kernel."""
     full = (*key, *settings()) if func in _CONVOLUTIONS else tuple(key)
     try:
         recipe = _remembered.get(full)
     except TypeError:
-        return _compute(func, args, kwargs, found)
+        return _compute(func, args, kwargs, operands)
     if recipe is not None:
-        return from_recipe(recipe, found)
-    check_dtypes(func, found)
-    are_dense = all(fake.layout is torch.strided for fake in found)
-    recipe = _ruled(func, args, kwargs, found) if are_dense else None
+        return from_recipe(recipe, operands)
+    check_dtypes(func, operands)
+    are_dense = all(fake.layout is torch.strided for fake in operands)
+    recipe = _ruled(func, args, kwargs, operands) if are_dense else None
     if recipe is not None:
-        out = from_recipe(recipe, found)
+        out = from_recipe(recipe, operands)
     else:
-        out = _compute(func, args, kwargs, found)
-        recipe = recipe_of(out, found) if are_dense and _is_memorable(func) else None
+        out = _compute(func, args, kwargs, operands)
+        recipe = recipe_of(out, operands) if are_dense and _is_memorable(func) else None
     if recipe is not None:
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
@@ -283,12 +283,12 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], found: lis
     return out
 
 
-def _ruled(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+def _ruled(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
     """Return the recipe for a rule's result; None if no rule applies."""
     views = viewed(func, args, kwargs)
     if views is not None:
         return [list, views] if isinstance(views, list) else views
-    device = _result_device(kwargs, found)
+    device = _result_device(kwargs, operands)
     rule = ruled_by_kernel(func, args, kwargs, device.type == "cpu")
     if rule is None:
         rule = ruled(func, args, kwargs)
@@ -302,10 +302,10 @@ def _placed(rule: Any, device: torch.device) -> Any:
     return rule if rule is None or isinstance(rule, int) else (*rule, device)
 
 
-def _compute(func: OpOverload, args: Any, kwargs: Any, found: list[Fake]) -> Any:
+def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
     if _asks_values(func) and kwargs.get("output_size") is None and not _has_integer_indices(func, args):
         raise DataDependentError(f"{func} needs the values of a tensor")
-    device = _result_device(kwargs, found)
+    device = _result_device(kwargs, operands)
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
     try:
@@ -351,9 +351,9 @@ def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool
     return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
 
 
-def _result_device(kwargs: Mapping[str, Any], found: list[Fake]) -> torch.device:
+def _result_device(kwargs: Mapping[str, Any], operands: list[Fake]) -> torch.device:
     """Return a result's device: the requested one, else that of the first argument that is not a scalar."""
     wanted = kwargs.get("device")
     if wanted is not None:
         return torch.device(wanted)
-    return next((fake.fake_device for fake in found if fake.dim()), found[0].fake_device)
+    return next((fake.fake_device for fake in operands if fake.dim()), operands[0].fake_device)

@@ -89,11 +89,11 @@ class Answers:
         """
         if func in SCALARS and question.module == OUTSIDE and self.is_search():
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
-        found = self.recall(question, number)
-        if found is None:
+        answer = self.recall(question, number)
+        if answer is None:
             return self._guess(question, func, args, kwargs, device)
         self.assume_recalled(question, VALUE if func in SCALARS else REHEARSED)
-        return found if func in SCALARS else fakes_of(func, args, kwargs, found, device)
+        return answer if func in SCALARS else fakes_of(func, args, kwargs, answer, device)
 
     def assume_recalled(self, question: Question, how: str) -> None:
         """Record that an answer is a real pass's."""
@@ -137,14 +137,14 @@ class Answers:
 
     def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        found = self.recall(question, self.turn(question))
-        if found is None and self.guesses is None:
+        answer = self.recall(question, self.turn(question))
+        if answer is None and self.guesses is None:
             self.refuse(question.module, func)
-        if found is None:
+        if answer is None:
             self.assume(question.module, question.operator, MOST)
         else:
             self.assume_recalled(question, REHEARSED)
-        return found
+        return answer
 
     def refuse(self, module: int, func: OpOverload) -> NoReturn:
         """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
@@ -211,11 +211,11 @@ def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
 
 
 def _may_ask(func: OpOverload) -> bool:
-    found = _MAY_ASK.get(id(func))
-    if found is None:
+    may_ask = _MAY_ASK.get(id(func))
+    if may_ask is None:
         unclear = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        found = _MAY_ASK[id(func)] = is_foreign(func) or func is PACK or any(t in func.tags for t in unclear)
-    return found
+        may_ask = _MAY_ASK[id(func)] = is_foreign(func) or func is PACK or any(t in func.tags for t in unclear)
+    return may_ask
 
 
 def is_foreign(func: OpOverload) -> bool:
@@ -261,33 +261,33 @@ def masks_of(indices: Sequence[Tensor | None]) -> list[Tensor]:
     return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
 
 
-def fakes_of(func: OpOverload, args: Any, kwargs: Any, found: Any, device: torch.device, least: bool = False) -> Any:
+def fakes_of(func: OpOverload, args: Any, kwargs: Any, answer: Any, device: torch.device, least: bool = False) -> Any:
     """Return fakes of the given sizes, else of the largest or ``least`` possible; None if those are unknown."""
     if func is INDEX:
         masks = masks_of(args[1])
-        for mask, count in zip(masks, found or ()):
+        for mask, count in zip(masks, answer or ()):
             note_true(mask, count)
-        return _indexed(args[0], args[1], [0] * len(masks) if least else found)
+        return _indexed(args[0], args[1], [0] * len(masks) if least else answer)
     most = _MOST.get(func.name())
-    if found is None and most is not None:
-        found = most(*args, **kwargs)
-        found = _least(found) if least else found
+    if answer is None and most is not None:
+        answer = most(*args, **kwargs)
+        answer = _least(answer) if least else answer
     with in_kernel():
-        return None if found is None else _fakes(found, device)
+        return None if answer is None else _fakes(answer, device)
 
 
-def _least(found: Any) -> Any:
+def _least(specs: Any) -> Any:
     """Return the sizes of an empty selection; of several results, only the first is the selection."""
-    if isinstance(found, list):
-        return [_least(found[0]), *found[1:]]
-    shape, dtype = found
+    if isinstance(specs, list):
+        return [_least(specs[0]), *specs[1:]]
+    shape, dtype = specs
     return (0, *shape[1:]), dtype
 
 
-def _fakes(found: Any, device: torch.device) -> Any:
-    if isinstance(found, list):
-        return tuple(_fakes(item, device) for item in found)
-    shape, dtype = found
+def _fakes(specs: Any, device: torch.device) -> Any:
+    if isinstance(specs, list):
+        return tuple(_fakes(item, device) for item in specs)
+    shape, dtype = specs
     return wrap(torch.empty(shape, dtype=dtype, device=META), device)
 
 
