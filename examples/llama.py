@@ -99,17 +99,18 @@ class Llama(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed_tokens(ids)
-        cos, sin = self.angles(ids.shape[1], x)
+        cos, sin = angles_of(self.config, ids.shape[1], x)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.lm_head(self.norm(x))
 
-    def angles(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin of position x frequency, each (length, head size / 2), in ``like``'s dtype and device."""
-        size = self.config.width // self.config.heads
-        frequencies = self.config.rope_base ** (-torch.arange(0, size, 2, device=like.device) / size)
-        angles = torch.outer(torch.arange(length, device=like.device), frequencies)
-        return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+def angles_of(config: Config, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of position x frequency, each (length, head size / 2), in ``like``'s dtype and device."""
+    size = config.width // config.heads
+    frequencies = config.rope_base ** (-torch.arange(0, size, 2, device=like.device) / size)
+    angles = torch.outer(torch.arange(length, device=like.device), frequencies)
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
 def llama2_7b() -> Llama:

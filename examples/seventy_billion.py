@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from examples.llama import LLAMA3_70B, Config, Llama
+from examples.llama import LLAMA3_70B, Config, Llama, angles_of
 from torchsummary_plus import compare, estimate_memory, max_batch_size
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -108,11 +108,11 @@ class Stage(nn.Module):
         self.embed_tokens = model.embed_tokens if number == 0 else None
         self.layers = model.layers[number * each : (number + 1) * each]
         self.head = nn.Sequential(model.norm, model.lm_head) if number == stages - 1 else None
-        self.angles = partial(Llama.angles, model)
+        self.config = model.config
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.embed_tokens is None else self.embed_tokens(x)
-        cos, sin = self.angles(x.shape[1], x)
+        cos, sin = angles_of(self.config, x.shape[1], x)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return x if self.head is None else self.head(x)

@@ -17,6 +17,7 @@ from torch import nn
 
 from benchmarks.ranks_truth import SAME_KERNELS
 from torchsummary_plus import estimate_memory, max_batch_size
+from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
 from torchsummary_plus.ranks.process_group import Rank
@@ -184,6 +185,17 @@ def test_the_largest_batch_of_a_rank() -> None:
     room = 4 << 20
     found = max_batch_size(fsdp, (WIDTH,), room, device="cpu", optimizer="sgd", world_size=4, progress=False)
     assert found.peak_bytes <= room < found.next_peak_bytes
+
+
+def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "wrapped.py"
+    script.write_text(
+        "from torch import nn\ndef build():\n    return nn.parallel.DistributedDataParallel(nn.Linear(64, 64))\n"
+    )
+    words = [f"{script}:build", "64", "--batch-size", "4", "--optimizer", "sgd", "--world-size", "4", "--rank", "1"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "rank 1 of 4" in printed and "Buckets" in printed
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from examples.llama import Config, Llama
+from examples.seventy_billion import Stage
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.rows import longest_row
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.depth import cut
 
+WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
+needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
 SHAPE = Config(width=64, depth=7, heads=4, kv_heads=2, hidden=96, vocabulary=128)
 
 
@@ -33,9 +37,24 @@ def sharded(shape: Config = SHAPE, device: str = "cuda", is_checkpointed: bool =
     return fully_shard(model, **options)
 
 
+def staged() -> Any:
+    """The first of two stages of seven layers: it begins a microbatch before it ends the one before."""
+    from torch import distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    model = Stage(Llama(replace(SHAPE, depth=14)), dist.get_rank() // 2, 2)
+    mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("stage", "shard"))
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh["shard"], reshard_after_forward=False)
+    fully_shard(model, mesh=mesh["shard"], reshard_after_forward=False)
+    stage = PipelineStage(model, dist.get_rank() // 2, 2, torch.device("cuda", 0), group=mesh.get_group("stage"))
+    return Schedule1F1B(stage, 2, loss_fn=lambda out, ids: out.float().mean() + 0 * ids.sum())
+
+
 def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
     asked: dict[str, Any] = {"optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100", **options}
-    return estimate_memory(build, (16,), 2, dtypes=torch.long, world_size=4, progress=False, **asked)
+    return estimate_memory(build, (16,), 2, **WORLD, **asked)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +63,7 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
         (sharded, {}),
         (partial(sharded, device="cpu", is_checkpointed=False, reshard_after_forward=False), {"gpu": None}),
         (sharded, {"mode": "eval"}),
+        pytest.param(staged, {"loss": None}, marks=needs_schedules),
     ],
 )
 def test_a_log_grown_from_few_layers_is_that_of_all(
@@ -116,11 +136,42 @@ def test_layers_that_do_not_repeat_are_recorded_one_by_one(monkeypatch: pytest.M
     assert (found.peak_bytes, found.log.events) == (whole.peak_bytes, whole.log.events)
 
 
-@pytest.mark.parametrize("options", [{"gpu": "H100", "optimizer": "adamw"}, {"mode": "eval"}, {"optimizer": "sgd"}])
+class Adapted(nn.Module):
+    """A frozen product with a trained one of low rank beside it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(base.in_features, 4, bias=False), nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + self.up(self.down(x))
+        return out
+
+
+def adapted() -> nn.Module:
+    """The first layer's inputs need no gradient: it does less than the others, in its forward too."""
+    model = Llama(SHAPE).requires_grad_(False)
+    for layer in model.layers:
+        for part in (layer.self_attn, layer.mlp):
+            for name, product in list(part.named_children()):
+                setattr(part, name, Adapted(product))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (partial(Llama, SHAPE), {"gpu": "H100", "optimizer": "adamw"}),
+        (partial(Llama, SHAPE), {"mode": "eval"}),
+        (partial(Llama, SHAPE), {"optimizer": "sgd"}),
+        (adapted, {"optimizer": "adamw"}),
+    ],
+)
 def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Llama(SHAPE)
+    model = make()
     before = [(name, id(module)) for name, module in model.named_modules()]
     asked: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
     whole = estimate_memory(model, (16,), 2, **asked)

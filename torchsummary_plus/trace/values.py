@@ -161,10 +161,11 @@ class ValuedKernels(FakeKernels):
         if not given:
             return self._factory_beside(func, args, kwargs)
         if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, given):
-            out = super().__call__(func, args, kwargs)
-            self._drop_values(func, args, kwargs)
-            return out
-        values = self._on_values(func, args, kwargs)
+            return self._run_without_values(func, args, kwargs)
+        try:
+            values = self._on_values(func, args, kwargs)
+        except NotImplementedError:  # An operator of GPUs alone, as cuDNN's attention is.
+            return self._run_without_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
             return values
         return _beside(super().__call__(func, args, kwargs), values)
@@ -259,6 +260,11 @@ class ValuedKernels(FakeKernels):
         out = super()._really(func, args, kwargs)
         if is_made_up:
             change_tensors(out, self._note_made_up)
+        return out
+
+    def _run_without_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        out = super().__call__(func, args, kwargs)
+        self._drop_values(func, args, kwargs)
         return out
 
     def _drop_values(self, func: OpOverload, args: Any, kwargs: Any) -> None:

@@ -33,9 +33,7 @@ def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[st
     if any(log.others or log.in_blocks for log in logs):
         raise NotRepeatingError
     few, more, most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
-    sweeps = find_sweeps(few, more)
-    if [token[:3] for token in repeated(few, more, sweeps, 2)] != [token[:3] for token in most]:
-        raise NotRepeatingError
+    sweeps = _proved_sweeps(few, more, most)
     times = len(whole.names) - len(stacks[0].names)
     counts = [dict(log.unknown) for log in logs]
     if counts[0].keys() != counts[2].keys() or logs[0].assumptions != logs[2].assumptions:
@@ -45,12 +43,28 @@ def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[st
     return replace(log, unknown=unknown)
 
 
-def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
+def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[Token]) -> list[Sweep]:
+    """The sweeps that lead from the first two lists to the third. Raises :class:`NotRepeatingError`.
+
+    Where a layer at an end holds more than those between, only the places of storages tell it from them; elsewhere
+    these places may grow with the depth.
+    """
+    wanted = [token[:3] for token in most]
+    for by_place in (True, False):
+        try:
+            sweeps = find_sweeps(few, more, by_place)
+            if [token[:3] for token in repeated(few, more, sweeps, 2)] == wanted:
+                return sweeps
+        except NotRepeatingError:
+            continue
+    raise NotRepeatingError
+
+
+def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> list[Sweep]:
     """Where the deeper list has a period more. Raises :class:`NotRepeatingError`."""
     known: dict[object, int] = {}
     short, long = (
-        [known.setdefault((token.what, token.same, token.size), len(known)) for token in tokens]
-        for tokens in (few, more)
+        [known.setdefault(_likeness(token, by_place), len(known)) for token in tokens] for tokens in (few, more)
     )
     sweeps = []
     i = j = 0
@@ -67,6 +81,12 @@ def find_sweeps(few: Sequence[Token], more: Sequence[Token]) -> list[Sweep]:
         else:
             raise NotRepeatingError
     return sweeps
+
+
+def _likeness(token: Token, by_place: bool) -> object:
+    """What tokens of equal layers have in common."""
+    place = token.numbers[1:] if by_place and token.what in ("free", "output") else ()
+    return token.what, token.same, token.size, place
 
 
 def _centred(long: Sequence[int], place: int, length: int) -> Sweep:

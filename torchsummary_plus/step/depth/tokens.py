@@ -132,18 +132,18 @@ class Reader:
                 template, layer = self._place(spec.owner)
                 same = (template, replace(spec, owner=0, nbytes=0), self.log.stream(storage))
                 self.born[storage] = len(self.tokens)
-                self.live.begin((same, layer), storage)
+                self.live.begin((same, layer, nbytes), storage)
                 self.tokens.append(Token("allocate", same, (layer, spec.nbytes, nbytes), nbytes))
             else:
                 token = self._named("free", storage)
-                self.live.end((token.same, token.numbers[0]), token.numbers[1])
+                self.live.end((token.same, token.numbers[0], token.size), token.numbers[1])
                 self.tokens.append(token)
 
     def _named(self, what: str, storage: int) -> Token:
         """A token about a storage; one that is free already is named by the token of its allocation."""
         born = self.tokens[self.born[storage]]
         layer = born.numbers[0]
-        place = self.live.place((born.same, layer), storage)
+        place = self.live.place((born.same, layer, born.size), storage)
         return Token(what, born.same, (layer, place) if place >= 0 else (self.born[storage],), born.size)
 
     def _doubts(self, event: int) -> None:
@@ -182,19 +182,19 @@ class Writer:
         live = Live()
         under_way: list[int] = []
         returned = -1
-        for place, (what, same, numbers, _) in enumerate(tokens):
+        for place, (what, same, numbers, size) in enumerate(tokens):
             known: Any = same
             if what == "moment":
                 self.moments.append(Moment(known[0], self._module(known[1], numbers[0]), *known[2:]))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
-                live.begin((same, numbers[0]), len(self.storages))
+                live.begin((same, numbers[0], size), len(self.storages))
                 spec = self._spec(known[1], self._module(known[0], numbers[0]), numbers[1])
                 self.events.append((len(self.moments) - 1, len(self.storages), numbers[2]))
                 self.storages.append(spec)
                 self.streams.append(known[2])
             elif what == "free":
-                self.events.append((len(self.moments) - 1, live.end((same, numbers[0]), numbers[1]), 0))
+                self.events.append((len(self.moments) - 1, live.end((same, numbers[0], size), numbers[1]), 0))
             elif what == "call":
                 outer = under_way[-1] if under_way else -1
                 under_way.append(len(self.calls))
@@ -205,7 +205,7 @@ class Writer:
                 self.calls[returned] = replace(self.calls[returned], stop=len(self.events))
             elif what == "output":
                 is_live = len(numbers) > 1
-                one = live.at((same, numbers[0]), numbers[1]) if is_live else storage_at[numbers[0]]
+                one = live.at((same, numbers[0], size), numbers[1]) if is_live else storage_at[numbers[0]]
                 self.calls[returned] = replace(self.calls[returned], outputs=(*self.calls[returned].outputs, one))
             else:
                 self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, numbers[0]))
