@@ -31,6 +31,8 @@ def page(record: dict[str, Any]) -> str:
         f"Asked on {' and '.join(dates)}: {versions}.",
         "",
         "- yes: the tool does it, and its figure is exact. -: it has no such figure or feature.",
+        "- Multiply-adds are those of products: biases, activations and normalisation are free. Tools have their own "
+        "conventions (ptflops counts for one sample, multiplied by the batch here) and run with their defaults.",
         "- A footnote has the figure that differs, or the error.",
         "- Not run: documented. "
         + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
