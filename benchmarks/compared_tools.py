@@ -452,4 +452,4 @@ DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools that are not run, with the page that was read and the rows it speaks of; of other rows nothing is said."""
+"""Tools that are not run, with where their documentation is and the rows it covers; not looked up again for a record."""

@@ -37,7 +37,7 @@ def page(record: dict[str, Any]) -> str:
         "- Not run: documented. "
         + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
         + ". A blank "
-        "cell means that the page does not say.",
+        "cell means that nothing is said.",
     ]
     group = ""
     for key, (own, words, _) in sorted(ROWS.items(), key=lambda item: _order(item[1][0])):
