@@ -452,4 +452,4 @@ DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools that are not run, with where their documentation is and the rows it covers; not looked up again for a record."""
+"""Tools that are not run, with the place of their documentation and the rows it covers; not looked up again."""

@@ -34,7 +34,7 @@ def page(record: dict[str, Any]) -> str:
         "- Multiply-adds are those of products: biases, activations and normalisation are free. Tools have their own "
         "conventions (ptflops counts for one sample, multiplied by the batch here) and run with their defaults.",
         "- A footnote has the figure that differs, or the error.",
-        "- Not run: documented. "
+        "- Not run: documented (not looked up again on this date). "
         + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
         + ". A blank "
         "cell means that nothing is said.",
