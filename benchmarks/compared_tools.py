@@ -14,6 +14,12 @@ import torch
 from torch import nn
 
 Args = tuple[Any, ...]
+
+
+class AbsentError(Exception):
+    """A tool has no such figure or feature."""
+
+
 ADAMW = torch.optim.AdamW
 
 
@@ -29,31 +35,31 @@ class Tool:
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         """Run the tool on a model and its inputs, and return whatever it returns."""
-        raise NotImplementedError
+        raise AbsentError
 
     def static(self, model: nn.Module) -> Any:
         """The same without inputs."""
-        raise NotImplementedError
+        raise AbsentError
 
     def params(self, model: nn.Module, args: Args) -> int:
-        raise NotImplementedError
+        raise AbsentError
 
     def trained(self, model: nn.Module, args: Args) -> int:
-        raise NotImplementedError
+        raise AbsentError
 
     def macs(self, model: nn.Module, args: Args) -> int:
-        raise NotImplementedError
+        raise AbsentError
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
         """What names the operators that multiply-adds leave out."""
-        raise NotImplementedError
+        raise AbsentError
 
     def param_bytes(self, model: nn.Module) -> int:
-        raise NotImplementedError
+        raise AbsentError
 
     def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
         """The peak of a training step with AdamW, predicted."""
-        raise NotImplementedError
+        raise AbsentError
 
 
 def printed(call: Callable[[], Any]) -> str:
@@ -112,7 +118,7 @@ class Plus(Tool):
     def _compared(self, model: nn.Module, args: Args) -> Any:
         from torchsummary_plus import compare
 
-        return str(compare({"one": model, "other": nn.Flatten()}, tuple(args[0].shape[1:])))
+        return str(compare(model, nn.Flatten(), input_size=tuple(args[0].shape[1:])))
 
     def _largest(self, model: nn.Module, args: Args) -> Any:
         from torchsummary_plus import max_batch_size
@@ -162,7 +168,7 @@ class Summary(Tool):
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
-            raise NotImplementedError
+            raise AbsentError
         return self._text(model, args)
 
     def params(self, model: nn.Module, args: Args) -> int:
@@ -181,7 +187,7 @@ class Info(Tool):
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
         from torchinfo import summary
 
-        return summary(model, input_data=list(args) if args else None, verbose=0, device="cpu", **kwargs)
+        return summary(model, input_data=kwargs or list(args), verbose=0, device="cpu")
 
     def static(self, model: nn.Module) -> Any:
         from torchinfo import summary
@@ -249,7 +255,8 @@ class Lens(Tool):
         return int(self.run(model, args, {}).num_params_trainable)
 
     def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total_macs)
+        by_type = self.run(model, args, {}).macs_by_op_type
+        return sum(int(one["forward"]) for one in by_type.values())
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
         return self.run(model, args, {}).macs_unknown_split_ops
@@ -259,7 +266,7 @@ class Lens(Tool):
             "frame": lambda m, a: self.run(m, a, {}).to_pandas(),
             "text": lambda m, a: str(self.run(m, a, {})),
             "csv": lambda m, a: self.run(m, a, {}).to_pandas().to_csv(),
-            "graph": lambda m, a: self.run(m, a, {}).edges,
+            "graph": lambda m, a: self.run(m, a, {}).num_edges,
         }
 
 
@@ -270,7 +277,7 @@ class Fvcore(Tool):
         from fvcore.nn import FlopCountAnalysis
 
         if kwargs:
-            raise NotImplementedError
+            raise AbsentError
         return FlopCountAnalysis(model, args).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
 
     def params(self, model: nn.Module, args: Args) -> int:
@@ -307,9 +314,8 @@ class Ptflops(Tool):
     def _both(self, model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None) -> tuple[int, int]:
         from ptflops import get_model_complexity_info
 
-        if len(args) > 1:
-            raise NotImplementedError
-        given = {"input_constructor": lambda _: kwargs} if kwargs else {"input_constructor": lambda _: args[0]}
+        named = kwargs or (dict(zip("xy", args)) if len(args) > 1 else None)
+        given = {"input_constructor": lambda _: named or args[0]}
         macs, params = get_model_complexity_info(
             model, (1,), as_strings=False, print_per_layer_stat=False, verbose=False, **given
         )
@@ -324,7 +330,7 @@ class Ptflops(Tool):
         return self._both(model, args)[1]
 
     def macs(self, model: nn.Module, args: Args) -> int:
-        return self._both(model, args)[0]
+        return self._both(model, args)[0] * int(args[0].shape[0])  # Its figure is of one sample.
 
     def __init__(self) -> None:
         def shown(model: nn.Module, args: Args) -> Any:
@@ -344,7 +350,7 @@ class Thop(Tool):
         from thop import profile
 
         if kwargs:
-            raise NotImplementedError
+            raise AbsentError
         return profile(model, inputs=args, verbose=False)
 
     def params(self, model: nn.Module, args: Args) -> int:
@@ -400,6 +406,7 @@ class Tracker(Tool):
             tracker.track_external(model, optimizer, data)
             with tracker:
                 for _ in range(2):
+                    tracker.reset_mod_stats()
                     model(data).sum().backward()
                     optimizer.step()
                     optimizer.zero_grad()
@@ -445,4 +452,4 @@ DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools that are not run, with the page that was read and the rows it speaks of; of other rows nothing is said."""
+"""Tools that are not run, with the place of their documentation and the rows it covers; not looked up again."""

@@ -31,11 +31,13 @@ def page(record: dict[str, Any]) -> str:
         f"Asked on {' and '.join(dates)}: {versions}.",
         "",
         "- yes: the tool does it, and its figure is exact. -: it has no such figure or feature.",
+        "- Multiply-adds are those of products: biases, activations and normalisation are free. Tools have their own "
+        "conventions (ptflops counts for one sample, multiplied by the batch here) and run with their defaults.",
         "- A footnote has the figure that differs, or the error.",
-        "- Not run: documented. "
+        "- Not run: documented (not looked up again on this date). "
         + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
         + ". A blank "
-        "cell means that the page does not say.",
+        "cell means that nothing is said.",
     ]
     group = ""
     for key, (own, words, _) in sorted(ROWS.items(), key=lambda item: _order(item[1][0])):

@@ -12,7 +12,8 @@ import pytest
 
 from docs.columns import PAGE, with_columns
 from docs.outputs import with_outputs
-from torchsummary_plus import MemoryEstimate, ModelSummary
+from examples.resnet import BasicBlock
+from torchsummary_plus import MemoryEstimate, ModelSummary, graph
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.ops.scratch.cuda.cudnn import library
 from torchsummary_plus.render.columns import COLUMNS
@@ -60,6 +61,18 @@ def test_python_blocks_print_what_the_page_shows(path: Path) -> None:
 def test_the_readme_shows_what_its_python_prints() -> None:
     kinds = [kind for kind, _ in blocks(README)]
     assert ("python", "text") in pairwise(kinds)
+
+
+def test_the_readme_draws_its_graph() -> None:
+    """GitHub renders the Mermaid block: it is what the Python above it draws."""
+    drawn = graph(BasicBlock(64, 64, 1, None), (64, 56, 56)).to_mermaid()
+    assert [text for kind, text in blocks(README) if kind == "mermaid"] == [drawn.rstrip("\n") + "\n"]
+
+
+def test_a_screen_of_the_readme_compares_fits_and_draws() -> None:
+    screen = README.partition("## Compare, fit, draw\n")[2].partition("\n## ")[0]
+    assert all(word in screen for word in ("Training peak", "fits in 4 GiB: True", "flowchart"))
+    assert len(screen.splitlines()) < 80
 
 
 @pytest.mark.parametrize("command", commands())

@@ -1,0 +1,38 @@
+"""The comparison with other tools: the page is what the record says, and the record what the programs say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.compared import answer
+from benchmarks.compared_rows import ROWS
+from benchmarks.compared_tools import DOCUMENTED, TOOLS, Plus
+from docs.compared import PAGE, RECORD, page
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_is_generated_from_the_record(record: dict[str, Any]) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(record), "python -m docs.compared writes it"
+
+
+def test_every_tool_answered_every_question(record: dict[str, Any]) -> None:
+    assert len(ROWS) == 57
+    assert {kind.name for kind in TOOLS} == record.keys()
+    for told in record.values():
+        assert told["answers"].keys() == ROWS.keys() and told["version"] and told["date"]
+    assert all(rows.keys() <= ROWS.keys() for _, rows in DOCUMENTED.values())
+
+
+def test_what_the_record_says_of_this_package_is_so(record: dict[str, Any]) -> None:
+    """Not all of them are quick: every third is asked again."""
+    recorded = record[Plus.name]["answers"]
+    for key in list(ROWS)[::3]:
+        assert answer(Plus(), key) == recorded[key], key
