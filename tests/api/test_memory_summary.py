@@ -22,7 +22,7 @@ from torchsummary_plus.render.lines import flat_lines, tree_lines
 from torchsummary_plus.results.model_summary import ModelSummary
 
 ROOT = Path(__file__).parents[2]
-MEMORY = [name for name, column in COLUMNS.items() if column.of_memory]
+MEMORY = [name for name, column in COLUMNS.items() if column.of_memory and not column.of_ranks]
 
 LOSS = 2 * 4
 """Bytes of the default loss and of the gradient it begins with: no row of the model keeps them."""
