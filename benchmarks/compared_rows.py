@@ -99,8 +99,9 @@ def frozen(tool: Tool) -> Any:
 
 @row("bytes", "Parameters", "Bytes of weights of several dtypes")
 def mixed_bytes(tool: Tool) -> Any:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).half())
-    return exactly(tool.param_bytes(model), 72 * 6)
+    """Sizes are multiples of 512 bytes, to which pytorch_memlab rounds."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256).half())
+    return exactly(tool.param_bytes(model), 257 * 256 * 6)
 
 
 @row("quantised", "Parameters", "Packed weights of a quantised layer, by their logical size")
