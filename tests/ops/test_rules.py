@@ -303,6 +303,15 @@ def _(d: Draw) -> Sequence[Any]:
     return *a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.4), True, False, True, True
 
 
+@calls("convolution_backward")
+def _(d: Draw) -> Sequence[Any]:
+    x, weight, _, *settings = a_convolution(d, d.choice([1, 2, 2, 2, 3]), 0.2)
+    channels = weight.shape[1] * settings[-1] if settings[3] else weight.shape[0]
+    grad = laid(d, (x.shape[0], channels, *(1 for _ in x.shape[2:])), x.dtype)
+    wanted = [d.random() < 0.7 for _ in range(3)]
+    return grad, x, weight, d.choice([None, [channels]]), *settings, wanted
+
+
 def test_a_convolution_says_what_the_meta_kernel_says() -> None:
     """... of row-major tensors: for others the meta kernel of torch 2.13 leaves the layout out."""
     draw, func, answered = Draw(0), torch.ops.aten.convolution.default, 0
@@ -401,6 +410,17 @@ def a_picture(d: Draw, axes: int) -> Tensor:
 @calls("max_pool2d_with_indices")
 def _(d: Draw) -> Sequence[Any]:
     return a_picture(d, 2), *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5
+
+
+@calls("max_pool2d_with_indices_backward")
+def _(d: Draw) -> Sequence[Any]:
+    settings = *windows(d, 2), [d.choice([1, 1, 2])], d.random() < 0.5
+    x = laid(d, (2, 3, d.randint(5, 9), d.randint(5, 9)), d.choice(FLOATS), 0.4)
+    try:
+        pooled, indices = torch.ops.aten.max_pool2d_with_indices(x.to("meta"), *settings)
+    except RuntimeError:
+        pooled = indices = x
+    return laid(d, pooled.shape, x.dtype), x, *settings, laid(d, indices.shape, torch.int64)
 
 
 @calls("max_pool3d_with_indices")

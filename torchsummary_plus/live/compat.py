@@ -110,11 +110,6 @@ composite_registrations: Callable[[str], list[str]] = probe(
 suggest_memory_format: Callable[[Any], Any] = probe(
     "torch._prims_common:suggest_memory_format", "the layouts of results are unknown, and fake passes are unavailable"
 )
-is_dense: Callable[[Any], bool] = probe(
-    "torch._prims_common:is_non_overlapping_and_dense_or_false",
-    _STEP,
-    older="torch._prims_common:is_non_overlapping_and_dense",
-)
 contiguous_strides: Callable[[Any], Any] = probe("torch._prims_common:make_contiguous_strides_for", _STEP)
 
 # The autograd engine.

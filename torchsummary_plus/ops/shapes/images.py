@@ -39,6 +39,17 @@ def max_pool2d(
     return _with_indices(x, 2, _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode))
 
 
+@rule("max_pool2d_with_indices_backward")
+def max_pool2d_backward(
+    grad: Tensor, x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool,
+    indices: Tensor,
+) -> Out:  # fmt: skip
+    """The input's gradient, in the input's memory format."""
+    pooled = _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode)
+    sure(x.dim() == 4 and grad.dtype is x.dtype and grad.shape == indices.shape == pooled)
+    return in_format_of(x, x.shape, x.dtype)
+
+
 @rule("max_pool3d_with_indices")
 def max_pool3d(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), dilation: Sizes = (1,), ceil_mode: bool = False

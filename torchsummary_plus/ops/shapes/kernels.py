@@ -244,6 +244,18 @@ def batch_norm_backward(
     return [of_x if wanted[0] else None, parameter if wanted[1] else None, parameter if wanted[2] else None]
 
 
+@_register(KERNEL_RULES, "cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(x: Tensor, grad: Tensor, weight: Tensor, *_: Any) -> Outs:
+    """The gradients of input, in its memory format, weight and bias (aten/src/ATen/native/cudnn/BatchNorm.cpp).
+
+    The decomposition, which torch's fakes run, imports its compiler first (seconds).
+    """
+    _check_channels(x, weight)
+    sure(grad.shape == x.shape and grad.dtype is x.dtype)
+    parameter = fresh(weight.shape, weight.dtype)
+    return [in_format_of(x, x.shape, x.dtype), parameter, parameter]
+
+
 @_register(CPU_RULES, "native_group_norm_backward")
 def group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ...live.versions import since
-from ..conv_backend import keeps_last
 from ..dtypes import HALVES
 from .registry import (
     FLOATS,
@@ -17,10 +16,8 @@ from .registry import (
     Outs,
     Sizes,
     axis_of,
-    channels_last,
-    contiguous,
     dense_strides,
-    each,
+    floats_of,
     fresh,
     in_format_of,
     is_channels_last,
@@ -32,14 +29,6 @@ from .registry import (
     sure,
 )
 
-
-def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
-    """Return the one floating-point dtype of all tensors that are given."""
-    dtype = first.dtype
-    sure(dtype in FLOATS and all(other is None or other.dtype is dtype for other in others))
-    return dtype
-
-
 # Products
 
 
@@ -47,14 +36,14 @@ def _floats(first: Tensor, *others: Tensor | None) -> torch.dtype:
 def mm(x: Tensor, y: Tensor) -> Out:
     """The product of two matrices."""
     sure(x.dim() == y.dim() == 2 and x.shape[1] == y.shape[0])
-    return fresh((x.shape[0], y.shape[1]), _floats(x, y))
+    return fresh((x.shape[0], y.shape[1]), floats_of(x, y))
 
 
 @rule("bmm")
 def bmm(x: Tensor, y: Tensor) -> Out:
     """The product of two batches of matrices."""
     sure(x.dim() == y.dim() == 3 and x.shape[0] == y.shape[0] and x.shape[2] == y.shape[1])
-    return fresh((x.shape[0], x.shape[1], y.shape[2]), _floats(x, y))
+    return fresh((x.shape[0], x.shape[1], y.shape[2]), floats_of(x, y))
 
 
 @rule("_grouped_mm")
@@ -102,7 +91,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Out:
     """The input with its last axis projected to the rows of the weight."""
     sure(x.dim() >= 2 and weight.dim() == 2 and x.shape[-1] == weight.shape[1])
     sure(bias is None or bias.shape == weight.shape[:1])
-    return fresh((*x.shape[:-1], weight.shape[0]), _floats(x, weight, bias))
+    return fresh((*x.shape[:-1], weight.shape[0]), floats_of(x, weight, bias))
 
 
 @rule("embedding")
@@ -110,63 +99,6 @@ def embedding(weight: Tensor, indices: Tensor, *_: object) -> Out:
     """One row of the weight per index."""
     sure(weight.dim() == 2 and indices.dtype in INDICES)
     return fresh((*indices.shape, weight.shape[1]), weight.dtype)
-
-
-# Convolutions
-
-
-@rule("convolution", "_convolution")
-def convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-    *_: bool,
-) -> Out:
-    """A convolution or transposed convolution of 1 to 3 spatial axes, in the kernels' memory format."""
-    axes = x.dim() - 2
-    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
-    entering, channels = weight.shape[1] * groups, weight.shape[0]
-    if transposed:
-        entering, channels = channels, entering
-    sure(x.shape[1] == entering and groups > 0 and weight.shape[0] % groups == 0)
-    sure(bias is None or bias.shape == (channels,))
-    settings = [each(values, axes) for values in (stride, padding, dilation, output_padding)]
-    sizes = []
-    for size, kernel, step, pad, gap, extra in zip(x.shape[2:], weight.shape[2:], *settings):
-        sure(step > 0 and gap > 0 and pad >= 0)
-        reach = gap * (kernel - 1) + 1
-        if transposed:
-            sure(0 <= extra < max(step, gap))
-            sizes.append((size - 1) * step - 2 * pad + reach + extra)
-        else:
-            sizes.append((size + 2 * pad - reach) // step + 1)
-    sure(min(sizes) > 0)
-    shape, dtype = (x.shape[0], channels, *sizes), _floats(x, weight, bias)
-    if axes == 1:
-        sure(weight.stride() == contiguous(weight.shape))
-        return fresh(shape, dtype)
-    if not (is_channels_last(x) or is_channels_last(weight)):
-        return fresh(shape, dtype)
-    stays = _stays_last(x, weight, settings, transposed, groups)
-    return (shape, channels_last(shape), dtype) if stays else fresh(shape, dtype)
-
-
-def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bool, groups: int) -> bool:
-    """Whether the result is channels-last: if the input's or the weight's strides are, with oneDNN as with cuDNN.
-
-    This rule follows the kernels, not the meta kernel, which ignores the layout in recent releases.
-    """
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        stride, _, dilation, output_padding = settings
-        return keeps_last(x, weight, stride, dilation, transposed, output_padding, groups)
-    sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
-    return True
 
 
 # Normalisation
@@ -331,7 +263,7 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> Outs:
     """The output in the query's layout, and the log-sum-exp of each query's scores."""
-    sure(query.dim() == key.dim() == 4 and _floats(query, key, value) and key.shape == value.shape)
+    sure(query.dim() == key.dim() == 4 and floats_of(query, key, value) and key.shape == value.shape)
     batch, heads, length, size = query.shape
     sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
     sure(key.shape[0] == batch and key.shape[3] == size)

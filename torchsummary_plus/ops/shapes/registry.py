@@ -151,6 +151,13 @@ def is_contiguous_channels_last(x: Tensor) -> bool:
     return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
 
 
+def floats_of(first: Tensor, *others: Tensor | None) -> torch.dtype:
+    """Return the one floating-point dtype of all tensors that are given."""
+    dtype = first.dtype
+    sure(dtype in FLOATS and all(other is None or other.dtype is dtype for other in others))
+    return dtype
+
+
 def fresh(shape: Sequence[int], dtype: torch.dtype) -> Out:
     """Return a new row-major tensor."""
     return tuple(shape), contiguous(shape), dtype

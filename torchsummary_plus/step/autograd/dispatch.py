@@ -13,6 +13,7 @@ from ...live import compat
 from ...live.fakes import META, Fake
 from ...live.stored import is_transformed
 from ...live.versions import since
+from ...ops.shapes.registry import is_dense
 from ...trace.at_one import note_at_one
 from ...trace.kernels import tensors_of
 from ...trace.on_zeros import on_zeros
@@ -121,7 +122,7 @@ class StepKernels(ValuedKernels):
             counts == (4, 2)
             and (in_node != number or _gives_twice(node))
             and (held.shape, held.dtype) == (added.shape, added.dtype)
-            and compat.is_dense(held)
+            and is_dense(held)
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ....live import compat
+from ...shapes.registry import is_channels_last
 from ..registry import Formula, Phase, scratch
 
 NATIVE = "aten/src/ATen/native/"
@@ -38,7 +38,9 @@ def scalar(tensor: Any) -> int:
 
 def suggested(tensor: Any) -> Any:
     """Return the memory format that torch's kernels derive from the strides."""
-    return compat.suggest_memory_format(tensor)
+    if not is_channels_last(tensor):
+        return torch.contiguous_format
+    return torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
 
 
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
