@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
+from ..live.function_caches import without_cached_tensors
 from ..live.modules import ModuleTree
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached, content_of
@@ -39,6 +40,7 @@ class Outside:
         steps_itself = step.train_step is not None or any(t._post_accumulate_grad_hooks for t in tree.tensors())
         self.stepping = stepping() if steps_itself else []
         self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
         self.alone = Alone(self.reach)
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
@@ -63,7 +65,10 @@ class Outside:
         cells = [(cell, content_of(cell)) for cell in reach.cells]
         names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
         try:
-            with restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]):
+            with (
+                restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]),
+                without_cached_tensors(self._of_packages),
+            ):
                 yield
         finally:
             for container, content in contents:

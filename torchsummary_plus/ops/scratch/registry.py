@@ -153,14 +153,11 @@ TRIED = frozenset(
         *("convolution", "_convolution", "convolution_backward", "_transformer_encoder_layer_fwd"),
         *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
         *("linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_eig", "_linalg_eigvals", "linalg_lu_factor_ex"),
-        *("cholesky_solve", "cholesky_inverse", "ormqr", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+        *("cholesky_solve", "cholesky_inverse", "ormqr", "linalg_householder_product"),
+        *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
     )
 )
-"""Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values.
-
-Not among them: ``linalg_householder_product``, whose gradient takes another branch under a dispatch mode
-(FunctionsManual.cpp).
-"""
+"""Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values."""
 
 
 def register_scratch(

@@ -25,6 +25,7 @@ from .cuda import ATTENTION, cuda_function
 from .extremes import extreme_function
 from .inline import run_inline
 from .products import product_function
+from .reflections import reflection_function
 from .views import RenewedViews
 
 _NODE = "_torchsummary_plus_node"
@@ -85,9 +86,9 @@ class StepFunctions(TorchFunctionMode):
             return self.linear
         if func in _FINITE:
             return partial(_finite, func)
-        product = product_function(func, self._assume)
-        if product is not None:
-            return product
+        formula = product_function(func, self._assume) or reflection_function(func)
+        if formula is not None:
+            return formula
         if self.on_cuda:
             return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:

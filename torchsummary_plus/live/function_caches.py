@@ -1,0 +1,51 @@
+"""Results that ``functools.lru_cache`` keeps for the functions of a model's package, such as tables of positions."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from .structures import all_tensors
+
+_CACHED = type(lru_cache(maxsize=1)(int))
+_OTHERS = sys.stdlib_module_names | {"torch", "numpy", __name__.partition(".")[0]}
+"""Packages whose functions keep no tensors of a model."""
+
+
+@contextmanager
+def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
+    """Empty the caches that hold tensors, before and after: a step fills them itself, and leaves none behind.
+
+    ``objects`` are functions and objects of the packages whose caches are meant.
+    """
+    caches = _caches({_package(one) for one in objects} - _OTHERS)
+    _empty(caches)
+    try:
+        yield
+    finally:
+        _empty(caches)
+
+
+def _package(one: Any) -> str:
+    module = getattr(one, "__module__", None) or type(one).__module__
+    return str(module).partition(".")[0]
+
+
+def _caches(packages: set[str]) -> list[Any]:
+    """Return the cached functions that modules of some packages name."""
+    found: dict[int, Any] = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages:
+            named = list(getattr(module, "__dict__", {}).values())
+            found.update((id(value), value) for value in named if type(value) is _CACHED)
+    return list(found.values())
+
+
+def _empty(caches: Iterable[Any]) -> None:
+    for cache in caches:
+        if cache.cache_info().currsize and any(all_tensors(held) for held in gc.get_referents(cache)):
+            cache.cache_clear()
