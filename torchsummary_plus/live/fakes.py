@@ -63,6 +63,7 @@ class Fake(torch.Tensor):
 
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
+    capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
         """Build a parameter from another tensor's data, as parameter classes do."""
@@ -283,6 +284,11 @@ def quiet_refusals() -> Iterator[None]:
         threading.excepthook = original
 
 
+def assumed_capability() -> Capability:
+    """Return the compute capability of the GPU that fakes stand on."""
+    return Fake.capability
+
+
 @contextmanager
 def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> Iterator[Any]:
     """Make ``torch.cuda`` usable for fakes without a GPU; yield the mode key that the pass must hold, or None.
@@ -307,6 +313,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
     asked = {place: getattr(*place) for place in answers}
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
+    assumed, Fake.capability = Fake.capability, capability
     try:
         with (
             cuda_guard() as Fake.cuda_is_guarded,
@@ -319,7 +326,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
                 setattr(*place, answer)
             yield None if in_use else compat.fake_mode_key
     finally:
-        Fake.cuda_is_guarded = False
+        Fake.cuda_is_guarded, Fake.capability = False, assumed
         compat.lift_only_cpu(lifted)
         for place, function in asked.items():
             setattr(*place, function)

@@ -1,6 +1,6 @@
-"""Which library runs a convolution on the CPU, and in which memory format the result comes.
+"""Whether oneDNN or cuDNN runs a convolution, and in which memory format the result comes.
 
-Source: ATen/native/Convolution.cpp, ``ConvParams::use_mkldnn`` and ``determine_backend_memory_format``.
+Source: ATen/native/Convolution.cpp, ``ConvParams::use_mkldnn``, ``use_cudnn`` and ``determine_backend_memory_format``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,32 @@ from typing import Any
 
 import torch
 
+from ..data.capability import Capability
+from ..live.fakes import assumed_capability
 from .processor import is_half, multiplies
 
 ENOUGH = 20480
 """Elements of an image above which torch prefers oneDNN; only four of its axes are counted."""
 
 
-def settings() -> tuple[int, bool]:
+def settings() -> tuple[int, bool, bool, Capability]:
     """Return the global settings that the choice depends on."""
-    return torch.get_num_threads(), bool(torch.backends.mkldnn.enabled)
+    enabled = bool(torch.backends.mkldnn.enabled), bool(torch.backends.cudnn.enabled)
+    return torch.get_num_threads(), *enabled, assumed_capability()
+
+
+def takes_cudnn(
+    dtype: torch.dtype, stride: Sequence[int], output_padding: Sequence[int], capability: Capability
+) -> bool:
+    """Whether cuDNN is considered for a convolution on CUDA."""
+    if not torch.backends.cudnn.enabled or (dtype is torch.bfloat16 and capability < (8, 0)):
+        return False
+    return all(more < step for more, step in zip(output_padding, stride))
+
+
+def keeps_last_on_cuda(dtype: torch.dtype, stride: Sequence[int], output_padding: Sequence[int]) -> bool:
+    """Whether results are channels-last if the input or the weight is: cuDNN's are, those of ATen's own kernels not."""
+    return dtype is not torch.float64 and takes_cudnn(dtype, stride, output_padding, assumed_capability())
 
 
 def takes_onednn(

@@ -225,7 +225,9 @@ def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:
 _SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
 """Overloads that give a tensor a storage."""
 
-_CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
+_CONVOLUTIONS = {
+    getattr(torch.ops.aten, name).default for name in ("convolution", "_convolution", "convolution_backward")
+}
 """Operators whose layout depends on the library that torch chooses."""
 
 _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}

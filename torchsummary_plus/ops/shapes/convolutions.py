@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..conv_backend import keeps_last
+from ..conv_backend import keeps_last, keeps_last_on_cuda
 from .registry import (
     Out,
     Outs,
@@ -75,6 +75,8 @@ def _stays_last(x: Tensor, weight: Tensor, settings: list[Sizes], transposed: bo
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         stride, _, dilation, output_padding = settings
         return keeps_last(x, weight, stride, dilation, transposed, output_padding, groups)
+    if x.device.type == "cuda" and not keeps_last_on_cuda(x.dtype, settings[0], settings[3]):
+        return False
     sure(x.dtype is not torch.float64 and (x.dim() == 4 or groups == 1))
     return True
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..conv_backend import takes_onednn
+from ..conv_backend import keeps_last_on_cuda, takes_onednn
 from .images import padded
 from .layers import statistics_of
 from .pointwise import Operand, promoted, result
@@ -24,6 +24,7 @@ from .registry import (
     Rule,
     Sizes,
     channels_last,
+    each,
     fresh,
     in_format_of,
     is_channels_last,
@@ -344,18 +345,24 @@ def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
     return in_format_of(x, x.shape, x.dtype) if dims and all(cut) else fresh(x.shape, x.dtype)
 
 
-# Convolutions on the CPU: Convolution.cpp, determine_backend_memory_format
+# Convolutions: Convolution.cpp, determine_backend_memory_format
 
 
-@_register(CPU_RULES, "convolution_backward")
+@_register(KERNEL_RULES, "convolution_backward")
 def convolution_backward(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Sizes | None, stride: Sizes, padding: Sizes, dilation: Sizes,
     transposed: bool, output_padding: Sizes, groups: int, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
-    """Channels-last for volumes only where oneDNN prefers it."""
-    sure(x.dim() == 5 and x.dtype is weight.dtype is grad.dtype and x.dtype in (torch.float32, torch.float64))
-    last = is_channels_last(x) or is_channels_last(weight)
-    last = last and takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups)
+    """Channels-last for volumes on the CPU only where oneDNN prefers it, on CUDA never without cuDNN."""
+    sure(x.dtype is weight.dtype is grad.dtype)
+    last = False
+    if x.device.type == "cuda":
+        steps, more = (each(values, x.dim() - 2) for values in (stride, output_padding))
+        sure(x.dtype in FLOATS and not keeps_last_on_cuda(x.dtype, steps, more))
+    else:
+        sure(x.device.type == "cpu" and x.dim() == 5 and x.dtype in (torch.float32, torch.float64))
+        last = is_channels_last(x) or is_channels_last(weight)
+        last = last and takes_onednn(x, weight, stride, dilation, transposed, output_padding, groups)
 
     def like(tensor: Tensor) -> Out:
         """Return a new tensor of this shape and dtype in the chosen memory format."""

@@ -2,23 +2,22 @@
 
 First come copies of tensors that are not in the kernels' memory format, then each kernel's own workspace; cuDNN's is
 from :mod:`.cudnn`. ATen/native/Convolution.cpp (``_convolution``, ``convolution_backward``) and ATen/native/cudnn/
-ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions;
-ConvolutionMM2d.cu, NaiveDilatedConvolution.cu and NaiveConvolutionTranspose2d.cu for those that cuDNN does not run,
-which unfold image by image into the columns of a matrix product.
+ConvShared.cpp; ATen/native/cuda/DepthwiseConv2d.cu and DepthwiseConv3d.cu for depthwise convolutions; those
+that cuDNN does not run are in :mod:`.columns`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import torch
 
 from ....data.capability import Capability
 from ..cpu.strided import Strided, copied, laid_out, strided
-from ..registry import Phase, lasting, scratch
+from ..registry import Course, Phase, lasting, reserve, scratch
 from .blas import HANDLES, workspace_bytes
+from .columns import backward_course, forward_course, output_bytes
 from .cudnn.asker import Question
 from .cudnn.asking import Cudnn
 from .cudnn.backend import Kind
@@ -35,7 +34,7 @@ Blocks = tuple[tuple[str, int], ...]
 def convolution(
     capability: Capability, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any,
-) -> tuple[Phase, ...]:  # fmt: skip
+) -> tuple[Phase, ...] | Course:  # fmt: skip
     """Return the phases of the forward; a transposed convolution runs the other's backward kernel."""
     if not x.numel():
         return ()
@@ -45,7 +44,7 @@ def convolution(
     taken = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        return (Phase(1, columns(line, kernel, strided(out), groups), blocks=before),)
+        return forward_course(conv, copied(given, line), line, kernel, strided(out).shape[2:], bias is not None)
     last = taken is Route.CUDNN and goes_last(conv, line, kernel)
     read = line.contiguous(last)
     before += (("x", copied(line, read)),)
@@ -63,7 +62,7 @@ def convolution(
 def convolution_backward(
     capability: Capability, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, stride: Any,
     padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int, wanted: Sequence[bool],
-) -> tuple[Phase, ...]:  # fmt: skip
+) -> tuple[Phase, ...] | Course:  # fmt: skip
     """Return the phases of the gradients of input and weights; the bias's gradient is a sum."""
     if not x.numel():
         return ()
@@ -73,8 +72,7 @@ def convolution_backward(
     taken = route(conv, line, kernel, capability)
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
-        held = (*before, ("grad", copied(slope, slope.contiguous())))
-        return Phase(0, 0, blocks=held), Phase(sum(wanted), columns(line, kernel, slope, groups), blocks=held)
+        return backward_course(conv, copied(given, line), line, kernel, slope, wanted)
     if taken is Route.DEPTHWISE:
         return depthwise_backward(line, kernel, slope, before, wanted)
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
@@ -116,6 +114,20 @@ def _handle(capability: Capability, x: Any, weight: Any, conv: Convolution) -> t
     if route(conv, line, strided(weight), capability) is not Route.COLUMNS:
         return ()
     return (("cublas", workspace_bytes(capability)),)
+
+
+@reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0, by_capability=True)
+def unfolded_storage(
+    capability: Capability, out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any,
+) -> tuple[int | None, ...]:  # fmt: skip
+    """Return the bytes of the storage of a volume that columns add up to."""
+    if not transposed or groups > 1 or x.dim() != 5 or not x.numel():
+        return ()
+    conv = described(x, stride, padding, dilation, transposed, output_padding, groups)
+    if route(conv, strided(x), strided(weight), capability) is not Route.COLUMNS:
+        return ()
+    return (output_bytes(conv, strided(x), strided(weight), tuple(out.shape[2:])),)
 
 
 def gradients(x: Any, weight: Any, transposed: bool) -> tuple[Kind, ...]:
@@ -198,12 +210,6 @@ def depthwise_backward(
     made = int(wanted[0]) + int(wanted[1])
     weights = Phase(0, 0, blocks=held, first=(1,)) if wanted[1] else Phase(0, 0, blocks=held)
     return Phase(0, 0, blocks=held), weights, Phase(made, 0, blocks=held), Phase(sum(wanted), 0)
-
-
-def columns(read: Strided, weight: Strided, given: Strided, groups: int) -> int:
-    """Return the bytes of one image's columns and of the copies of channels-last tensors."""
-    copies = sum(tensor.nbytes for tensor in (read, weight) if tensor.suggests_last)
-    return copies + read.shape[1] // groups * prod(weight.shape[2:]) * prod(given.shape[2:]) * read.itemsize
 
 
 def described(

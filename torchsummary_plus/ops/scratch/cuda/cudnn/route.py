@@ -13,6 +13,7 @@ from math import prod
 import torch
 
 from .....data.capability import Capability
+from ....conv_backend import takes_cudnn
 from ...cpu.strided import Strided
 
 MANY = 2**31
@@ -47,7 +48,7 @@ class Convolution:
 
 def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability) -> Route:
     """Return the implementation for an input and weights."""
-    cudnn = _takes_cudnn(conv, capability)
+    cudnn = takes_cudnn(conv.dtype, conv.stride, conv.output_padding, capability)
     if not _is_depthwise(conv, x, weight):
         return Route.CUDNN if cudnn else Route.COLUMNS
     if goes_last(conv, x, weight) and cudnn:
@@ -60,12 +61,6 @@ def route(conv: Convolution, x: Strided, weight: Strided, capability: Capability
 def goes_last(conv: Convolution, first: Strided, second: Strided) -> bool:
     """Whether cuDNN gets channels-last tensors (``cudnn_conv_suggest_memory_format``)."""
     return conv.dtype is not torch.float64 and (first.suggests_last or second.suggests_last)
-
-
-def _takes_cudnn(conv: Convolution, capability: Capability) -> bool:
-    if not torch.backends.cudnn.enabled or (conv.dtype is torch.bfloat16 and capability < (8, 0)):
-        return False
-    return all(more < step for more, step in zip(conv.output_padding, conv.stride))
 
 
 def _is_depthwise(conv: Convolution, x: Strided, weight: Strided) -> bool:
