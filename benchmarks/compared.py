@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from .compared_rows import ROWS
-from .compared_tools import TOOLS, AbsentError, Tool
+from .compared_tool import AbsentError, Tool
+from .compared_tools import TOOLS
 
 RECORD = Path(__file__).parents[1] / "docs" / "compared.json"
 

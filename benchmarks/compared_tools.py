@@ -2,87 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-Args = tuple[Any, ...]
+from .compared_tool import ADAMW, AbsentError, Args, Tool, Totals, number, printed
 
 
-class AbsentError(Exception):
-    """A tool has no such figure or feature."""
-
-
-ADAMW = torch.optim.AdamW
-
-
-class Tool:
-    """A tool without any of the answers. A subclass has those that the tool gives; ``also`` are its other features."""
-
-    def __init__(self) -> None:
-        self.also = {}
-
-    name = ""
-    package = ""
-    also: dict[str, Callable[[nn.Module, Args], Any]]
-
-    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        """Run the tool on a model and its inputs, and return whatever it returns."""
-        raise AbsentError
-
-    def static(self, model: nn.Module) -> Any:
-        """The same without inputs."""
-        raise AbsentError
-
-    def params(self, model: nn.Module, args: Args) -> int:
-        raise AbsentError
-
-    def trained(self, model: nn.Module, args: Args) -> int:
-        raise AbsentError
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        raise AbsentError
-
-    def unknown(self, model: nn.Module, args: Args) -> Any:
-        """What names the operators that multiply-adds leave out."""
-        raise AbsentError
-
-    def param_bytes(self, model: nn.Module) -> int:
-        raise AbsentError
-
-    def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
-        """The peak of a training step with AdamW, predicted."""
-        raise AbsentError
-
-
-def printed(call: Callable[[], Any]) -> str:
-    """Return what a call prints."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        call()
-    return text.getvalue()
-
-
-def number(text: str, label: str) -> int:
-    """Return the whole number after a label."""
-    found = re.search(rf"{label}: ([\d,]+)", text)
-    assert found is not None, f"no {label!r}"
-    return int(found[1].replace(",", ""))
-
-
-def saved(result: Any, suffix: str) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        return Path(result.save(str(Path(folder) / f"model{suffix}"))).stat().st_size
-
-
-class Plus(Tool):
+class Plus(Totals):
     name = package = "torchsummary_plus"
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -94,15 +24,6 @@ class Plus(Tool):
         from torchsummary_plus import summary
 
         return summary(model, verbose=0)
-
-    def params(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total_params)
-
-    def trained(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).trainable_params)
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total_mult_adds)
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
         return self.run(model, args, {}).unknown_ops
@@ -181,7 +102,7 @@ class Summary(Tool):
         self.also = {"text": self._text}
 
 
-class Info(Tool):
+class Info(Totals):
     name = package = "torchinfo"
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -193,15 +114,6 @@ class Info(Tool):
         from torchinfo import summary
 
         return summary(model, verbose=0)
-
-    def params(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total_params)
-
-    def trained(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).trainable_params)
-
-    def macs(self, model: nn.Module, args: Args) -> int:
-        return int(self.run(model, args, {}).total_mult_adds)
 
     def param_bytes(self, model: nn.Module) -> int:
         return int(self.static(model).total_param_bytes)

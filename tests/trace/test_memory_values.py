@@ -398,29 +398,3 @@ def test_unknown_values_are_finite() -> None:
     for device in DEVICES:
         estimate_memory(nn.Linear(WIDTH, 4), (WIDTH,), 4, device, loss=loss)
     assert seen == [[True, False, False]] * len(seen)
-
-
-class Kept(nn.Module):
-    """Embeds tokens and keeps those above a number, or packs them by lengths that the tokens give."""
-
-    def __init__(self, is_packed: bool) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 16)
-        self.is_packed = is_packed
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        inner = self.embedding(tokens)
-        if self.is_packed:
-            lengths = tokens.clamp(1, 5).amax(1)
-            return nn.utils.rnn.pack_padded_sequence(inner, lengths, batch_first=True, enforce_sorted=False).data
-        return inner[tokens > 4]
-
-
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_sizes_that_come_from_made_up_inputs_are_said(is_packed: bool) -> None:
-    made_up = estimate_memory(Kept(is_packed), (5,), batch_size=3, dtypes=[torch.long], loss=loss)
-    given = estimate_memory(Kept(is_packed), input_data=torch.full((3, 5), 9), loss=loss)
-    told = [line.rpartition(": ")[2] for line in made_up.assumptions]
-    assert told == ["answered as if integer inputs were all zeros; pass real ones as input_data="] * len(told) != []
-    assert given.assumptions == ()
-    assert given.peak_bytes > made_up.peak_bytes

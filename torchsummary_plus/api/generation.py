@@ -27,7 +27,7 @@ SKIPPED_BAND = 0.04
 """The largest relative error seen where tokens were skipped, 3.7 % of a tiny model, rounded up."""
 
 FORMULA_BAND = 0.25
-"""Of caches by formula: what kernels that were not run may allocate besides."""
+"""Of caches by formula: for what kernels that were not run may allocate besides. Chosen, not measured."""
 
 GIVEN = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
