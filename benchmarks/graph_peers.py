@@ -4,6 +4,7 @@
 
 Each draws every level, to text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device where that
 works, else on the CPU, and torchlens's ``trace`` without a picture. The least processor time of several runs is shown.
+``forward`` is the model's forward alone on the meta device: no tool that runs it can be quicker.
 """
 
 from __future__ import annotations
@@ -84,13 +85,22 @@ def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 def main() -> None:
     models = with_libraries()
     own = {name: by_us(build, make) for name, (build, make) in models.items()}  # First: torchlens wraps torch for good.
-    print(f"{'model':20} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (torchview's)")
+    forwards = {name: seconds_of(by_forward, build(), make())[0] for name, (build, make) in models.items()}
+    print(f"{'model':20} {'forward':>9} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (theirs)")
     beside = {name: seconds_of(by_torchview, build(), make()) for name, (build, make) in models.items()}
     lenses = {name: seconds_of(by_torchlens, build(), make()) for name, (build, make) in models.items()}
     for name, (ours, edges, verdict) in own.items():
         (theirs, count), (lens, _) = beside[name], lenses[name]
         ratio = f"{theirs / ours:5.1f}x"
-        print(f"{name:20} {ours:8.3f}s {theirs:9.2f}s {ratio} {lens:9.2f}s  {edges} ({count}), {verdict}", flush=True)
+        times = f"{forwards[name]:8.3f}s {ours:8.3f}s {theirs:9.2f}s {ratio} {lens:9.2f}s"
+        print(f"{name:20} {times}  {edges} ({count}), {verdict}", flush=True)
+
+
+def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
+    """Seconds of the forward alone, on the meta device."""
+    on_meta = tuple(arg.to("meta") for arg in args)
+    model = model.to("meta")
+    return least(lambda: model(*on_meta))[0], 0
 
 
 def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, int, str]:
