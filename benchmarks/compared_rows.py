@@ -90,21 +90,21 @@ counts(
 )  # fmt: skip
 
 
-@row("frozen", "Parameters", "Trained apart from frozen ones")
+@row("frozen", "Parameters", "Trained and frozen parameters, separately")
 def frozen(tool: Tool) -> Any:
     model = net()
     model[0].requires_grad_(False)
     return exactly(tool.trained(model, image()), 1458)
 
 
-@row("bytes", "Parameters", "Bytes of weights of several dtypes")
+@row("bytes", "Parameters", "Bytes of weights in several dtypes")
 def mixed_bytes(tool: Tool) -> Any:
     """Sizes are multiples of 512 bytes, to which pytorch_memlab rounds."""
     model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256).half())
     return exactly(tool.param_bytes(model), 257 * 256 * 6)
 
 
-@row("quantised", "Parameters", "Packed weights of a quantised layer, by their logical size")
+@row("quantised", "Parameters", "Logical parameters of a quantised layer")
 def quantised(tool: Tool) -> Any:
     model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 64)), {nn.Linear})
     return exactly(tool.params(model, (torch.randn(2, 64),)), 64 * 64 + 64)
@@ -125,7 +125,7 @@ class Experts(nn.Module):
         return out
 
 
-@row("active", "Parameters", "Those that a token uses of a mixture of experts")
+@row("active", "Parameters", "Parameters per token in a mixture of experts")
 def active(tool: Tool) -> Any:
     result = tool.run(Experts(), flat(), {})
     return exactly(getattr(result, "active_params", None) or missing(), 32 + 64)
@@ -154,18 +154,18 @@ works("matmul", "The operator @", lambda: Of(lambda s, x: x @ x.T), flat, 2 * 2 
 works("einsum", "torch.einsum", lambda: Of(lambda s, x: torch.einsum("bi,ci->bc", x, x)), flat, 2 * 2 * 8)
 
 
-@row("batch", "Multiply-adds", "Four times the batch is four times the work")
+@row("batch", "Multiply-adds", "Four times the work for four times the batch")
 def batches(tool: Tool) -> Any:
     one, four = (tool.macs(nn.Conv2d(1, 4, 3, bias=False), image(batch)) for batch in (1, 4))
     return one > 0 and four == 4 * one
 
 
-@row("unknown", "Multiply-adds", "An operator that is not counted is named")
+@row("unknown", "Multiply-adds", "Operators that are not counted are named")
 def unknown(tool: Tool) -> Any:
     return bool(tool.unknown(Of(lambda s, x: torch.linalg.inv(s.a(x)), a=nn.Linear(4, 4)), (torch.randn(1, 4, 4),)))
 
 
-@row("backward", "Multiply-adds", "Those of a whole training step")
+@row("backward", "Multiply-adds", "Multiply-adds of a whole training step")
 def backward(tool: Tool) -> Any:
     if tool.name != "torchsummary_plus":
         raise AbsentError
@@ -201,7 +201,7 @@ runs("control", "A forward that branches on values", lambda: Of(lambda s, x: s.a
      a=nn.Linear(8, 8)), flat)  # fmt: skip
 
 
-@row("static", "Inputs and models", "Without any input")
+@row("static", "Inputs and models", "No input given")
 def static(tool: Tool) -> Any:
     tool.static(net())
     return True
@@ -238,14 +238,14 @@ def leaves(key: str, words: str, state: Callable[[nn.Module], Any], build: Calla
 leaves("modes", "Each module's mode, eval or train", lambda model: [one.training for one in model.modules()])
 leaves("buffers", "BatchNorm's statistics", lambda model: [b.tolist() for b in model.buffers()],
        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))  # fmt: skip
-leaves("random", "The random numbers that follow", lambda _: torch.get_rng_state().tolist(),
+leaves("random", "The random state", lambda _: torch.get_rng_state().tolist(),
        lambda: nn.Sequential(nn.Dropout(), nn.Conv2d(1, 4, 3), nn.Dropout()))  # fmt: skip
-leaves("keys", "The names in its state_dict", lambda model: list(model.state_dict()))
-leaves("forward", "Its attributes and forward methods",
+leaves("keys", "Names in the state_dict", lambda model: list(model.state_dict()))
+leaves("forward", "Attributes and forward methods",
        lambda model: [sorted(vars(one)) for one in model.modules()])  # fmt: skip
 
 
-@row("hooks", "The model afterwards", "No hooks, after a forward that failed")
+@row("hooks", "The model afterwards", "No hooks left after a failed forward")
 def hooks(tool: Tool) -> Any:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 4))
     try:
@@ -266,7 +266,7 @@ def shows(key: str, group: str, words: str) -> None:
 
 
 for name, said in {
-    "text": "A table as text", "tree": "Nested by module", "columns": "Columns of choice",
+    "text": "A table as text", "tree": "Nested by module", "columns": "Selectable columns",
     "depth": "Folded below a depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV",
     "json": "JSON", "frame": "A data frame",
     "graph": "The graph of calls", "compare": "Models side by side",
@@ -287,7 +287,7 @@ def peak(tool: Tool) -> Any:
     return exactly(found, truth)
 
 
-shows("by_module", "Memory", "By module")
-shows("gpu", "Memory", "Whether it fits a GPU that is not there")
+shows("by_module", "Memory", "Memory by module")
+shows("gpu", "Memory", "Whether it fits a GPU you don't have")
 shows("largest", "Memory", "The largest batch that fits")
-shows("tracker", "Memory", "What is allocated in a running program")
+shows("tracker", "Memory", "Live tensors of a running program")

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import torchsummary_plus as plus
+
 from .compared_tool import ADAMW, AbsentError, Args, Tool, Totals, number, printed
 
 
@@ -16,14 +18,10 @@ class Plus(Totals):
     name = package = "torchsummary_plus"
 
     def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
-        from torchsummary_plus import summary
-
-        return summary(model, input_data=(args, kwargs), verbose=0)
+        return plus.summary(model, input_data=(args, kwargs), verbose=0)
 
     def static(self, model: nn.Module) -> Any:
-        from torchsummary_plus import summary
-
-        return summary(model, verbose=0)
+        return plus.summary(model, verbose=0)
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
         return self.run(model, args, {}).unknown_ops
@@ -32,49 +30,41 @@ class Plus(Totals):
         return int(self.static(model).param_bytes)
 
     def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
-        from torchsummary_plus import estimate_memory
-
-        return estimate_memory(build(), size, batch, optimizer=ADAMW, loss=torch.sum).peak_bytes
-
-    def _compared(self, model: nn.Module, args: Args) -> Any:
-        from torchsummary_plus import compare
-
-        return str(compare(model, nn.Flatten(), input_size=tuple(args[0].shape[1:])))
-
-    def _largest(self, model: nn.Module, args: Args) -> Any:
-        from torchsummary_plus import max_batch_size
-
-        return max_batch_size(model, tuple(args[0].shape[1:]), 1 << 26, device="cpu").batch_size
-
-    def _tracked(self, model: nn.Module, args: Args) -> Any:
-        from torchsummary_plus import MemTracker
-
-        tracker = MemTracker(verbose=False) if "verbose" in MemTracker.__init__.__code__.co_varnames else MemTracker()
-        return printed(lambda: tracker.track()) + "tracked"
+        return plus.estimate_memory(build(), size, batch, optimizer=ADAMW, loss=torch.sum).peak_bytes
 
     def __init__(self) -> None:
-        run = self.run
+        def viewed(view: Callable[[Any], Any]) -> Callable[[nn.Module, Args], Any]:
+            return lambda model, args: view(self.run(model, args, {}))
+
+        def estimated(view: Callable[[Any], Any], **options: Any) -> Callable[[nn.Module, Args], Any]:
+            return lambda model, args: view(plus.estimate_memory(model, input_data=(args, {}), **options))
+
+        def compared(model: nn.Module, args: Args) -> Any:
+            return str(plus.compare(model, nn.Flatten(), input_size=tuple(args[0].shape[1:])))
+
+        def largest(model: nn.Module, args: Args) -> Any:
+            return plus.max_batch_size(model, tuple(args[0].shape[1:]), 1 << 26, device="cpu").batch_size
+
+        def tracked(model: nn.Module, args: Args) -> Any:
+            return printed(lambda: plus.MemTracker(device="cpu").track())
+
         self.also = {
-            "tree": lambda m, a: run(m, a, {}).render(style="tree"),
-            "columns": lambda m, a: run(m, a, {}).render(col_names=["num_params"]),
-            "depth": lambda m, a: run(m, a, {}).render(style="tree", depth=1),
-            "markdown": lambda m, a: run(m, a, {}).to_markdown(),
-            "latex": lambda m, a: run(m, a, {}).to_latex(),
-            "html": lambda m, a: run(m, a, {}).to_html(),
-            "csv": lambda m, a: run(m, a, {}).to_csv(),
-            "json": lambda m, a: run(m, a, {}).to_json(),
-            "frame": lambda m, a: run(m, a, {}).to_dataframe(),
-            "graph": lambda m, a: run(m, a, {}).graph().to_svg(),
-            "text": lambda m, a: str(run(m, a, {})),
-            "compare": self._compared,
-            "largest": self._largest,
-            "tracker": self._tracked,
-            "by_module": lambda m, a: (
-                __import__("torchsummary_plus").estimate_memory(m, input_data=(a, {}), optimizer="adamw").by_module
-            ),
-            "gpu": lambda m, a: (
-                __import__("torchsummary_plus").estimate_memory(m, input_data=(a, {}), gpu="T4").fits("T4")
-            ),
+            "text": viewed(str),
+            "tree": viewed(lambda result: result.render(style="tree")),
+            "columns": viewed(lambda result: result.render(col_names=["num_params"])),
+            "depth": viewed(lambda result: result.render(style="tree", depth=1)),
+            "markdown": viewed(lambda result: result.to_markdown()),
+            "latex": viewed(lambda result: result.to_latex()),
+            "html": viewed(lambda result: result.to_html()),
+            "csv": viewed(lambda result: result.to_csv()),
+            "json": viewed(lambda result: result.to_json()),
+            "frame": viewed(lambda result: result.to_dataframe()),
+            "graph": viewed(lambda result: result.graph().to_svg()),
+            "by_module": estimated(lambda step: step.by_module, optimizer="adamw"),
+            "gpu": estimated(lambda step: step.fits("T4"), gpu="T4"),
+            "compare": compared,
+            "largest": largest,
+            "tracker": tracked,
         }
 
 
@@ -272,6 +262,31 @@ class Thop(Tool):
         return int(self.run(model, args, {})[0])
 
 
+class DeepSpeed(Tool):
+    name, package = "DeepSpeed", "deepspeed"
+
+    def _profiled(self, model: nn.Module, args: Args, kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
+        from deepspeed.profiling.flops_profiler import get_model_profile
+
+        given = {"print_profile": False, "as_string": False, "warm_up": 0, **options}
+        return get_model_profile(model, args=list(args), kwargs=kwargs or {}, **given)
+
+    def run(self, model: nn.Module, args: Args, kwargs: dict[str, Any]) -> Any:
+        return self._profiled(model, args, kwargs)
+
+    def params(self, model: nn.Module, args: Args) -> int:
+        return int(self.run(model, args, {})[2])
+
+    def macs(self, model: nn.Module, args: Args) -> int:
+        return int(self.run(model, args, {})[1])
+
+    def __init__(self) -> None:
+        def shown(**options: Any) -> Callable[[nn.Module, Args], Any]:
+            return lambda model, args: printed(lambda: self._profiled(model, args, print_profile=True, **options))
+
+        self.also = {"text": shown(), "tree": shown(), "depth": shown(module_depth=1)}
+
+
 class Accelerate(Tool):
     name = package = "accelerate"
 
@@ -345,18 +360,11 @@ class Tracker(Tool):
 
 
 TOOLS: tuple[type[Tool], ...] = (
-    Plus, Summary, Info, View, Lens, Fvcore, Ptflops, Thop, Accelerate, Memlab, Tracker,
+    Plus, Summary, Info, View, Lens, Fvcore, Ptflops, Thop, DeepSpeed, Accelerate, Memlab, Tracker,
 )  # fmt: skip
 """The tools that are run, in the order of the page."""
 
 DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
-    "DeepSpeed": (
-        "deepspeed.readthedocs.io, flops profiler",
-        dict.fromkeys(
-            ("params", "conv", "linear", "grouped", "functional", "matmul", "einsum", "text", "tree", "depth", "kwargs",
-             "several", "tokens"), "yes",
-        ),
-    ),
     "Keras": (
         "keras.io, Model.summary, count_params and plot_model; for Keras models",
         dict.fromkeys(
@@ -364,4 +372,4 @@ DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools that are not run, with the place of their documentation and the rows it covers; not looked up again."""
+"""Tools that are not run, with the place of their documentation and the rows it covers."""

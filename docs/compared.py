@@ -22,22 +22,21 @@ def page(record: dict[str, Any]) -> str:
     dates = sorted({record[name]["date"] for name in names})
     notes: list[str] = []
     lines = [
-        "# What do other tools tell?",
+        "# How does it compare with other tools?",
         "",
-        f"{len(ROWS)} questions, asked by programs that run each tool on models whose answer is known "
-        "([the programs](../benchmarks/compared_rows.py)). The questions are ours, so they favour what this package "
-        "is for; each tool does things that are not asked here.",
+        f"{len(ROWS)} questions, each answered by [a program](../benchmarks/compared_rows.py) that runs every tool on "
+        "a model whose answer is known. We chose the questions, so they favour what this package is for; every tool also "
+        "does things that they leave out.",
         "",
-        f"Asked on {' and '.join(dates)}: {versions}.",
+        f"Run on {' and '.join(dates)}: {versions}.",
         "",
-        "- yes: the tool does it, and its figure is exact. -: it has no such figure or feature.",
-        "- Multiply-adds are those of products: biases, activations and normalisation are free. Tools have their own "
-        "conventions (ptflops counts for one sample, multiplied by the batch here) and run with their defaults.",
-        "- A footnote has the figure that differs, or the error.",
-        "- Not run: documented (not looked up again on this date). "
-        + "; ".join(f"{name} ({told})" for name, (told, _) in DOCUMENTED.items())
-        + ". A blank "
-        "cell means that nothing is said.",
+        '- "yes": the tool does it, and its figure is exact. "-": it has no such figure or feature. Footnotes give the '
+        "figures that differ, and the errors.",
+        "- Multiply-adds are those of products; biases, activations and normalisation are free. Tools run with their "
+        "defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the batch).",
+        "- Not run, but taken from its documentation, and blank where that says nothing: "
+        + "; ".join(f"{name} ({source})" for name, (source, _) in DOCUMENTED.items())
+        + ".",
     ]
     group = ""
     for key, (own, words, _) in sorted(ROWS.items(), key=lambda item: _order(item[1][0])):
@@ -45,7 +44,7 @@ def page(record: dict[str, Any]) -> str:
             group = own
             lines += ["", f"## {group}", "", f"| | {' | '.join(every)} |", "|---" * (len(every) + 1) + "|"]
         cells = [_cell(name, record[name]["answers"].get(key, ""), words, notes) for name in names]
-        cells += [told.get(key, "") for _, told in DOCUMENTED.values()]
+        cells += [answers.get(key, "") for _, answers in DOCUMENTED.values()]
         lines.append(f"| {words} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "## Footnotes", "", *(f"{place}. {note}" for place, note in enumerate(notes, 1)), ""])
 
@@ -57,7 +56,7 @@ def _order(group: str) -> int:
 def _cell(name: str, answer: str, words: str, notes: list[str]) -> str:
     if answer in MARKS or not answer:
         return MARKS.get(answer, "")
-    notes.append(f"{name}, {words[0].lower() + words[1:]}: {answer}.")
+    notes.append(f"{name}: {words}: {answer}.")
     return f"{answer.partition(':')[0]} ({len(notes)})"
 
 
