@@ -25,15 +25,15 @@ def page(record: dict[str, Any]) -> str:
         "# How does it compare with other tools?",
         "",
         f"{len(ROWS)} questions, each answered by [a program](../benchmarks/compared_rows.py) that runs every tool on "
-        "a model whose answer is known. We chose the questions, so they favour what this package is for; every tool also "
-        "does things that they leave out.",
+        "a model whose answer is known. We chose the questions, so they favour what this package is for; every tool "
+        "also does things that they leave out.",
         "",
         f"Run on {' and '.join(dates)}: {versions}.",
         "",
         '- "yes": the tool does it, and its figure is exact. "-": it has no such figure or feature. Footnotes give the '
         "figures that differ, and the errors.",
-        "- Multiply-adds are those of products; biases, activations and normalisation are free. Tools run with their "
-        "defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the batch).",
+        "- Multiply-adds are those of products; biases, activations and normalisation are free. Tools run with "
+        "their defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the batch).",
         "- Not run, but taken from its documentation, and blank where that says nothing: "
         + "; ".join(f"{name} ({source})" for name, (source, _) in DOCUMENTED.items())
         + ".",
