@@ -33,7 +33,8 @@ def page(record: dict[str, Any]) -> str:
         '- "yes": the tool does it, and its figure is exact. "-": it has no such figure or feature. Footnotes give the '
         "figures that differ, and the errors.",
         "- Multiply-adds are those of products; biases, activations and normalisation are free. Tools run with "
-        "their defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the batch).",
+        "their defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the "
+        "batch).",
         "- Not run, but taken from its documentation, and blank where that says nothing: "
         + "; ".join(f"{name} ({source})" for name, (source, _) in DOCUMENTED.items())
         + ".",
