@@ -54,7 +54,7 @@ def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
     flag = tmp_path / "ran"
     (tmp_path / "modeling_own.py").write_text(f"open({str(flag)!r}, 'w')\nclass Own: pass\nclass OwnConfig: pass\n")
     remote = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
-    with pytest.raises(UnsupportedError, match=r"have no model 'own': it needs code of its own \(auto_map\)"):
+    with pytest.raises(UnsupportedError, match=r"has no model 'own': it needs code of its own \(auto_map\)"):
         from_config(folder(tmp_path, model_type="own", auto_map=remote))
     assert type(from_config(folder(tmp_path, auto_map=remote))).__name__ == "LlamaForCausalLM"
     with pytest.raises(InputError, match="trust_remote_code cannot be changed"):
@@ -65,9 +65,9 @@ def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{", "no valid JSON"),
-        (b"[1]", "no JSON object"),
-        (b"[" * 200_000, "no valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"[" * 200_000, "not valid JSON"),
         (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), "describes no model"),
         (json.dumps({**LLAMA, "hidden_size": "wide"}).encode(), "describes no model"),
         (json.dumps({**LLAMA, "hidden_size": 1 << 62}).encode(), "describes no model"),
@@ -82,7 +82,7 @@ def test_hostile_configs_are_refused(tmp_path: Path, text: bytes, said: str) -> 
 
 def test_endless_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configured, "MOST_MODULES", 200)
-    with pytest.raises(InputError, match="asks for more than 200 modules"):
+    with pytest.raises(InputError, match="describes more than 200 modules"):
         from_config(folder(tmp_path, num_hidden_layers=1_000_000_000))
     monkeypatch.undo()
     assert summary(from_config(folder(tmp_path)), verbose=0).total_params > 0

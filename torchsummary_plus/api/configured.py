@@ -35,24 +35,24 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     ``changes`` replace entries of the config. Its dtype is the config's; a ``quantization_config`` is not applied, as
     :func:`weights` of the files tells the stored bytes. Files of weights are not opened, code in the folder is not run
     and nothing is downloaded. Raises :class:`InputError` for a config that is malformed, has entries that transformers
-    refuses, or asks for more than 500,000 modules, :class:`UnsupportedError` for a model that transformers do not have,
-    and :class:`MissingExtraError` without transformers.
+    refuses, or describes more than 500,000 modules, :class:`UnsupportedError` for a model that transformers does not
+    have, and :class:`MissingExtraError` without transformers.
     """
     place = Path(path) if Path(path).name == "config.json" else Path(path) / "config.json"
-    told = _read(place)
+    entries = _read(place)
     transformers = need_extra("transformers", "transformers")
-    kind = told.get("model_type")
+    kind = entries.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
-        remote = ": it needs code of its own (auto_map), which is not run" if "auto_map" in told else ""
+        remote = ": it needs code of its own (auto_map), which is not run" if "auto_map" in entries else ""
         raise UnsupportedError(
-            f"{place}: transformers {transformers.__version__} have no model {describe(kind)}{remote}"
+            f"{place}: transformers {transformers.__version__} has no model {describe(kind)}{remote}"
         )
     unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
     if unknown:
         raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
-    told = {name: value for name, value in told.items() if name not in ("auto_map", "quantization_config")}
+    entries = {name: value for name, value in entries.items() if name not in ("auto_map", "quantization_config")}
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict({**told, **changes})
+        config = transformers.CONFIG_MAPPING[kind].from_dict({**entries, **changes})
         return _built(transformers, config).eval()
     except (InputError, UnsupportedError):
         raise
@@ -65,14 +65,14 @@ def _read(place: Path) -> dict[str, Any]:
         size = place.stat().st_size
         if size > MOST_BYTES:
             raise InputError(f"{place} has {size:,} bytes; the limit is {MOST_BYTES:,}")
-        told = json.loads(place.read_bytes())
+        entries = json.loads(place.read_bytes())
     except OSError as error:
         raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no valid JSON: {error}") from None
-    if not isinstance(told, Mapping):
-        raise InputError(f"{place} is no JSON object")
-    return dict(told)
+        raise InputError(f"{place} is not valid JSON: {error}") from None
+    if not isinstance(entries, Mapping):
+        raise InputError(f"{place} is not a JSON object")
+    return dict(entries)
 
 
 def _built(transformers: Any, config: Any) -> nn.Module:
@@ -97,7 +97,7 @@ def _counted() -> Any:
         nonlocal count
         count += 1
         if count > MOST_MODULES:
-            raise InputError(f"the config asks for more than {MOST_MODULES:,} modules")
+            raise InputError(f"the config describes more than {MOST_MODULES:,} modules")
 
     handle = modules.register_module_module_registration_hook(registered)
     try:

@@ -28,10 +28,10 @@ BITS = {"int8": 8, "int4": 4, "int2": 2}
 FP8 = "fp8"
 
 PAGES = (
-    "keys and values lie in blocks by formula: for each sequence and layer as many as its tokens, or its window, fill; "
-    "kernels read them in place"
+    "keys and values are sized by formula, in blocks: as many per sequence and layer as its tokens, or its window, "
+    "fill; kernels read them in place"
 )
-GROUPS = f"keys and values are quantised by formula: packed, with a scale and a shift for each {GROUP} elements"
+GROUPS = f"keys and values are sized by formula, quantised: packed, with a scale and a shift per {GROUP} elements"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _full_layers(caches: Any, config: Any) -> int:
     """Return the number of layers, as ``QuantizedCache`` takes them: with full attention alone."""
     kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
     if kinds:
-        raise ValueError(f"it is for layers with full attention, and here are {', '.join(sorted(kinds))}")
+        raise ValueError(f"it needs full attention in all layers, but some are {', '.join(sorted(kinds))}")
     return int(config.num_hidden_layers)
 
 

@@ -76,7 +76,7 @@ def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")
     group.add_argument(
-        "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size to an update"
+        "--gradient-accumulation-steps", metavar="N", type=int, help="micro-batches of --batch-size per update"
     )
     group.add_argument(
         "--gpu", metavar="MEMORY", help='GPU model or memory to fit in: "RTX 4090", 24GiB; default device: cuda'
