@@ -240,5 +240,5 @@ def test_other_caches_are_answered_with_what_is_accepted(given: dict[str, Any], 
 
 @pytest.mark.parametrize(("family", "cache"), [("gemma2", "quantized"), ("t5", "paged:16"), ("mamba", "quantized")])
 def test_a_model_without_such_a_cache_says_so(family: str, cache: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"layers with full attention|makes a cache of its own"):
+    with pytest.raises(UnsupportedError, match=r"full attention in all layers|makes a cache of its own"):
         estimate_memory(built(family), mode="generate", prompt=4, cache=cache)
