@@ -157,7 +157,7 @@ def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepCompari
             raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates only, or models")
     if len(estimates) < 2:
         raise InputError("the number of estimates is 1; accepted: 2 or more")
-    own = ["measured" if one.info.measured else "predicted" for one in estimates]
+    own = ["measured" if estimate.info.measured else "predicted" for estimate in estimates]
     return StepComparison(tuple(_names(own, names)), tuple(estimates))
 
 
@@ -184,7 +184,7 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
     for option in own:
         if option not in accepted:
             raise choice_error("option of an entry", option, accepted)
-    model, name, asked = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
+    model, name, settings = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
     options = {**common, **own}
     options["mode"] = options["mode"] or "same"
     check_pass(model, options["mode"], options["run"])
@@ -192,7 +192,7 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
     example_of = partial(_example, inputs)
     with no_collection():
         tree = read(model, example_of())
-        done, peaks = _read(tree, example_of, options, _step(memory, asked))
+        done, peaks = _read(tree, example_of, options, _step(memory, settings))
     return Entry(name or done.rows[0].class_name, _report(done), peaks)
 
 
@@ -219,7 +219,7 @@ def _read(
 
 def _report(result: ModelSummary) -> Report:
     """Return the figures of a summary without its default view."""
-    return Report(**{one.name: getattr(result, one.name) for one in fields(Report)})
+    return Report(**{item.name: getattr(result, item.name) for item in fields(Report)})
 
 
 def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, Any] | None:

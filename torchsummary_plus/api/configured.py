@@ -80,7 +80,7 @@ def _built(transformers: Any, config: Any) -> nn.Module:
     named = getattr(config, "architectures", None) or ()
     classes = (getattr(transformers, str(name), None) for name in named)
     own = next(
-        (one for one in classes if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)), None
+        (kind for kind in classes if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)), None
     )
     build: Any = transformers.AutoModel.from_config if own is None else getattr(own, "_from_config")  # noqa: B009
     with torch.device("meta"), _counted():

@@ -108,9 +108,9 @@ class _Generation:
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
         """A log explained."""
-        found = self.asked(prompt).estimate(self.batch_size, log)
+        result = self.asked(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
-        return replace(found, info=replace(found.info, mode="generate", train_step=words))
+        return replace(result, info=replace(result.info, mode="generate", train_step=words))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
@@ -170,16 +170,16 @@ def max_context(
 
     with progress_bar("longest context", "operators", progress) as tick:
         search = Search(lambda prompt: generation.log(prompt, tick), fits, spare, proves=True)
-        found = search.run()
+        tokens = search.run()
         fitting, beyond = (
-            generation.estimate(max(one, 1), least(search.log(max(one, 1)))) for one in (found, found + 1)
+            generation.estimate(max(count, 1), least(search.log(max(count, 1)))) for count in (tokens, tokens + 1)
         )
     config = getattr(model, "config", None)
     return ContextLimit(
-        context=0 if not found else min(found, LARGEST_BATCH) + new_tokens,
+        context=0 if not tokens else min(tokens, LARGEST_BATCH) + new_tokens,
         batch_size=batch_size,
         new_tokens=new_tokens,
-        peak_bytes=fitting.peak_bytes if found else 0,
+        peak_bytes=fitting.peak_bytes if tokens else 0,
         next_peak_bytes=beyond.peak_bytes,
         position_limit=getattr(config, "max_position_embeddings", None),
         traced=tuple(sorted(search.logs)),

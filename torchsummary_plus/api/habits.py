@@ -70,8 +70,12 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
         parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):  # A forward without a signature may take anything.
         return dict(given)
-    own = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    own = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for name in given:
         if name not in own and (not takes_any or name in ELSEWHERE):
             takes = f"it takes {', '.join(own)}" if own else "it takes none"

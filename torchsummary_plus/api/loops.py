@@ -39,13 +39,13 @@ class FirstStep:
     @property
     def figures(self) -> dict[str, float]:
         """The figures as a loop's loggers take them."""
-        found = {
+        values = {
             "memory/predicted_peak_bytes": float(self.predicted.peak_bytes),
             "memory/predicted_later_peak_bytes": float(self.later.peak_bytes),
         }
         if self.measured_bytes is not None:
-            found["memory/measured_peak_bytes"] = float(self.measured_bytes)
-        return found
+            values["memory/measured_peak_bytes"] = float(self.measured_bytes)
+        return values
 
     def __str__(self) -> str:
         measured = "not measured on this device"
@@ -86,8 +86,8 @@ class _Watch:
                     estimate_memory(model, input_data=data, steps=count, progress=False, **step) for count in (1, 2)
                 )
         except SummaryError as error:
-            said = "" if measured is None else f"; measured {mebibytes(measured)} MB"
-            self.log(f"The first step's memory cannot be predicted: {error}{said}")
+            measurement = "" if measured is None else f"; measured {mebibytes(measured)} MB"
+            self.log(f"The first step's memory cannot be predicted: {error}{measurement}")
             return None
         self.result = FirstStep(table, first, later, measured)
         self.log(str(self.result))

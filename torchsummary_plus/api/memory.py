@@ -140,8 +140,8 @@ def predicted(
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     given, estimates = _given(example), []
     with progress_bar("step", "operators", progress) as tick:
-        for one in _ranks(world_size, rank, ranks):
-            request = _request(model, given, options, world_size, one)
+        for number in _ranks(world_size, rank, ranks):
+            request = _request(model, given, options, world_size, number)
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace(batch, tick)))
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
@@ -254,7 +254,9 @@ def largest_batch(
         )
         batch = search.run()
         fitting, beyond = (request.estimate(size, least(search.log(size))) for size in (max(batch, 1), batch + 1))
-    peak, next_peak = (one.peak_bytes if other is None else tensors_peak(one.log) for one in (fitting, beyond))
+    peak, next_peak = (
+        estimate.peak_bytes if other is None else tensors_peak(estimate.log) for estimate in (fitting, beyond)
+    )
     return BatchSizeLimit(
         batch_size=batch,
         peak_bytes=peak if batch else 0,

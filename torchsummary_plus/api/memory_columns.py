@@ -39,9 +39,9 @@ class MemoryRequest:
 
         Raises :class:`InputError`.
         """
-        asked = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
-        inputs = {name: asked.pop(name) for name in INPUTS if name in asked}
-        world = {name: asked.pop(name) for name in WORLD if name in asked}
+        options = {"device": device, **step_keywords(memory, also=(*INPUTS, *WORLD))}
+        inputs = {name: options.pop(name) for name in INPUTS if name in options}
+        world = {name: options.pop(name) for name in WORLD if name in options}
         build = world.pop("build", None)
         if (build is None) != (world.get("world_size") is None):
             raise InputError(
@@ -49,7 +49,7 @@ class MemoryRequest:
             )
         if inputs:
             check_batch(inputs.get("batch_size"))
-        return cls(inputs, world, build, StepOptions(**asked))
+        return cls(inputs, world, build, StepOptions(**options))
 
     def estimate(self, tree: ModuleTree, example_of: Callable[..., Example | None]) -> MemoryEstimate:
         """Return the estimate; ``example_of`` builds the table's example, also with other inputs."""
@@ -89,7 +89,7 @@ def _unwrapped(
 
     def wraps(path: str) -> bool:
         inside = [f"{path}.{name}".lstrip(".") for name in _WRAPPERS]
-        return any(one in held and one not in known for one in inside)
+        return any(key in held and key not in known for key in inside)
 
     summed: dict[str, RowMemory] = {}
     for path, memory in held.items():

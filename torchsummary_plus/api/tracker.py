@@ -67,7 +67,7 @@ class MemTracker(ContextDecorator):
 
     def track(self, label: str | None = None) -> TrackPoint:
         """Write and return the changes since the last call; the first call lists all live tensors."""
-        came, went = self._changes()
+        appeared, gone = self._changes()
         caller = _caller()
         storages, nbytes = self._population.live(str(self.device))
         point = TrackPoint(
@@ -76,8 +76,8 @@ class MemTracker(ContextDecorator):
             line=caller.f_lineno,
             function=caller.f_code.co_name,
             time=f"{datetime.now():%d-%b-%y-%H:%M:%S}",
-            appeared=grouped(came),
-            gone=grouped(went),
+            appeared=grouped(appeared),
+            gone=grouped(gone),
             storages=storages,
             tensor_bytes=nbytes,
             memory=device_memory(self.device),
@@ -124,16 +124,18 @@ class MemTracker(ContextDecorator):
         """Return what came and went on the device since the last point, except what came and went in between."""
         self._live_bytes()
         device = str(self.device)
-        came, went = (
+        appeared, gone = (
             {id(holding): holding for holding in holdings if holding.device == device} for holdings in self._since
         )
         self._since = [], []
-        return [came[key] for key in came if key not in went], [went[key] for key in went if key not in came]
+        return [appeared[key] for key in appeared if key not in gone], [
+            gone[key] for key in gone if key not in appeared
+        ]
 
     def _live_bytes(self) -> int:
-        came, went = self._population.update()
-        self._since[0].extend(came)
-        self._since[1].extend(went)
+        appeared, gone = self._population.update()
+        self._since[0].extend(appeared)
+        self._since[1].extend(gone)
         return self._population.live(str(self.device))[1]
 
     def _write(self, text: str) -> None:

@@ -157,7 +157,7 @@ class Codec:
             if kind is dict:
                 kind = next(iter(objects.values())) if len(objects) == 1 else _nearest(objects, frozenset(data))
             if kind not in ways:
-                raise InputError(f"{describe(data)} is not one of {', '.join(one.__name__ for one in ways)}")
+                raise InputError(f"{describe(data)} is not one of {', '.join(way.__name__ for way in ways)}")
             return ways[kind].back(data)
 
         return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
@@ -203,7 +203,7 @@ class Codec:
 
 def _needed(kind: type) -> frozenset[str]:
     """Return the names of the fields without defaults."""
-    return frozenset(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
+    return frozenset(item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING)
 
 
 def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:

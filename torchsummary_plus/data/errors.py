@@ -71,8 +71,8 @@ class StepError(SummaryError, RuntimeError):
     hint: str = ""
 
     def __str__(self) -> str:
-        said = f"the {self.phase}{f' of {self.where}' if self.where else ''} failed: {self.original}"
-        return f"{said}\nHint: {self.hint}" if self.hint else said
+        message = f"the {self.phase}{f' of {self.where}' if self.where else ''} failed: {self.original}"
+        return f"{message}\nHint: {self.hint}" if self.hint else message
 
 
 def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputError:

@@ -108,13 +108,13 @@ class _Reader:
     def _file(self, tensor: Any, name: str, nbytes: int) -> str:
         """Return the file with a tensor's bytes. Raises :class:`InputError` if they are not those of its shape."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            told = {entry.key: entry.value for entry in tensor.external_data}
-            place = PurePosixPath(told.get("location", "").replace("\\", "/"))
+            external = {entry.key: entry.value for entry in tensor.external_data}
+            place = PurePosixPath(external.get("location", "").replace("\\", "/"))
             if not place.name or place.is_absolute() or ".." in place.parts:
                 raise refused(
                     self.path, f"{describe(name)} lies at {describe(str(place))}, which is not beside the file"
                 )
-            if told.get("length", str(nbytes)) != str(nbytes):
+            if external.get("length", str(nbytes)) != str(nbytes):
                 raise refused(self.path, f"the bytes of {describe(name)} are not those of its shape")
             return str(place)
         if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:

@@ -93,14 +93,14 @@ def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
     >>> grouped([a, a])
     (TensorGroup(shape=(2, 3), dtype='float32', class_name='torch.Tensor', count=2, nbytes=48, owners=('weight',)),)
     """
-    groups: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
+    alike: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
     for holding in holdings:
         if holding.nbytes:
-            groups[holding.shape, holding.dtype, holding.class_name].append(holding)
-    found = [
-        TensorGroup(*key, len(held), sum(each.nbytes for each in held), _owners(held)) for key, held in groups.items()
+            alike[holding.shape, holding.dtype, holding.class_name].append(holding)
+    groups = [
+        TensorGroup(*key, len(held), sum(each.nbytes for each in held), _owners(held)) for key, held in alike.items()
     ]
-    return tuple(sorted(found, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
+    return tuple(sorted(groups, key=lambda group: (-group.nbytes, group.shape, group.dtype)))
 
 
 def _owners(held: Iterable[Holding]) -> tuple[str, ...]:

@@ -105,12 +105,12 @@ def _indexed(path: Path) -> Iterator[WeightEntry]:
 
 def _json(data: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        header = json.loads(data)
     except ValueError as error:
         raise _refused(name, str(error)) from None
-    if not isinstance(found, dict):
+    if not isinstance(header, dict):
         raise _refused(name, "it is no JSON object")
-    return found
+    return header
 
 
 def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:

@@ -61,11 +61,11 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
     name = place.replace(":", ".")
     for known in filter(None, (place, older)):
         try:
-            found = resolve_name(known)
+            value = resolve_name(known)
         except (ImportError, AttributeError):
             continue
         _probed[name] = PrivateName(name, True, loss)
-        return found
+        return value
     _probed[name] = PrivateName(name, False, loss)
     return partial(_refuse, name) if instead is _MISSING else instead
 
@@ -221,13 +221,13 @@ def autocast_available() -> Iterator[None]:
 @contextmanager
 def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
     """Temporarily replace attributes of modules and classes; attributes that do not exist are skipped."""
-    asked = {place: getattr(*place) for place in answers if hasattr(*place)}
+    usual = {place: getattr(*place) for place in answers if hasattr(*place)}
     try:
-        for place in asked:
+        for place in usual:
             setattr(*place, answers[place])
         yield
     finally:
-        for place, own in asked.items():
+        for place, own in usual.items():
             setattr(*place, own)
 
 

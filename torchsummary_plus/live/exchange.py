@@ -37,8 +37,8 @@ class Copies:
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
         _, copied = self._copied[storage._cdata]
-        made = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        return made.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
+        copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        return copy.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor's storage has been copied."""
@@ -104,8 +104,8 @@ class Exchange:
             if id(grad) in put_aside:
                 tensor.grad = put_aside[id(grad)]
             elif make is not None and given is not None and id(grad) in alone:
-                tensor.grad = made = make(grad)
-                given[id(grad)] = weakref.ref(made)
+                tensor.grad = new = make(grad)
+                given[id(grad)] = weakref.ref(new)
 
     def give_hooks(self) -> None:
         """Register the originals' hooks on the exchanged tensors."""

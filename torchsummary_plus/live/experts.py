@@ -40,22 +40,24 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
     ``choices`` are those that a pass made; where it made none among that many scores, or nothing ran, an attribute
     of a module beside the experts tells (:data:`TOP_K`).
     """
-    candidates = [one for index in range(tree.unregistered) for one in _candidates(tree, specs, index)]
+    candidates = [candidate for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)]
     if not candidates:
         return ()
     search = _Search(tree, specs, choices, candidates)
     sizes = {p.key: p.numel for spec in specs for p in spec.parameters}
-    found: list[Experts] = []
+    experts: list[Experts] = []
     taken: set[int] = set()
-    for one in candidates:
-        told = search.router(one)
-        keys = one.keys - taken
-        if told is not None and keys:
+    for candidate in candidates:
+        choice = search.router(candidate)
+        keys = candidate.keys - taken
+        if choice is not None and keys:
             taken |= keys
-            chosen, source = told
+            chosen, source = choice
             params = sum(sizes[key] for key in keys)
-            found.append(Experts(tree.paths[one.holder], one.count, chosen, source, params, tuple(sorted(keys))))
-    return tuple(found)
+            experts.append(
+                Experts(tree.paths[candidate.holder], candidate.count, chosen, source, params, tuple(sorted(keys)))
+            )
+    return tuple(experts)
 
 
 def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> Iterator[_Candidate]:
@@ -93,16 +95,16 @@ def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
 
 def _look(specs: tuple[ModuleSpec, ...], index: int) -> tuple[Any, ...]:
     """Return what equal experts have in common: classes and shapes; empty without parameters."""
-    found: list[Any] = []
+    signature: list[Any] = []
     stack = [index]
     has_parameters = False
     while stack:
         spec = specs[stack.pop()]
         shapes = tuple(p.shape for p in spec.parameters)
         has_parameters = has_parameters or bool(shapes)
-        found.append((spec.class_name, shapes))
+        signature.append((spec.class_name, shapes))
         stack.extend(spec.children)
-    return tuple(found) if has_parameters else ()
+    return tuple(signature) if has_parameters else ()
 
 
 def _below(specs: tuple[ModuleSpec, ...], index: int, without: frozenset[int] = frozenset()) -> Iterator[int]:
@@ -114,7 +116,7 @@ def _below(specs: tuple[ModuleSpec, ...], index: int, without: frozenset[int] = 
 
 
 def _keys_below(specs: tuple[ModuleSpec, ...], index: int) -> frozenset[int]:
-    return frozenset(p.key for one in _below(specs, index) for p in specs[one].parameters)
+    return frozenset(p.key for inner in _below(specs, index) for p in specs[inner].parameters)
 
 
 class _Search:
@@ -129,24 +131,24 @@ class _Search:
         self.keys: dict[int, frozenset[int]] = {}
         self.around: dict[int, set[int]] = {}
         """By number of experts, the modules that hold such parts, at any depth."""
-        for one in candidates:
-            self.keys[one.count] = self.keys.get(one.count, frozenset()) | one.keys
-            self.around.setdefault(one.count, set()).update(self._upwards(one.holder))
+        for candidate in candidates:
+            self.keys[candidate.count] = self.keys.get(candidate.count, frozenset()) | candidate.keys
+            self.around.setdefault(candidate.count, set()).update(self._upwards(candidate.holder))
 
-    def router(self, one: _Candidate) -> tuple[int, str] | None:
+    def router(self, candidate: _Candidate) -> tuple[int, str] | None:
         """Return how many experts a token uses, and what says so; None for parts that are no experts.
 
         The block is the first module around that has parameters of its own beside those of experts, and a router
         belongs to the parts in the innermost module that holds both.
         """
-        experts = frozenset(self.specs[one.holder].children) if one.are_modules else frozenset()
-        here: int | None = one.holder
+        experts = frozenset(self.specs[candidate.holder].children) if candidate.are_modules else frozenset()
+        here: int | None = candidate.holder
         while here is not None:
-            beside = [n for n in _below(self.specs, here, experts) if self._home(n, one.count) == here]
-            told = self._chosen(beside, one.count) or self._said(beside, one.count)
-            if told is not None:
-                return told
-            if here != one.holder and not _keys_below(self.specs, here) <= self.keys[one.count]:
+            beside = [n for n in _below(self.specs, here, experts) if self._home(n, candidate.count) == here]
+            choice = self._chosen(beside, candidate.count) or self._said(beside, candidate.count)
+            if choice is not None:
+                return choice
+            if here != candidate.holder and not _keys_below(self.specs, here) <= self.keys[candidate.count]:
                 return None
             here = self.specs[here].parent
         return None
@@ -214,7 +216,7 @@ def _of_adapters(module: nn.Module, names: Any, of: dict[int, list[ParameterSpec
             place = getattr(place, part, None)
         if isinstance(place, nn.ModuleDict):
             for adapter, inner in place.items():
-                yield from ((adapter, parameter) for one in inner.modules() for parameter in of.get(id(one), ()))
+                yield from ((adapter, parameter) for module in inner.modules() for parameter in of.get(id(module), ()))
         elif isinstance(place, nn.ParameterDict):
             yield from ((parameter.name, parameter) for parameter in of.get(id(place), ()))
 
@@ -222,9 +224,9 @@ def _of_adapters(module: nn.Module, names: Any, of: dict[int, list[ParameterSpec
 def _active(module: nn.Module) -> list[str]:
     """Return the names of a layer's active adapters, which PEFT gives as a name or a list."""
     for name in ("active_adapters", "active_adapter"):
-        said = getattr(module, name, None)
-        if isinstance(said, str):
-            return [said]
-        if isinstance(said, (list, tuple, set)):
-            return [str(one) for one in said]
+        value = getattr(module, name, None)
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, (list, tuple, set)):
+            return [str(name) for name in value]
     return []

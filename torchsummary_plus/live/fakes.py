@@ -136,9 +136,9 @@ class UndecidedFloat(float):
     """A placeholder for a fake tensor's value: it can be printed or logged, and refuses when a decision needs it."""
 
     def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
-        made = super().__new__(cls, value)
-        made.refusal = refusal
-        return made
+        fake = super().__new__(cls, value)
+        fake.refusal = refusal
+        return fake
 
     refusal: Callable[[], None]
     __hash__ = float.__hash__
@@ -231,9 +231,9 @@ def _fake_class(kind: type) -> type[Fake]:
     if kind not in _FAKE_CLASSES:
         function = next(vars(base)["__torch_function__"] for base in kind.__mro__ if "__torch_function__" in vars(base))
         meta: Any = type(kind)
-        made = meta(kind.__name__, (Fake, kind), {"__module__": kind.__module__})
-        made.__torch_function__ = function  # torch disables it on new classes that inherit the default.
-        _FAKE_CLASSES[kind] = made
+        fake_class = meta(kind.__name__, (Fake, kind), {"__module__": kind.__module__})
+        fake_class.__torch_function__ = function  # torch disables it on new classes that inherit the default.
+        _FAKE_CLASSES[kind] = fake_class
     return _FAKE_CLASSES[kind]
 
 
@@ -310,7 +310,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
         (torch.cuda, "synchronize"): _always(None),
         (torch.cuda, "is_current_stream_capturing"): _always(False),
     }
-    asked = {place: getattr(*place) for place in answers}
+    usual = {place: getattr(*place) for place in answers}
     lifted = compat.lifts_only_cpu()
     compat.lift_only_cpu(True)
     assumed, Fake.capability = Fake.capability, capability
@@ -328,7 +328,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
     finally:
         Fake.cuda_is_guarded, Fake.capability = False, assumed
         compat.lift_only_cpu(lifted)
-        for place, function in asked.items():
+        for place, function in usual.items():
             setattr(*place, function)
 
 

@@ -22,7 +22,7 @@ def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
 
     ``objects`` are functions and objects of the packages whose caches are meant.
     """
-    caches = _caches({_package(one) for one in objects} - _OTHERS)
+    caches = _caches({_package(function) for function in objects} - _OTHERS)
     _empty(caches)
     try:
         yield
@@ -30,19 +30,19 @@ def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
         _empty(caches)
 
 
-def _package(one: Any) -> str:
-    module = getattr(one, "__module__", None) or type(one).__module__
+def _package(function: Any) -> str:
+    module = getattr(function, "__module__", None) or type(function).__module__
     return str(module).partition(".")[0]
 
 
 def _caches(packages: set[str]) -> list[Any]:
     """Return the cached functions that modules of some packages name."""
-    found: dict[int, Any] = {}
+    caches: dict[int, Any] = {}
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages:
             named = list(getattr(module, "__dict__", {}).values())
-            found.update((id(value), value) for value in named if type(value) is _CACHED)
-    return list(found.values())
+            caches.update((id(value), value) for value in named if type(value) is _CACHED)
+    return list(caches.values())
 
 
 def _empty(caches: Iterable[Any]) -> None:

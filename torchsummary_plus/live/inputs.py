@@ -52,15 +52,15 @@ class Example:
 
     def sized(self) -> list[Sized]:
         """Return the inputs given by size only, in order."""
-        found: list[Sized] = []
+        sizes: list[Sized] = []
         for value in (*self.args, *self.kwargs.values()):
-            _map_sized(value, found.append)
-        return found
+            _map_sized(value, sizes.append)
+        return sizes
 
     def nbytes(self, default: torch.dtype) -> int:
         """Return the bytes of the inputs, for a batch of at least 1; sizes without a dtype use ``default``."""
         batch, held = self.batch_size or 1, all_tensors((self.args, self.kwargs))
-        sized = (prod(one.size) * batch * (one.dtype or default).itemsize for one in self.sized())
+        sized = (prod(size.size) * batch * (size.dtype or default).itemsize for size in self.sized())
         return sum(sized) + sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
@@ -131,7 +131,7 @@ def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
     """The same with its batch axis elsewhere; tensors get one there, of length 1. Raises :class:`InputError`."""
     if batch_dim is None or example is None:
         return example
-    ranks = [len(one.size) for one in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
+    ranks = [len(sized.size) for sized in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
     if not _is_whole(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
         raise InputError(
             f"batch_dim is {describe(batch_dim)}; accepted: the place of the batch axis, from 0 (the default) to the "
@@ -278,17 +278,17 @@ def realise(
     convert: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[tuple[Any, ...], dict[str, Any], list[torch.Tensor]]:
     """Return one pass's arguments and the inputs made for it: sizes by ``make``, the user's tensors by ``convert``."""
-    made: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     convert = once(convert)
 
     def fill(sized: Sized) -> torch.Tensor:
-        made.append(make(sized.shape(batch), sized.dtype or default))
-        return made[-1]
+        tensors.append(make(sized.shape(batch), sized.dtype or default))
+        return tensors[-1]
 
     def one(value: Any) -> Any:
         return _map_sized(value, fill) if _is_sized(value) else replace_tensors(value, convert)
 
-    return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, made
+    return tuple(map(one, example.args)), {name: one(value) for name, value in example.kwargs.items()}, tensors
 
 
 def _is_sized(value: Any) -> bool:

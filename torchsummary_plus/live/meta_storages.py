@@ -50,8 +50,8 @@ class MetaStorages:
 
     def real_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
         """Return the real storage behind a meta one; None if it is gone or there was none."""
-        found = self._real.get(storage._cdata)
-        return None if found is None else found()
+        reference = self._real.get(storage._cdata)
+        return None if reference is None else reference()
 
     def let_go(self, kept: Container[int]) -> None:
         """From now on, let meta storages live only as long as their fakes, except those of storages in use.

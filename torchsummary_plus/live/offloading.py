@@ -120,16 +120,16 @@ def _in_memory(weights: Any, name: str) -> Tensor | None:
     """Return a weight if the map has it in memory: accelerate's ``PrefixedDataset`` or ``OffloadedWeightsLoader``."""
     while hasattr(weights, "dataset") and hasattr(weights, "prefix"):
         weights, name = weights.dataset, f"{weights.prefix}{name}"
-    found = getattr(weights, "state_dict", weights)
-    value = found.get(name) if isinstance(found, dict) else None
+    state = getattr(weights, "state_dict", weights)
+    value = state.get(name) if isinstance(state, dict) else None
     return value if isinstance(value, Tensor) else None
 
 
 def kept_in_memory(module: nn.Module) -> list[Tensor]:
     """Return the weights that a module's hook keeps in memory, before any pass."""
     hook = offloading(module)
-    found = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _held(module)]
-    return [tensor for tensor in found if tensor is not None]
+    tensors = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _held(module)]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def offloaded(module: nn.Module) -> list[Tensor]:

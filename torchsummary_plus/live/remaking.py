@@ -20,8 +20,8 @@ def remade(tensor: Tensor, change: Change) -> Tensor:
     Operators on the new wrapper run its own class's code on the changed parts.
     """
     if is_wrapper(tensor):
-        made: Tensor = _wrapper(tensor, lambda inner: remade(inner, change))
-        return made
+        wrapper: Tensor = _wrapper(tensor, lambda inner: remade(inner, change))
+        return wrapper
     return dress(change(tensor), type(tensor), vars(tensor))
 
 
@@ -36,20 +36,20 @@ def _wrapper(tensor: Any, change: Change) -> Any:
         if hasattr(tensor, "__tensor_flatten__"):
             names, context = tensor.__tensor_flatten__()
             parts = {name: inner[name] if name in inner else getattr(tensor, name) for name in names}
-            made = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
+            wrapper = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
         else:
-            made = _by_attributes(tensor, inner)
+            wrapper = _by_attributes(tensor, inner)
     for name, value in vars(tensor).items():
-        if name not in vars(made):
-            setattr(made, name, value)
+        if name not in vars(wrapper):
+            setattr(wrapper, name, value)
     if isinstance(tensor, nn.Parameter):
-        made._is_param = True
-    return made if made.requires_grad == tensor.requires_grad else made.requires_grad_(tensor.requires_grad)
+        wrapper._is_param = True
+    return wrapper if wrapper.requires_grad == tensor.requires_grad else wrapper.requires_grad_(tensor.requires_grad)
 
 
 def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
     """Rebuild a wrapper that has no ``__tensor_unflatten__``, with its attributes and the changed tensors."""
-    made = torch.Tensor._make_wrapper_subclass(
+    wrapper = torch.Tensor._make_wrapper_subclass(
         type(tensor),
         tensor.size(),
         strides=tensor.stride(),
@@ -60,5 +60,5 @@ def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
     )
     held = {name: getattr(tensor, name) for name in slot_names(tensor) if hasattr(tensor, name)}
     for name, value in {**held, **vars(tensor), **inner}.items():
-        setattr(made, name, value)
-    return made
+        setattr(wrapper, name, value)
+    return wrapper

@@ -83,25 +83,25 @@ def _equal(described: list[Any], first: int, other: int) -> bool:
 
 def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
     """All that tells layers apart, and the whole numbers among it; in texts, as in paths, no layer's own name."""
-    found: list[Any] = []
+    parts: list[Any] = []
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
     for name, module in layer.named_modules():
-        found += [name, type(module), module.training]
+        parts += [name, type(module), module.training]
         held = vars(module)
-        found += [len(held[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+        parts += [len(held[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
         for tensors in (module._parameters, module._buffers):
-            found += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
+            parts += [(key, _tensor(tensor, shared)) for key, tensor in tensors.items()]
         for key, value in sorted(held.items()):
             if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
             if isinstance(value, int) and not isinstance(value, bool):
-                found.append(key)
+                parts.append(key)
                 counts.append(value)
             else:
-                found.append((key, _plain(value, own)))
-        found.append(_sharding(module))
-    return found, counts
+                parts.append((key, _plain(value, own)))
+        parts.append(_sharding(module))
+    return parts, counts
 
 
 def _plain(value: Any, own: re.Pattern[str]) -> Any:
@@ -111,9 +111,9 @@ def _plain(value: Any, own: re.Pattern[str]) -> Any:
     if isinstance(value, (bool, int, float, bytes, type(None))):
         return value
     if isinstance(value, (tuple, list)):
-        return type(value), [_plain(one, own) for one in value]
+        return type(value), [_plain(item, own) for item in value]
     if isinstance(value, dict):
-        return [(str(key), _plain(one, own)) for key, one in value.items()]
+        return [(str(key), _plain(item, own)) for key, item in value.items()]
     if isinstance(value, types.FunctionType):
         return value.__code__
     return type(value)

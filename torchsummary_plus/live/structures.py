@@ -38,9 +38,9 @@ def _describe(value: Any, depth: int) -> Structure:
     items: list[Structure] = []
     names: list[str] = []
     for name, item in parts(value):
-        found = _describe(item, depth + 1)
-        if found is not None:
-            items.append(found)
+        described = _describe(item, depth + 1)
+        if described is not None:
+            items.append(described)
             names.append(str(name))
     if not items:
         return None
@@ -49,8 +49,8 @@ def _describe(value: Any, depth: int) -> Structure:
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
     """Describe the tensors of a call; a single argument with tensors is described on its own."""
-    found = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
-    return found[0] if len(found) == 1 else (Group(tuple(found)) if found else None)
+    described = [item for item in map(describe_tensors, (*args, *kwargs.values())) if item is not None]
+    return described[0] if len(described) == 1 else (Group(tuple(described)) if described else None)
 
 
 def describe_tensor(tensor: torch.Tensor) -> Structure:
@@ -211,14 +211,14 @@ def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tens
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
     """Return every tensor of a value, in order."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     replace_tensors(value, keep)
-    return found
+    return tensors
 
 
 _CACHES = ("past_key_values", "cache_params", "mems")

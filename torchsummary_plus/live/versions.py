@@ -9,9 +9,9 @@ import torch
 
 def parsed(version: str) -> tuple[int, int]:
     """Return the major and minor version, from a string such as "2.15.0+cu132"."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    assert found is not None, version
-    return int(found[1]), int(found[2])
+    match = re.match(r"(\d+)\.(\d+)", version)
+    assert match is not None, version
+    return int(match[1]), int(match[2])
 
 
 _THIS = parsed(torch.__version__)

@@ -210,13 +210,13 @@ class CachingAllocator:
         if stream not in self._pools:
             self._pools[stream] = self._new_pools()
         pool = self._pools[stream][size > SMALL_REQUEST]
-        found = self._cached(pool, size) or self._new(pool, size)
-        if found is None:
+        space = self._cached(pool, size) or self._new(pool, size)
+        if space is None:
             return self.reserved_bytes + self._segments.growth(pool, size) - self._limit
-        if found.size - size >= pool.split_from and (size < self._max_split or self._expandable):
-            pool.put(found.split(size))
-        self._live[block] = found
-        self.allocated_bytes += found.size
+        if space.size - size >= pool.split_from and (size < self._max_split or self._expandable):
+            pool.put(space.split(size))
+        self._live[block] = space
+        self.allocated_bytes += space.size
         return 0
 
     def free(self, block: int) -> None:

@@ -278,9 +278,9 @@ def _by_module(log: MemoryLog, kinds: tuple[str, ...], live: Mapping[int, int]) 
     for index, parent in reversed(list(enumerate(parents(log.module_paths)))):
         if index:
             total[parent] += total[index]
-    made = footprints(log)
-    with_inner = inclusive(log.module_paths, made)
+    by_module = footprints(log)
+    with_inner = inclusive(log.module_paths, by_module)
     return tuple(
-        ModuleMemory(path, tuple(sorted(own.get(i, {}).items())), sums[i], total[i], made[i], with_inner[i])
+        ModuleMemory(path, tuple(sorted(own.get(i, {}).items())), sums[i], total[i], by_module[i], with_inner[i])
         for i, path in enumerate(log.module_paths)
     )

@@ -119,11 +119,11 @@ def find_gpu(name: str) -> GPU:
     >>> find_gpu("nvidia geforce rtx4090").name, find_gpu("NVIDIA A100-SXM4-80GB").name
     ('RTX 4090', 'A100 80GB')
     """
-    found = _candidates(name)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(found)}")
+    candidates = _candidates(name)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(candidates)}")
     other = other_device(name)
     if other is not None:
         raise InputError(f"{other.words}; accepted: an estimate without gpu=, and then fits({describe(name)})")
@@ -141,8 +141,8 @@ def named_gpu(memory: int | float | str) -> GPU | None:
     >>> named_gpu("H200").compute_capability, named_gpu("24GiB")
     ((9, 0), None)
     """
-    found = _candidates(memory) if isinstance(memory, str) and SIZE.fullmatch(memory) is None else []
-    return found[0] if found else None
+    candidates = _candidates(memory) if isinstance(memory, str) and SIZE.fullmatch(memory) is None else []
+    return candidates[0] if candidates else None
 
 
 def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
@@ -196,11 +196,11 @@ def _size(text: str) -> int | None:
         number, prefix, binary = match[1], match[2] or "", match[3]
         unit = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
         return round(float(number) * unit)
-    found = _candidates(text)
-    if len(found) > 1:
+    candidates = _candidates(text)
+    if len(candidates) > 1:
         return find_gpu(text).usable_bytes
-    if found:
-        return found[0].usable_bytes
+    if candidates:
+        return candidates[0].usable_bytes
     other = other_device(text)
     if other is not None:
         return other.usable_bytes
@@ -234,9 +234,9 @@ def _candidates(name: str) -> list[GPU]:
     for wanted in (_compact(name), _compact(FORM_FACTOR.sub("", name.lower()))):
         if wanted in aliases:
             return [aliases[wanted]]
-        found = [gpu for gpu in GPUS.values() if wanted in _spellings(gpu)]
-        if found:
-            return found
+        matches = [gpu for gpu in GPUS.values() if wanted in _spellings(gpu)]
+        if matches:
+            return matches
     return []
 
 

@@ -56,18 +56,18 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
         raise choice_error("by", by, MEASURES)
     check_view("torchsummary", depth, (by,), bool(report.row_memory), report.is_sharded)
     column = COLUMNS[by]
-    found = []
+    bars = []
     for line in flat_lines(report, depth):
         value = column.value(line, report)
         if isinstance(value, int) and value:
-            found.append(Bar(_name(line), {line.row.class_name: value}))
-    bars = heaviest(found, top)
+            bars.append(Bar(_name(line), {line.row.class_name: value}))
+    shown = heaviest(bars, top)
     classes = Counter[str]()
-    for bar in bars:
+    for bar in shown:
         classes.update(bar.parts)
     named = [name for name, _ in classes.most_common(len(CLASSES))]
     colours = dict(zip(named, CLASSES)) | {name: GREY for name in classes if name not in named}
-    return _draw(bars, colours, MEASURES[by], column.unit, sum(bar.length for bar in found), place)
+    return _draw(shown, colours, MEASURES[by], column.unit, sum(bar.length for bar in bars), place)
 
 
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
@@ -77,8 +77,8 @@ def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) 
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])
         held.setdefault(path, Counter()).update(_kinds(dict(module.at_peak)))
-    found = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
-    return _draw(heaviest(found, top), _kinds(LAYERS), "Held at the peak", "bytes", estimate.peak_bytes, place)
+    bars = [Bar(path or "(no layer)", parts) for path, parts in held.items() if parts.total()]
+    return _draw(heaviest(bars, top), _kinds(LAYERS), "Held at the peak", "bytes", estimate.peak_bytes, place)
 
 
 def draw_steps(names: Sequence[str], estimates: Sequence[Estimate], place: Place) -> Axes:

@@ -191,8 +191,8 @@ def _arithmetic(figure: str) -> Cell:
 
         count = line.num_params if figure == "parameters" else line.mult_adds
         own = line.row.num_params if figure == "parameters" else line.row.own_mult_adds
-        told = explain_row(line.row).step(figure) if count and count == own else None
-        return told.expr.text if told is not None and told.expr.value == count else "--"
+        step = explain_row(line.row).step(figure) if count and count == own else None
+        return step.expr.text if step is not None and step.expr.value == count else "--"
 
     return cell
 

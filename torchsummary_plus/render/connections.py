@@ -52,11 +52,11 @@ class Connections:
 
 def _line(index: int | None, around: Mapping[int, int | None]) -> list[int]:
     """Return a row and all rows around it."""
-    found = []
+    producers = []
     while index is not None:
-        found.append(index)
+        producers.append(index)
         index = around[index]
-    return found
+    return producers
 
 
 def path_names(rows: Sequence[Row]) -> dict[int, str]:

@@ -50,17 +50,17 @@ def class_lines(report: Report, depth: int) -> list[str]:
 
 def _modules(report: Report, depth: int) -> list[_Module]:
     """Return the modules, each after its parent."""
-    found: dict[str, _Module] = {}
+    modules: dict[str, _Module] = {}
     for row in sorted(report.rows, key=lambda row: row.path.count(".")):
-        if row.kind == "function" or row.path in found or _level(row.path) > depth:
+        if row.kind == "function" or row.path in modules or _level(row.path) > depth:
             continue
-        found[row.path] = _Module(row)
+        modules[row.path] = _Module(row)
         if row.path:
             above = row.path
-            while above not in found or above == row.path:
+            while above not in modules or above == row.path:
                 above = above.rpartition(".")[0]
-            found[above].inside.append(found[row.path])
-    return list(found.values())
+            modules[above].inside.append(modules[row.path])
+    return list(modules.values())
 
 
 def _level(path: str) -> int:
@@ -122,6 +122,6 @@ def _runs(inside: Sequence[_Module]) -> list[tuple[int, int]]:
     return runs
 
 
-def _follows(one: _Module, other: _Module) -> bool:
-    names = one.row.var_name, other.row.var_name
-    return one.box is other.box and all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])
+def _follows(module: _Module, other: _Module) -> bool:
+    names = module.row.var_name, other.row.var_name
+    return module.box is other.box and all(map(str.isdecimal, names)) and int(names[0]) + 1 == int(names[1])

@@ -16,7 +16,7 @@ def safe(text: str) -> str:
     >>> safe("conv_1 [2, 3]"), safe('end"<b>'), safe("_fc_")
     ('conv_1 [2, 3]', 'end#34;#60;b#62;', '#95;fc#95;')
     """
-    return SPECIAL.sub(lambda found: f"#{ord(found[0])};", one_line(text))
+    return SPECIAL.sub(lambda match: f"#{ord(match[0])};", one_line(text))
 
 
 def counted(count: int) -> str:

@@ -146,8 +146,8 @@ def _call_steps(layer: Layer, rule: Arithmetic) -> Iterator[Step]:
 
 def _axes(layer: Layer, rule: Arithmetic) -> dict[int, tuple[str, Expr]]:
     """Return the axes of the first output that a rule computes, by number, if they match the actual shape."""
-    found = _tried(rule.axes, layer) or {}
-    axes = {axis % len(layer.y): axis_name for axis, axis_name in found.items() if -len(layer.y) <= axis < len(layer.y)}
+    named = _tried(rule.axes, layer) or {}
+    axes = {axis % len(layer.y): axis_name for axis, axis_name in named.items() if -len(layer.y) <= axis < len(layer.y)}
     return {axis: axes[axis] for axis in sorted(axes) if axes[axis][1].value == layer.y[axis]}
 
 

@@ -48,7 +48,7 @@ def _windows(
     layer: Layer, names: tuple[str, ...], pads: tuple[int, ...], gaps: tuple[int, ...], up: bool = False
 ) -> dict[int, tuple[str, Expr]]:
     """Return how often a window fits along each spatial axis."""
-    found = {}
+    axes = {}
     count = len(names)
     kernels = layer.each("kernel_size", count)
     strides = kernels if layer.settings["stride"] is None else layer.each("stride", count)
@@ -56,8 +56,8 @@ def _windows(
         padded = total(size, product(2, pads[place])) if pads[place] else number(size)
         kernel, gap = kernels[place], gaps[place]
         room = minus(padded, kernel) if gap == 1 else minus(padded, product(gap, minus(kernel, 1)), 1)
-        found[place - count] = (name, total(quotient(room, strides[place], up), 1))
-    return found
+        axes[place - count] = (name, total(quotient(room, strides[place], up), 1))
+    return axes
 
 
 def _convolution_work(layer: Layer) -> Expr:
@@ -78,14 +78,14 @@ def _transposed_axes(layer: Layer) -> dict[int, tuple[str, Expr]]:
     count = len(names)
     kernels, strides, pads = (layer.each(name, count) for name in ("kernel_size", "stride", "padding"))
     gaps, more = layer.each("dilation", count), layer.each("output_padding", count)
-    found = {}
+    axes = {}
     for place, (name, size) in enumerate(zip(names, layer.x[-count:])):
         steps = product(minus(size, 1), strides[place])
         taken = minus(steps, product(2, pads[place])) if pads[place] else steps
         kernel = kernels[place]
         wide = [kernel] if gaps[place] == 1 else [product(gaps[place], minus(kernel, 1)), 1]
-        found[place - count] = (name, total(taken, *wide, *([more[place]] if more[place] else [])))
-    return found
+        axes[place - count] = (name, total(taken, *wide, *([more[place]] if more[place] else [])))
+    return axes
 
 
 def _transposed_work(layer: Layer) -> Expr:

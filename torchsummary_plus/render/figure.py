@@ -57,8 +57,8 @@ def placed(ax: Axes | None) -> Place:
 
     def place(height: float) -> Axes:
         pyplot = need_extra("matplotlib.pyplot", "plot")
-        made: Axes = pyplot.subplots(figsize=(COLUMN_WIDTH, height), layout="constrained")[1]
-        return made
+        axes: Axes = pyplot.subplots(figsize=(COLUMN_WIDTH, height), layout="constrained")[1]
+        return axes
 
     return place if ax is None else lambda height: ax
 
@@ -113,12 +113,12 @@ def legend_below(
 ) -> None:
     """Add a legend in rows of three, centred ``inches`` below the point ``at`` in axes fractions."""
     down = need_extra("matplotlib.transforms", "plot").ScaledTranslation(0, -inches, ax.figure.dpi_scale_trans)
-    made = ax.legend(
+    legend = ax.legend(
         handles, labels, loc="upper center", bbox_to_anchor=at, bbox_transform=ax.transAxes + down, ncols=3,
         frameon=False, fontsize=TEXT, handlelength=1, handleheight=1, columnspacing=1, handletextpad=0.5,
         borderaxespad=0,
     )  # fmt: skip
-    for text in made.get_texts():
+    for text in legend.get_texts():
         text.set_parse_math(False)
         text.set_color(ink(ax))
 
@@ -133,8 +133,8 @@ def figure_file(draw: Callable[[Place], Axes], kind: str) -> bytes:
 
     def place(height: float) -> Axes:
         figure.set_size_inches(COLUMN_WIDTH, height)
-        made: Axes = figure.subplots()
-        return made
+        axes: Axes = figure.subplots()
+        return axes
 
     draw(place)
     file = BytesIO()

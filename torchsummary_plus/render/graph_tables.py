@@ -29,15 +29,15 @@ def graph_tables(
 ) -> tuple[Table, Table]:
     """Return the table of the nodes and that of the edges. Raises :class:`InputError` for an unknown column."""
     names = DEFAULT_FIELDS if columns is None else ((columns,) if isinstance(columns, str) else tuple(columns))
-    for one in names:
-        if one not in NODE_FIELDS:
-            raise choice_error("column", one, NODE_FIELDS)
+    for column in names:
+        if column not in NODE_FIELDS:
+            raise choice_error("column", column, NODE_FIELDS)
     by_index = {node.index: node for node in nodes}
     read = defaultdict(list)
     for edge in edges:
         read[edge.target].append(called(by_index[edge.source]))
     rows = tuple(_row(node, _level(node, by_index), read[node.index], names) for node in nodes)
-    first = Table(name, "Node", tuple(NODE_FIELDS[one] for one in names), rows)
+    first = Table(name, "Node", tuple(NODE_FIELDS[column] for column in names), rows)
     fields = Field("target", "To"), Field("tensors", "Shapes"), Field("nbytes", "Bytes", "bytes")
     return first, Table("Edges", "From", fields, tuple(_edge(edge, by_index) for edge in edges))
 
@@ -55,8 +55,8 @@ def _row(node: GraphNode, level: int, read: Sequence[str], names: Iterable[str])
         "connected_to": Cell(", ".join(read) or None, ", ".join(read) or "--"),
         "output_size": Cell(structure_text(node.outputs), structure_text(node.outputs)),
         **{
-            one: Cell(n := getattr(node, one), f"{n:,}")
-            for one in ("num_params", "mult_adds", "output_bytes", "repeats")
+            column: Cell(n := getattr(node, column), f"{n:,}")
+            for column in ("num_params", "mult_adds", "output_bytes", "repeats")
         },
     }
     return TableRow(title_of(node), node.path, level, tuple(cells[name] for name in names))
@@ -66,5 +66,8 @@ def _edge(edge: GraphEdge, by_index: dict[int, GraphNode]) -> TableRow:
     source, target = by_index[edge.source], by_index[edge.target]
     cells = called(target), carried_text(edge), edge.nbytes
     return TableRow(
-        called(source), source.path, 0, tuple(Cell(one, f"{one:,}" if isinstance(one, int) else one) for one in cells)
+        called(source),
+        source.path,
+        0,
+        tuple(Cell(value, f"{value:,}" if isinstance(value, int) else value) for value in cells),
     )

@@ -158,8 +158,8 @@ def _fitted(tile: Tile) -> tuple[list[str], int]:
     if not tile.kind:
         room = int((tile.box.width - 6) / BOLD)
         whole = f"{tile.label} {tile.size}"
-        found = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
-        return found[:1], FONTS[0]
+        labels = [text for text in (whole, tile.label, *_ends(tile.label)) if len(text) <= room]
+        return labels[:1], FONTS[0]
     for name in (tile.label, *_ends(tile.label)):
         for font in FONTS:
             room = int((tile.box.width - 6) / (LETTER * font / FONTS[0]))

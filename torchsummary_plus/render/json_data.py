@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> dict[str, Any]:
     """Return a result as plain data. ``names`` resolves types in annotations, ``derived`` lists properties to add."""
     head = {"type": type(value).__name__, "version": VERSION}
-    told = {name: getattr(value, name) for name in derived}
-    return {**head, **Codec(BY_COLUMN, names).encode(value), "derived": told}
+    values = {name: getattr(value, name) for name in derived}
+    return {**head, **Codec(BY_COLUMN, names).encode(value), "derived": values}
 
 
 def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result:

@@ -73,11 +73,11 @@ def tree_lines(report: Report, depth: int | None = None) -> list[Line]:
         params = row.total_params if folded else row.num_params
         within = _rows_below(report, row) if folded else [row]
         line = Line(
-            row, _tree_name(row), params, sum(one.trainable_params for one in within), row.mult_adds, row.unknown_ops,
-            folded, memory[row.index] if memory else None,
-            local_params=sum(report.row_memory[one.index].local_params for one in within) if memory else 0,
-            active_params=sum(one.active_params for one in within),
-            param_bytes=sum(one.param_bytes for one in within),
+            row, _tree_name(row), params, sum(inner.trainable_params for inner in within), row.mult_adds,
+            row.unknown_ops, folded, memory[row.index] if memory else None,
+            local_params=sum(report.row_memory[inner.index].local_params for inner in within) if memory else 0,
+            active_params=sum(inner.active_params for inner in within),
+            param_bytes=sum(inner.param_bytes for inner in within),
             connections=connections,
         )  # fmt: skip
         lines.append(line)

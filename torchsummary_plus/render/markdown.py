@@ -29,8 +29,8 @@ def escape(text: str) -> str:
     return MARKUP.sub(_escaped, one_line(text))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "&#36;" if found[0] == "$" else "\\" + found[0]  # GitHub treats \$ as the end of a formula.
+def _escaped(match: re.Match[str]) -> str:
+    return "&#36;" if match[0] == "$" else "\\" + match[0]  # GitHub treats \$ as the end of a formula.
 
 
 def _lines(table: Table) -> Iterator[str]:

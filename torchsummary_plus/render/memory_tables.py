@@ -138,8 +138,8 @@ def _totals(estimate: Estimate) -> Iterator[Total]:
         if cell.most is None:
             yield total
             continue
-        for end, said, value in (("low", "at least", cell.value), ("high", "at most", cell.most)):
-            named = replace(field, name=f"{field.name}_{end}", heading=f"{field.heading}, {said}")
+        for end, words, value in (("low", "at least", cell.value), ("high", "at most", cell.most)):
+            named = replace(field, name=f"{field.name}_{end}", heading=f"{field.heading}, {words}")
             yield Total(named, _size(cast("int", value)))
 
 

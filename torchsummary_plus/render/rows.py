@@ -73,10 +73,10 @@ def row_view(
     if col_width is not None and (not _is_whole(col_width) or col_width < NARROWEST):
         raise InputError(f"col_width is {describe(col_width)}; accepted: an integer of at least {NARROWEST}")
     given = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
-    settings = tuple(str(getattr(one, "value", one)) for one in given)
-    for one in settings:
-        if one not in SETTINGS:
-            raise choice_error("row_settings", one, SETTINGS)
+    settings = tuple(str(getattr(setting, "value", setting)) for setting in given)
+    for setting in settings:
+        if setting not in SETTINGS:
+            raise choice_error("row_settings", setting, SETTINGS)
     return RowView(_patterns(rows), repeats, settings, WIDEST if col_width is None else col_width)
 
 
@@ -90,18 +90,18 @@ def _patterns(rows: Any) -> tuple[str, ...] | None:
     return tuple(map(_pattern, many))
 
 
-def _pattern(one: Any) -> str:
-    if isinstance(one, range) and one.step == 1:
-        return f"{one.start}:{one.stop}"
-    if isinstance(one, slice) and one.step in (None, 1):
-        return f"{'' if one.start is None else one.start}:{'' if one.stop is None else one.stop}"
-    if isinstance(one, type):
-        return one.__name__
-    if isinstance(one, str) and one:
-        return one
+def _pattern(pattern: Any) -> str:
+    if isinstance(pattern, range) and pattern.step == 1:
+        return f"{pattern.start}:{pattern.stop}"
+    if isinstance(pattern, slice) and pattern.step in (None, 1):
+        return f"{'' if pattern.start is None else pattern.start}:{'' if pattern.stop is None else pattern.stop}"
+    if isinstance(pattern, type):
+        return pattern.__name__
+    if isinstance(pattern, str) and pattern:
+        return pattern
     raise InputError(
-        f'rows holds {describe(one)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), range(10, 20), or '
-        '"layer1:layer2"'
+        f'rows holds {describe(pattern)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), range(10, 20), '
+        'or "layer1:layer2"'
     )
 
 
@@ -153,11 +153,11 @@ def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
     """Return the lines that any pattern or range means, in order. Raises :class:`InputError` for one without a row."""
     kept: set[int] = set()
     for pattern in patterns:
-        found = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
-        if not found:
+        matches = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
+        if not matches:
             types = ", ".join(dict.fromkeys(line.row.class_name for line in lines))
             raise InputError(f"rows: no row is {describe(pattern)}; types here: {types}; paths such as 'layer1.*' work")
-        kept.update(found)
+        kept.update(matches)
     return [line for place, line in enumerate(lines) if place in kept]
 
 
@@ -226,26 +226,28 @@ def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat
     alike = [0] * len(lines)
     for place in reversed(range(len(lines))):
         row = lines[place].row
-        within = tuple((lines[one].row.var_name, alike[one]) for one in inside.get(row.index, ()))
+        within = tuple((lines[inner].row.var_name, alike[inner]) for inner in inside.get(row.index, ()))
         work = (row.total_params, row.trainable_params, row.mult_adds, row.kernel_size, row.groups)
         look = (row.class_name, row.kind, *work, *cells[place], within)
         alike[place] = seen.setdefault(look, len(seen))
-    found: list[Repeat] = []
+    repeats: list[Repeat] = []
     stack = [[0]] if lines else []
     while stack:
         runs = [list(run) for _, run in groupby(stack.pop(), key=alike.__getitem__)]
-        found += [Repeat(run[0], len(run), lines[run[-1]].row.var_name) for run in runs]
+        repeats += [Repeat(run[0], len(run), lines[run[-1]].row.var_name) for run in runs]
         stack += [inside[row.index] for run in runs for row in [lines[run[0]].row] if row.index in inside]
-    return sorted(found, key=lambda one: one.place)
+    return sorted(repeats, key=lambda repeat: repeat.place)
 
 
 def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]:
     """Return the lines that stand for all, with the number of their equals in the label."""
     kept = []
-    for one in repeats:
-        line = lines[one.place]
-        if one.times > 1:
-            line = replace(line, label=f"{_names(line.row, one.last, line.label)} x {one.times:,}", times=one.times)
+    for repeat in repeats:
+        line = lines[repeat.place]
+        if repeat.times > 1:
+            line = replace(
+                line, label=f"{_names(line.row, repeat.last, line.label)} x {repeat.times:,}", times=repeat.times
+            )
         kept.append(line)
     return kept
 

@@ -130,13 +130,13 @@ def guides(levels: Sequence[int]) -> list[str]:
     ['', '├─', '│ └─', '└─']
     """
     open_below: set[int] = set()
-    found = []
+    trunks = []
     for level in reversed(levels):
         open_below = {other for other in open_below if other <= level}
         trunk = "".join("│ " if other in open_below else "  " for other in range(1, level))
-        found.append(trunk + ("├─" if level in open_below else "└─") if level else "")
+        trunks.append(trunk + ("├─" if level in open_below else "└─") if level else "")
         open_below.add(level)
-    return found[::-1]
+    return trunks[::-1]
 
 
 def with_units(table: Table, units: str) -> Table:

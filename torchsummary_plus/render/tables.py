@@ -33,7 +33,7 @@ def summary_table(
     rows = [_row(report, line, names, nested) for line in lines]
     if view.folds(style):
         repeats = folded(lines, [[c.text for c, name in zip(r.cells, names) if name != "var_name"] for r in rows])
-        lines, rows = folded_lines(lines, repeats), [rows[one.place] for one in repeats]
+        lines, rows = folded_lines(lines, repeats), [rows[repeat.place] for repeat in repeats]
         rows = [replace(row, label=line.label) for row, line in zip(rows, lines)]
     return Table(
         title=report.rows[0].class_name,

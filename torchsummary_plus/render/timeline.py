@@ -104,13 +104,13 @@ def thinned(levels: Sequence[int], most: int) -> list[int]:
 
 def spans(points: Sequence[TimelinePoint]) -> list[Span]:
     """Return the phases of the points, in order."""
-    found: list[Span] = []
+    phases: list[Span] = []
     place = 0
     for (step, phase), run in groupby(points, key=lambda point: (point.step, point.phase)):
         stop = place + sum(1 for _ in run)
-        found.append(Span(phase, step, place, stop))
+        phases.append(Span(phase, step, place, stop))
         place = stop
-    return found
+    return phases
 
 
 def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size: int) -> None:
@@ -170,15 +170,15 @@ def _peak(ax: Axes, points: Sequence[TimelinePoint], estimate: Estimate, size: i
     )  # fmt: skip
 
 
-def _phases(ax: Axes, found: Sequence[Span]) -> None:
+def _phases(ax: Axes, spans: Sequence[Span]) -> None:
     """Draw a line at the end of each phase, and the names of the phases that have room, longest phases first."""
-    end = found[-1].stop
-    for span in found[:-1]:
+    end = spans[-1].stop
+    for span in spans[:-1]:
         ax.axvline(span.stop, color=thin_ink(ax), linewidth=0.4, linestyle=(0, (1, 1)))
     taken: list[tuple[float, float]] = []
-    several = found[0].step != found[-1].step
+    several = spans[0].step != spans[-1].step
     ticks: list[tuple[float, str]] = []
-    named = [span for span in found if span.phase != "setup"]
+    named = [span for span in spans if span.phase != "setup"]
     for span in sorted(named, key=lambda span: span.start - span.stop):
         name = f"{span.phase} {span.step + 1}" if several else span.phase
         half = end * 0.5 * len(name) * 0.55 * TEXT / 72 / (0.8 * COLUMN_WIDTH)

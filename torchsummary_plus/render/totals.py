@@ -69,9 +69,9 @@ def _chosen(report: Report) -> Iterator[Total]:
     """Yield the parameters that a token uses, where there are experts, and each adapter's own."""
     if report.experts:
         count = report.active_params
-        ways = Counter((one.chosen, one.count) for one in report.experts)
-        said = ", ".join(f"{chosen:,} of {number:,} experts" for chosen, number in ways)
-        yield Total(Field("active_params", "Active params", "elements"), Cell(count, f"{count:,} ({said} per token)"))
+        ways = Counter((group.chosen, group.count) for group in report.experts)
+        shares = ", ".join(f"{chosen:,} of {number:,} experts" for chosen, number in ways)
+        yield Total(Field("active_params", "Active params", "elements"), Cell(count, f"{count:,} ({shares} per token)"))
     for adapter in report.adapters:
         share = 100 * adapter.trainable_params / report.total_params
         text = f"{adapter.params:,} params, {adapter.trainable_params:,} trained ({share:.2f}% of all)"

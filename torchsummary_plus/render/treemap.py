@@ -78,9 +78,9 @@ def squarified(areas: Sequence[float], box: Box) -> list[Box]:
     """
     sums = [0.0, *accumulate(areas)]
     scale = box.width * box.height / sums[-1] if areas else 0.0
-    found: list[Box] = []
-    while len(found) < len(areas):
-        start, side = len(found), min(box.width, box.height)
+    boxes: list[Box] = []
+    while len(boxes) < len(areas):
+        start, side = len(boxes), min(box.width, box.height)
         stop = start + 1
         while stop < len(areas) and _worst(areas, sums, start, stop + 1, side, scale) <= _worst(
             areas, sums, start, stop, side, scale
@@ -92,15 +92,15 @@ def squarified(areas: Sequence[float], box: Box) -> list[Box]:
         for area in areas[start:stop]:
             length = side * area / strip if strip else 0.0
             if box.width >= box.height:
-                found.append(Box(box.x, box.y + along, depth, length))
+                boxes.append(Box(box.x, box.y + along, depth, length))
             else:
-                found.append(Box(box.x + along, box.y, length, depth))
+                boxes.append(Box(box.x + along, box.y, length, depth))
             along += length
         if box.width >= box.height:
             box = Box(box.x + depth, box.y, max(0.0, box.width - depth), box.height)
         else:
             box = Box(box.x, box.y + depth, box.width, max(0.0, box.height - depth))
-    return found
+    return boxes
 
 
 def _worst(areas: Sequence[float], sums: Sequence[float], start: int, stop: int, side: float, scale: float) -> float:

@@ -49,16 +49,16 @@ def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tup
     What other rows do themselves between the calls inside them is passed through.
     """
     given = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
-    stands: list[int | None] = []
+    shown: list[int | None] = []
     for owner in flow.owners:
         if owner < 0:
-            stands.append(next(given) if owner == GIVEN else OUTPUT)
+            shown.append(next(given) if owner == GIVEN else OUTPUT)
         else:
-            stands.append(home[owner] if home[owner] in leaves else None)
-    origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in stands]
+            shown.append(home[owner] if home[owner] in leaves else None)
+    origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in shown]
     edges: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for link in sorted(flow.links, key=lambda link: link.target):
-        node = stands[link.target]
+        node = shown[link.target]
         if node is None:
             origins[link.target].update(origins[link.source])
             continue
@@ -86,14 +86,14 @@ def _named(structure: Structure, name: str = "") -> list[tuple[str, TensorSpec]]
     if not isinstance(structure, Group):
         return [] if structure is None else [(name, structure)]
     names = structure.names or [""] * len(structure.items)
-    return [found for inner, item in zip(names, structure.items) for found in _named(item, inner or name)]
+    return [spec for inner, item in zip(names, structure.items) for spec in _named(item, inner or name)]
 
 
 def _outputs(edges: Mapping[tuple[int, int], list[TensorSpec]]) -> list[GraphNode]:
-    found = [spec for (_, target), specs in edges.items() if target == OUTPUT for spec in specs]
-    shape: Structure = found[0] if len(found) == 1 else Group(tuple(found))
-    nbytes = sum(spec.nbytes for spec in found)
-    return [GraphNode(OUTPUT, None, "output", "", "", "", outputs=shape, output_bytes=nbytes)] if found else []
+    results = [spec for (_, target), specs in edges.items() if target == OUTPUT for spec in specs]
+    shape: Structure = results[0] if len(results) == 1 else Group(tuple(results))
+    nbytes = sum(spec.nbytes for spec in results)
+    return [GraphNode(OUTPUT, None, "output", "", "", "", outputs=shape, output_bytes=nbytes)] if results else []
 
 
 def _row_nodes(report: Report, shown: Sequence[Row], groups: set[int | None]) -> list[GraphNode]:

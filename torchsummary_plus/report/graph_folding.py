@@ -39,12 +39,12 @@ def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], d
     for tree in [tree for tree in trees.values() if tree.node.parent is None]:
         fold.visit(tree)
     kept = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
-    found: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
+    merged: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for (source, target), specs in edges.items():
         ends = fold.drawn_ends(source, target)
         if ends is not None:
-            found[ends] += [spec for spec in specs if spec not in found[ends] or ends == (source, target)]
-    return kept, dict(found)
+            merged[ends] += [spec for spec in specs if spec not in merged[ends] or ends == (source, target)]
+    return kept, dict(merged)
 
 
 def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
@@ -60,7 +60,7 @@ def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
     for tree in reversed(trees.values()):
         tree.stop = tree.inside[-1].stop if tree.inside else tree.start + 1
         node = tree.node
-        inside = tuple((one.node.name, one.alike) for one in tree.inside)
+        inside = tuple((branch.node.name, branch.alike) for branch in tree.inside)
         look = (node.kind, node.class_name, node.num_params, node.inputs, node.outputs, node.shared, inside)
         tree.alike = seen.setdefault(look, len(seen))
     return trees
@@ -132,7 +132,7 @@ class _Fold:
                     read[member].add((own, place - tree.start))
                 elif source >= tree.stop:
                     return None
-        if any(read[:-1]) and any(one != read[-1] for one in read):
+        if any(read[:-1]) and any(reads != read[-1] for reads in read):
             return None
         return frozenset(read[-1]), self._outside(tree, start)
 
@@ -153,10 +153,10 @@ class _Fold:
         """Whether all members but the last feed the same nodes after the run, and the last at least those."""
         stop = members[-1].stop
         fed = [
-            {(p - one.start, t) for p in range(one.start, one.stop) for t in self.targets[p] if t >= stop}
-            for one in members
+            {(p - member.start, t) for p in range(member.start, member.stop) for t in self.targets[p] if t >= stop}
+            for member in members
         ]
-        return all(one == fed[0] for one in fed[:-1]) and fed[0] <= fed[-1]
+        return all(reads == fed[0] for reads in fed[:-1]) and fed[0] <= fed[-1]
 
     def drawn_ends(self, source: int, target: int) -> tuple[int, int] | None:
         """Return the nodes between which an edge is drawn; None if it leads between members of a run."""

@@ -90,7 +90,7 @@ class Report:
     @property
     def active_params(self) -> int:
         """The parameters that a token uses: all of them but experts that its router does not choose."""
-        return self.total_params - sum(one.params - one.active_params for one in self.experts)
+        return self.total_params - sum(group.params - group.active_params for group in self.experts)
 
     @property
     def non_trainable_params(self) -> int:
@@ -152,7 +152,7 @@ def row_memory(
         waiting[path].append(memory)
     called = iter(None if call.module is None else trace.modules[call.module].path for call in trace.calls)
     met: set[str | None] = set()
-    found = []
+    memories = []
     for row in rows:
         own_path = next(called) if row.called else row.path
         upcoming = waiting[own_path] if row.called else None
@@ -161,8 +161,8 @@ def row_memory(
             own = held.get(own_path, RowMemory())
             memory = replace(memory + own, shards=own.shards)
         met.add(own_path)
-        found.append(memory)
-    return tuple(found)
+        memories.append(memory)
+    return tuple(memories)
 
 
 @dataclass(eq=False)
@@ -264,13 +264,13 @@ def _find_users(trace: Trace, nodes: list[_Node]) -> None:
             readers.setdefault(key, node)
     for node in nodes:
         if node.call is None and node.counted:
-            found = [readers[p.key] for p in node.counted if p.key in readers]
-            node.user = found[0] if found else None
+            users = [readers[p.key] for p in node.counted if p.key in readers]
+            node.user = users[0] if users else None
 
 
 def _active_shares(trace: Trace) -> dict[int, Fraction]:
     """Return the share of each expert parameter, by key, that a token uses."""
-    return {key: Fraction(one.chosen, one.count) for one in trace.experts for key in one.keys}
+    return {key: Fraction(group.chosen, group.count) for group in trace.experts for key in group.keys}
 
 
 def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]:
@@ -291,12 +291,12 @@ def _rows(nodes: list[_Node], active: Mapping[int, Fraction]) -> tuple[Row, ...]
 def _stored(nodes: list[_Node]) -> list[int]:
     """Return the bytes of each row's counted parameters, each storage once, in the first row that counts it."""
     met: set[int] = set()
-    found = []
+    sizes = []
     for node in nodes:
         storages = {number: nbytes for p in node.counted for number, nbytes in p.storages if number not in met}
         met.update(storages)
-        found.append(sum(storages.values()))
-    return found
+        sizes.append(sum(storages.values()))
+    return sizes
 
 
 def _row(

@@ -45,11 +45,11 @@ class Comparison(Compared, Views, Figures):
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
-        asked, deepest, _ = self.view.with_look(..., depth, style)
-        found = self._aligned(asked, deepest)
+        look, deepest, _ = self.view.with_look(..., depth, style)
+        table = self._aligned(look, deepest)
         return tuple(
-            tuple([None if place is None else own[place].row.index for own, place in zip(found.lines, row)])
-            for row in found.places
+            tuple([None if place is None else own[place].row.index for own, place in zip(table.lines, row)])
+            for row in table.places
         )
 
     @cached_property
@@ -86,8 +86,8 @@ class Comparison(Compared, Views, Figures):
         return draw_comparison(self, figures, place)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        asked, deepest, names = self.view.with_look(columns, depth, style)
-        return figures_table(self), layers_table(self, self._aligned(asked, deepest), names, asked == "tree")
+        look, deepest, names = self.view.with_look(columns, depth, style)
+        return figures_table(self), layers_table(self, self._aligned(look, deepest), names, look == "tree")
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""

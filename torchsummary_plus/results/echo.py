@@ -68,13 +68,13 @@ def takes_html() -> bool:
 
 def _statement() -> CodeType | None:
     """Return the code of the statement that a shell is running: the outermost module code below the shell's own."""
-    found = None
+    code = None
     for frame in _callers():
         if frame.f_code.co_name in RUNNERS:
             break
         if frame.f_code.co_name.startswith(STATEMENTS):
-            found = frame.f_code
-    return found
+            code = frame.f_code
+    return code
 
 
 def _callers() -> Iterator[FrameType]:

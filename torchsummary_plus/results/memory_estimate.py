@@ -65,9 +65,9 @@ class MemoryEstimate(Estimate, Views, Figures):
         return self.render(units=units)
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        asked = None if isinstance(columns, EllipsisType) else columns
+        chosen = None if isinstance(columns, EllipsisType) else columns
         deepest = None if isinstance(depth, EllipsisType) else depth
-        return (memory_table(self, asked, deepest, style or "torchsummary"),)
+        return (memory_table(self, chosen, deepest, style or "torchsummary"),)
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section

@@ -126,12 +126,12 @@ class ModelSummary(Report, Views, Figures):
         if not rows:
             return self
         own = self.view.lines
-        asked = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
+        chosen = row_view(rows.get("rows"), rows.get("repeats"), rows.get("row_settings"), rows.get("col_width"))
         lines = RowView(
-            asked.rows if "rows" in rows else own.rows,
-            asked.repeats if "repeats" in rows else own.repeats,
-            asked.settings if "row_settings" in rows else own.settings,
-            asked.width if "col_width" in rows else own.width,
+            chosen.rows if "rows" in rows else own.rows,
+            chosen.repeats if "repeats" in rows else own.repeats,
+            chosen.settings if "row_settings" in rows else own.settings,
+            chosen.width if "col_width" in rows else own.width,
         )
         return replace(self, view=replace(self.view, lines=lines, style=lines.style_of(self.view.style)))
 
@@ -239,4 +239,4 @@ class ModelSummary(Report, Views, Figures):
 
 def as_summary(report: Report, view: Presentation) -> ModelSummary:
     """Return a report as a summary with a default view."""
-    return ModelSummary(**{one.name: getattr(report, one.name) for one in fields(Report)}, view=view)
+    return ModelSummary(**{item.name: getattr(report, item.name) for item in fields(Report)}, view=view)

@@ -180,10 +180,10 @@ class Views(ABC):
         **rows: Unpack[RowLook],
     ) -> Table:
         """A table that no unit was chosen for."""
-        found = self._with_rows(rows)._tables(columns, depth, style)
-        if table not in range(len(found)):
-            raise choice_error("table", table, range(len(found)))
-        return found[table]
+        tables = self._with_rows(rows)._tables(columns, depth, style)
+        if table not in range(len(tables)):
+            raise choice_error("table", table, range(len(tables)))
+        return tables[table]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole result as plain data, the same as :meth:`to_json` writes."""
@@ -244,7 +244,7 @@ class Views(ABC):
         from ..render.html_report import report_page
 
         others = (compare,) if isinstance(compare, Views) else tuple(compare)
-        parts = [(one._headline()[0], one._sections()) for one in (self, *others)]
+        parts = [(result._headline()[0], result._sections()) for result in (self, *others)]
         return _write(Path(path), report_page(*self._headline(), parts), overwrite)
 
     def _headline(self) -> tuple[str, str]:

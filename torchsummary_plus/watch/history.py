@@ -22,11 +22,11 @@ def requests(trace: Iterable[Mapping[str, Any]]) -> Requests:
     >>> requests([{"action": "alloc", "addr": 64, "size": 8}, {"action": "free_completed", "addr": 64, "size": 8}])
     {64: deque([8])}
     """
-    found: Requests = {}
+    by_address: Requests = {}
     for entry in trace:
         if entry["action"] == "alloc":
-            found.setdefault(entry["addr"], deque()).append(entry["size"])
-    return found
+            by_address.setdefault(entry["addr"], deque()).append(entry["size"])
+    return by_address
 
 
 Happened = list[tuple[int, int, int]]
@@ -42,8 +42,8 @@ def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
     [(5000, 64, -8)]
     """
     signs = {"alloc": 1, "free_requested": -1}
-    found = ((signs[entry["action"]], entry) for entry in trace if entry["action"] in signs)
-    return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in found]
+    signed = ((signs[entry["action"]], entry) for entry in trace if entry["action"] in signs)
+    return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in signed]
 
 
 def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
@@ -53,8 +53,8 @@ def blocks(segments: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     >>> blocks([{"blocks": [held, {"address": 576, "size": 1536, "state": "inactive"}]}])
     {64: 512}
     """
-    found = (block for segment in segments for block in segment["blocks"])
-    return {block["address"]: block["size"] for block in found if block["state"] == "active_allocated"}
+    every = (block for segment in segments for block in segment["blocks"])
+    return {block["address"]: block["size"] for block in every if block["state"] == "active_allocated"}
 
 
 class AllocatorHistory(AbstractContextManager["AllocatorHistory"]):

@@ -65,8 +65,8 @@ class Marks(Listener):
         if frame.outer is None and not torch.is_grad_enabled():
             self.hold(cached_tensors(output), KV_CACHE)
         if frame.module is not None:
-            found = addresses(all_tensors(output), self.device)
-            write("end", frame.module, compat.sequence_number(), found)
+            written = addresses(all_tensors(output), self.device)
+            write("end", frame.module, compat.sequence_number(), written)
 
 
 def write(*mark: Any) -> None:

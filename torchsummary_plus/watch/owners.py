@@ -44,8 +44,8 @@ class Owners:
     def _all(self) -> Iterator[tuple[torch.Tensor, str]]:
         inner = {id(child) for module in self._modules for child in module._modules.values()}
         for root in [module for module in self._modules if id(module) not in inner]:
-            for found in (root.named_parameters(), root.named_buffers()):
-                yield from ((tensor, f"{type(root).__name__}.{path}") for path, tensor in found)
+            for named in (root.named_parameters(), root.named_buffers()):
+                yield from ((tensor, f"{type(root).__name__}.{path}") for path, tensor in named)
         for optimizer in self._optimizers:
             for parameter, state in optimizer.state.items():
                 for key, value in state.items() if isinstance(state, dict) else ():

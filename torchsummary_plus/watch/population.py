@@ -197,24 +197,24 @@ class Population:
             for ref, storage in self._storages.changed():
                 self._resize(ref, storage.nbytes())
             self._remove_dead()
-            came, went, self._came, self._went = self._came, self._went, [], []
-            self._count(came, 1)
-            self._count(went, -1)
-            return came, went
+            appeared, gone, self._came, self._went = self._came, self._went, [], []
+            self._count(appeared, 1)
+            self._count(gone, -1)
+            return appeared, gone
 
     def _add(self, objects: Iterable[Any]) -> None:
         """Register tensors, modules and optimizers; modules, optimizers and leaves first, since they name tensors."""
-        found = []
+        tensors = []
         for value in objects:
             if torch.Tensor in type(value).__mro__:
-                found.append(value)
+                tensors.append(value)
             else:
                 self.owners.add(value)
-        for tensor in found:
+        for tensor in tensors:
             if type(tensor) in compat.PLAIN and tensor.requires_grad and tensor.is_leaf:
                 self._add_tensor(tensor)
         self._add_gradients()
-        for tensor in found:
+        for tensor in tensors:
             self._add_tensor(tensor)
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:

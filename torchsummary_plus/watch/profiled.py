@@ -42,7 +42,7 @@ class Change:
 
 def changes(done: QuietProfile, device: str) -> list[Change]:
     """Return every allocation and free on a kind of device, and every mark, in order."""
-    found: list[Change] = []
+    recorded: list[Change] = []
     waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]]
     waiting = [(root, (), (), -1) for root in reversed(done.roots())]
     count = 0
@@ -51,34 +51,34 @@ def changes(done: QuietProfile, device: str) -> list[Change]:
         fields = event.extra_fields
         if event.tag == compat.EventType.Allocation:
             if fields.device.type == device:
-                found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls, node))
+                recorded.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls, node))
             continue
         mark = read(event.name)
         if mark is not None:
-            found.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
+            recorded.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
             continue
         if event.tag == compat.EventType.TorchOp and event.name.startswith(ENGINE):
             node = fields.sequence_number
         count += 1
         inside = (*names, event.name), (*calls, count), node
         waiting.extend((child, *inside) for child in reversed(event.children))
-    return sorted(found, key=lambda change: change.time_ns)
+    return sorted(recorded, key=lambda change: change.time_ns)
 
 
-def with_requests(found: Iterable[Change], requests: Requests) -> Iterator[Change]:
+def with_requests(changes: Iterable[Change], requests: Requests) -> Iterator[Change]:
     """Add to the changes the requested bytes from the allocator's history."""
-    for change in found:
+    for change in changes:
         waiting = requests.get(change.address) if change.nbytes > 0 else None
         yield replace(change, asked=min(waiting.popleft(), change.nbytes)) if waiting else change
 
 
-def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
+def with_frees(changes: Sequence[Change], happened: Happened) -> list[Change]:
     """Add to the changes the frees in the allocator's history that the profile left out, in order.
 
     torch's profiler reports no CUDA frees outside operators, such as that of an output Python drops.
     """
     seen: dict[int, deque[bool]] = {}
-    for change in found:
+    for change in changes:
         if not change.mark:
             seen.setdefault(change.address, deque()).append(change.nbytes > 0)
     missing = []
@@ -88,7 +88,7 @@ def with_frees(found: Sequence[Change], happened: Happened) -> list[Change]:
             waiting.popleft()
         elif nbytes < 0:
             missing.append(Change(time_ns, address, nbytes, (), (), is_placed=False))
-    return sorted([*found, *missing], key=lambda change: change.time_ns)
+    return sorted([*changes, *missing], key=lambda change: change.time_ns)
 
 
 @cache
@@ -144,9 +144,9 @@ class ProfileReader:
         for address, nbytes, block in there:
             self._take(address, block, nbytes, OUTSIDE)
 
-    def read(self, found: Iterable[Change]) -> None:
+    def read(self, changes: Iterable[Change]) -> None:
         """Process changes in order, up to the mark that ends the steps."""
-        for change in found:
+        for change in changes:
             if change.is_placed:
                 self._around = change.calls
             while self._open and self._open[-1].around != self._around[: len(self._open[-1].around)]:

@@ -162,14 +162,14 @@ def rank_table(arguments: argparse.Namespace, place: tuple[str, str]) -> str:
     with importable(place):
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
         sizes, dtypes = parse_sizes(arguments.sizes), one_or_all(split(arguments.dtypes))
-        asked: dict[str, Any] = {"dtypes": dtypes, "options": step, **world}
-        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **asked)
+        request: dict[str, Any] = {"dtypes": dtypes, "options": step, **world}
+        estimate = estimate_memory(build, sizes, max(1, arguments.batch_size), **request)
         lines = [str(estimate)]
         if arguments.gpu is not None:
             fits = "fits" if estimate.fits(arguments.gpu) else "does not fit"
             lines.append(f"A batch of {estimate.info.batch_size:,} {fits} in {arguments.gpu}")
         if arguments.max_batch:
-            lines.append(str(max_batch_size(build, sizes, arguments.gpu, **asked)))
+            lines.append(str(max_batch_size(build, sizes, arguments.gpu, **request)))
     return "\n".join([*lines, *saved(estimate, arguments.output)])
 
 

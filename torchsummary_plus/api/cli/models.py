@@ -25,18 +25,18 @@ class BuildError(SummaryError, RuntimeError):
     """The model could not be built: its constructor or function failed."""
 
 
-def build_model(found: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
+def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
     """Call a class or function and return the model; return a model that is already built as it is.
 
     Raises :class:`InputError` for keyword arguments without a callable, :class:`BuildError` if the call fails.
     """
-    if isinstance(found, nn.Module) or not callable(found):
+    if isinstance(target, nn.Module) or not callable(target):
         if kwargs or on_meta:
-            raise InputError(f"MODEL is {describe(found)}, not a callable: it takes no --kwargs and no --meta")
-        return found
+            raise InputError(f"MODEL is {describe(target)}, not a callable: it takes no --kwargs and no --meta")
+        return target
     try:
         with torch.device("meta") if on_meta else contextlib.nullcontext():
-            return found(**kwargs)
+            return target(**kwargs)
     except Exception as error:
         raise BuildError(f"the model cannot be built: {type(error).__name__}: {error}") from error
 

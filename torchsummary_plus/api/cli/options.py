@@ -104,8 +104,8 @@ def one_of(names: Sequence[str] | dict[str, Any]) -> str:
 def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     """Return the step's options, ``gpu`` as it was typed; None if no estimate was asked for."""
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps")
-    asked = {name: getattr(arguments, name) for name in names}
-    given = {name: word for name, word in asked.items() if word is not None}
+    words = {name: getattr(arguments, name) for name in names}
+    given = {name: word for name, word in words.items() if word is not None}
     if arguments.memory is None and not given:
         return None
     if arguments.memory not in (None, *STEP_MODES):
