@@ -32,7 +32,8 @@ def forward_plan(conv: Conv) -> Plan:
             weights, bias = conv.depthwise_in(wide), _padded_bias(conv, conv.groups, wide)
             return Plan(conv.read_in(wide), weights, conv.written_in(wide), bias)
         if is_pointwise(conv):
-            scratch = _padded_bias(conv, conv.oc, wide) + _unit_stride(conv, ceil_div(conv.ic, wide), wide)
+            scratch = _padded_bias(conv, conv.oc, wide)
+            scratch += _unit_stride(conv, ceil_div(conv.ic, wide), wide, shared.pointwise_forward_workers(conv, wide))
             return _blocked(conv, wide, wide, scratch)
         block = _direct_forward(conv, wide)
         if block:
@@ -72,7 +73,8 @@ def backward_weights(conv: Conv) -> Plan:
         if is_pointwise(conv):
             bias = _padded_bias(conv, conv.oc, wide)
             blocks = shared.blocks_at_once(conv, wide)
-            scratch = bias + _unit_stride(conv, blocks, wide) + shared.pointwise_reduction(conv, wide)
+            scratch = bias + _unit_stride(conv, blocks, wide, shared.pointwise_workers(conv, wide))
+            scratch += shared.pointwise_reduction(conv, wide)
             return _turned(_blocked(conv, wide, wide, scratch))
         block = direct_weights(conv, wide)
         if block:
@@ -132,11 +134,11 @@ def is_pointwise(conv: Conv) -> bool:
     return len(conv.inp) == 2 and all(o * s == i for o, s, i in zip(conv.out, conv.stride, conv.inp))
 
 
-def _unit_stride(conv: Conv, blocks: int, wide: int) -> int:
-    """Return the per-thread copies of a 1x1 kernel's input without the elements its stride skips (``rtus``)."""
+def _unit_stride(conv: Conv, blocks: int, wide: int, workers: int) -> int:
+    """Return the workers' copies of a 1x1 kernel's input without the elements its stride skips (``rtus``)."""
     if not conv.is_strided:
         return 0
-    return booked(threads() * blocks * prod(conv.out) * wide * conv.itemsize)
+    return booked(workers * blocks * prod(conv.out) * wide * conv.itemsize)
 
 
 def _takes_few(conv: Conv, wide: int) -> bool:
@@ -279,7 +281,9 @@ def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
         return 0
     if conv.dilation[-2] > 1 and reach[-2] > conv.inp[-2]:
         return 0
-    if max(before[-2], behind[-2]) > reach[-2] // 2 or max(before[-1], behind[-1]) > 28 or conv.kernel[-1] > 14:
+    if max(before[-2], behind[-2]) > reach[-2] // 2 or max(before[-1], behind[-1]) > 28:
+        return 0
+    if conv.kernel[-1] > 14 and not shared.swaps_axes(conv):
         return 0
     if any(pad and k >= i + pad for pad, k, i in zip(before[:-2], conv.kernel[:-2], conv.inp[:-2])):
         return 0

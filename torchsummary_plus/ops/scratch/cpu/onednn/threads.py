@@ -63,8 +63,61 @@ def pointwise_reduction(conv: Conv, wide: int) -> int:
         limit = threads() * job * 8
         sums = _partial_sums(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
         return sums + _bias(conv, threads(), wide, limit)
-    shares = _pointwise_shares(conv, wide, blocks)
+    shares = _pointwise_shares(conv, wide)
     return _shared(conv, up(conv.oc, wide) * up(conv.ic, wide), shares, wide * wide)
+
+
+def pointwise_workers(conv: Conv, wide: int) -> int:
+    """Return the threads that take part in the 1x1 kernel's weight gradient."""
+    return threads() if wide == 8 else prod(_pointwise_shares(conv, wide))
+
+
+def pointwise_forward_workers(conv: Conv, wide: int) -> int:
+    """Return the threads of the 1x1 kernel's forward: AVX-512's gives a small input to fewer of them.
+
+    Source: ``init_conf`` in ``jit_avx512_common_1x1_conv_kernel.cpp``.
+    """
+    most, size, blocks = threads(), prod(conv.out), ceil_div(conv.oc, wide)
+    row = _pointwise_row(conv, wide)
+    rows = ceil_div(size, row)
+    is_small = conv.batch * conv.groups * size * up(conv.ic, wide) * conv.itemsize < 8192
+    if wide == 8 or not is_small or conv.batch >= most or blocks * rows >= most:
+        return most
+
+    def merit(chunk: int, workers: int) -> float:
+        groups = ceil_div(blocks, chunk)
+        members = ceil_div(workers, groups)
+        wide_share, row_share = chunk * wide, ceil_div(conv.batch * rows, members) * row
+        balance = 4 * wide_share * row_share / (wide_share + row_share) ** 2
+        busy = max(1, workers // groups) / members * (conv.batch * rows) / up(conv.batch * rows, members)
+        return balance + busy + blocks / up(blocks, groups)
+
+    def groups_of(workers: int) -> int:
+        counts = {ceil_div(blocks, chunk): chunk for chunk in range(blocks, 0, -1)}
+        allowed = [chunk for groups, chunk in counts.items() if groups <= workers]
+        return ceil_div(blocks, max(sorted(allowed), key=lambda chunk: merit(chunk, workers)))
+
+    candidates = range(most // 2, conv.groups - 1, -1)
+    return max(candidates, key=lambda workers: merit(groups_of(workers), workers), default=most)
+
+
+def _pointwise_row(conv: Conv, wide: int) -> int:
+    """Return the output elements that AVX-512's 1x1 forward keeps in registers at once."""
+    size, lines = prod(conv.out), prod(conv.out[:-1])
+    most, least = 30, 9
+    if 8 * conv.batch >= threads():
+        most, least = (6, 5) if 128 < up(conv.oc, wide) < 256 and 10 < lines < 28 else (9, 6)
+    counts = range(most, least - 1, -1)
+    whole = next((count for count in counts if (lines if lines >= 14 else size) % count == 0), 1)
+    if whole > 1:
+        return whole
+    best, rest = min(most, size), size % most
+    for count in counts:
+        if size % count > rest or size % count == 0:
+            best, rest = count, size % count
+            if not rest:
+                break
+    return best
 
 
 def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
@@ -142,12 +195,22 @@ def _cheapest(divisions: list[Shares], cost: Callable[[Shares], int]) -> tuple[S
     return best, least
 
 
+def swaps_axes(conv: Conv) -> bool:
+    """Whether AVX-512's direct kernel takes the height of a wide kernel for its width, where the output is 1 wide.
+
+    Source: ``is_hw_transp`` in ``jit_avx512_common_conv_kernel.cpp``.
+    """
+    is_plain = len(conv.inp) == 2 and not (conv.is_strided or conv.is_dilated or any(conv.padding) or any(conv.ends))
+    return is_plain and 14 <= conv.kernel[-1] < 20 and conv.out[-1] == 1 and conv.kernel[-1] == conv.inp[-1]
+
+
 def _direct_shares(conv: Conv, in_block: int, blocks: tuple[int, int], last: bool) -> Shares:
     """Return AVX-512's direct kernel's shares (``balance`` in ``jit_avx512_common_conv_kernel.cpp``)."""
     if threads() < conv.groups:
         return 1, 1, 1
     workers = threads() // conv.groups
-    by_rows = not last and len(conv.inp) == 2 and conv.dilation[0] == 1 and conv.out[0] > 9
+    swapped = not last and swaps_axes(conv)
+    by_rows = not (last or swapped) and len(conv.inp) == 2 and conv.dilation[0] == 1 and conv.out[0] > 9
     rows_in, rows_out = (conv.inp[-2], conv.out[-2]) if by_rows else (1, 1)
     deep_in, deep_out = prod(conv.inp[:-2]), prod(conv.out[:-2])
 
@@ -171,13 +234,15 @@ def _direct_shares(conv: Conv, in_block: int, blocks: tuple[int, int], last: boo
     least_work = work(best)
     for shares in divisions:
         cost = work(shares)
-        if (cost <= least_work and traffic(shares) < 1.1 * least_traffic) or 4 * cost <= 3 * least_work:
+        is_light = swapped or traffic(shares) < 1.1 * least_traffic
+        if (cost <= least_work and is_light) or 4 * cost <= 3 * least_work:
             best, least_work = shares, cost
     return _all_if_most(best, most)
 
 
-def _pointwise_shares(conv: Conv, wide: int, blocks: tuple[int, int]) -> Shares:
+def _pointwise_shares(conv: Conv, wide: int) -> Shares:
     """Return AVX-512's 1x1 kernel's shares of images and rows (``jit_avx512_common_1x1_conv_kernel.cpp``)."""
+    blocks = ceil_div(conv.ic, wide), ceil_div(conv.oc, wide)
     size = prod(conv.out)
     block = best_divider(size, 7, 16, largest=True)
     if size % block:
