@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import repeat
 from math import ceil, floor, prod
 from typing import Any
@@ -184,6 +184,34 @@ def _random_case(draw: random.Random, dtypes: Sequence[torch.dtype]) -> Case:
         output_padding=tuple(draw.randrange(s) for s in stride) if transposed else 0,
         dtype=draw.choice(dtypes), wanted=wanted, input_last=last and axes > 1, weight_last=weight_last and axes > 1,
         sliced=draw.random() < 0.1, expanded=draw.random() < 0.1,
+    )  # fmt: skip
+
+
+def special_cases(seed: int) -> Iterator[Case]:
+    """Random convolutions that have kernels of their own: strided 1x1, as large as the input, grouped, transposed."""
+    draw = random.Random(seed)
+    while True:
+        case = _special_case(draw)
+        if _is_valid(case):
+            yield case
+
+
+def _special_case(draw: random.Random) -> Case:
+    axes, size, last = draw.choice((1, 2, 2)), draw.choice((7, 8, 14, 16, 28, 30)), draw.random() < 0.5
+    channels = draw.choice((3, 16, 24, 40, 64, 128)), draw.choice((10, 16, 32, 40, 64, 160))
+    groups = draw.choice((2, 4, 8, 16, 32))
+    grouped = groups * draw.choice((1, 2, 8, 16)), groups * draw.choice((1, 3, 8, 24))
+    wide = draw.choice((3, 5, 7))
+    case = draw.choice((
+        Case((size,) * axes, channels, 1, stride=draw.choice((2, 3))),
+        Case((min(size, 16),) * axes, channels, min(size, 16)),
+        Case((1,) * axes, channels, min(size, 16), transposed=True),
+        Case((size,) * axes, grouped, 3, padding=2, dilation=draw.choice((1, 2)), groups=groups),
+        Case((size,) * axes, (groups, groups), wide, stride=draw.choice((1, 2)), padding=wide // 2, groups=groups),
+    ))  # fmt: skip
+    return replace(
+        case, batch=draw.choice((1, 2, 4, 8)), bias=draw.random() < 0.5, input_last=last and axes > 1,
+        weight_last=last and axes > 1, wanted=draw.choice(((True, True), (False, True))),
     )  # fmt: skip
 
 

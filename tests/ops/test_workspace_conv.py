@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.ops.convs import Case, Seen, random_cases, seen, verdict
+from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, verdict
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -36,6 +36,7 @@ CASES = {
     "longest-kernel-unrolled": Case((60,), (16, 16), 13, padding=6),
     "too-long-to-unroll": Case((60,), (16, 16), 14, stride=2, padding=7),
     "1x1-batch-16": Case((4, 4), (24, 40), 1, batch=16, bias=True),
+    "few-positions-stride-3": Case((30,), (32, 16), 1, stride=3, bias=True),
     "1x1-stride-2-odd": Case((7, 7), (24, 40), 1, stride=2),
     "dilated": Case((12, 12), (16, 24), padding=2, dilation=2, bias=True),
     "dilated-stride-2": Case((12, 12), (16, 24), padding=2, dilation=2, stride=2),
@@ -99,6 +100,8 @@ CASES = {
     "last-3d": Case((4, 4, 4), (16, 32), padding=1, bias=True, **LAST),
     "last-input-only": Case((8, 8), (32, 32), padding=1, input_last=True),
     "last-weights-only": Case((8, 8), (32, 32), padding=1, weight_last=True),
+    "wide-kernel-over-one-column": Case((16,), (24, 32), 16),
+    "transposed-too-long-to-unroll": Case((16,), (24, 24), 16, batch=8, transposed=True),
     "last-expanded-gradient": Case((8, 8), (32, 32), padding=1, expanded=True, **LAST),
 }
 
@@ -107,6 +110,7 @@ BATCHES = [(name, batch) for name in ("3x3", "stride-2", "depthwise", "transpose
 SHARED = (
     "3x3", "few-channels", "7x7-stride-2", "1x1-one-thread", "1x1-stride-2", "depthwise", "1d", "3d", "groups-of-16",
     "groups-of-6", "four-channels", "one-deep-image", "transposed", "last", "last-depthwise", "last-1x1-stride-2",
+    "wide-kernel-over-one-column", "few-positions-stride-3",
 )  # fmt: skip
 
 
@@ -128,7 +132,7 @@ def test_it_does_so_for_any_batch() -> None:
             assert_exact(pair)
 
 
-@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("count", [2, 5, 8])
 def test_threads_take_their_own(count: int) -> None:
     with threads_set_to(count):
         for pair in seen([CASES[name] for name in SHARED]):
@@ -150,6 +154,12 @@ def test_random_convolutions_are_predicted_to_the_byte(threads: None) -> None:
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_those_in_channels_last_layout_lie_within_their_range(threads: None) -> None:
     found = verdicts(60, seed=9, is_last=True)
+    assert not found["beyond"] and found["exact"] >= 0.85 * found.total()
+
+
+@pytest.mark.parametrize("threads", [1, 4, 8], indirect=True)
+def test_kernels_for_special_shapes_lie_within_their_range(threads: None) -> None:
+    found = Counter(verdict(one) for pair in seen(list(islice(special_cases(10), 60))) for one in pair)
     assert not found["beyond"] and found["exact"] >= 0.85 * found.total()
 
 

@@ -93,8 +93,10 @@ def _planned(call: Call, last: bool, part: int) -> Plan:
     if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     mirrored = call.conv.mirrored if call.transposed else call.conv
-    if onednn_conv.is_inner_product(mirrored):  # Its blocks follow a model of the processor's caches.
-        plan = replace(plan, guess=2 * (mirrored.read + mirrored.weights + mirrored.written))
+    if onednn_conv.is_inner_product(mirrored):
+        if not call.transposed:
+            return onednn_conv.inner_product(mirrored, last, part)
+        return onednn_conv.nested(onednn_conv.inner_product(mirrored, last, (1, 0, 2)[part]))
     return onednn_last.any_kernel(call.conv, plan) if last else plan
 
 

@@ -107,7 +107,8 @@ def backward_weights(conv: Conv) -> Plan:
         if fits_depthwise_weights(conv):
             return _plan(conv.depthwise_in(wide), shared.depthwise_rows_reduction(conv, wide))
         if is_pointwise(conv):
-            copied = prod(conv.out) * conv.ic * conv.itemsize * threads() if conv.is_strided else 0
+            workers = shared.pointwise_workers(conv, wide)
+            copied = prod(conv.out) * conv.ic * conv.itemsize * workers if conv.is_strided else 0
             scratch = bias + booked(copied) + shared.pointwise_reduction(conv, wide)
             return _plan(conv.weights_in(wide, wide), scratch)
         if direct_weights(conv, wide, last=True):

@@ -88,6 +88,33 @@ LARGE_KERNEL = 27
 """Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
 
 
+INNER_BLOCK = 512, 64
+"""Rows and columns of a block of the weights, of which a product's thread copies one, or two of more than 1,024 rows.
+
+Measured; ``brgemm_matmul_utils.cpp`` chooses them.
+"""
+
+INNER_ELEMENTS = 16
+"""Elements of such a thread's batch."""
+
+
+def inner_product(conv: Conv, last: bool, part: int) -> Plan:
+    """Return the plan of a kernel as large as the input, in channels-last, for one part of forward, data, weights.
+
+    Its layouts are exact; how a product is cut follows oneDNN's model of the caches, so its scratch may be off.
+    """
+    layouts = (0, conv.weights if part else 0, 0) if last else (conv.read, conv.weights, conv.written)
+    plan = Plan(*layouts, channels_last=True)
+    if part:
+        guess = conv.read + conv.weights + conv.written + threads() * 16 * PAGE
+        return replace(plan, guess=guess, read=plan.written, written=plan.read, channels_last=part == 2)
+    depth, (rows, width) = conv.ic * prod(conv.kernel), INNER_BLOCK
+    copied = 2 * rows if depth > 2 * rows else min(up(depth, 16), rows)
+    copies = booked(threads() * copied * width * conv.itemsize)
+    scratch = booked(booked(copies + booked(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
+    return replace(plan, scratch=scratch, guess=threads() * 16 * PAGE)
+
+
 def is_inner_product(conv: Conv) -> bool:
     """Whether a kernel as large as the input is one product of matrices, in channels-last, for each direction.
 
@@ -235,7 +262,7 @@ def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
         return block if same and not wasteful and _unrolls(conv, ceil_div(conv.ic, 8)) else 0
     unroll = min(conv.inp[-1], 28)
     across = conv.stride[-1]
-    if conv.inp[-1] > 28 and unroll % across:
+    if (conv.inp[-1] > 28 and unroll % across) or unroll * conv.kernel[-1] * wide > MOST_UNROLLED:
         return 0
     before = max(0, (conv.reach[-1] - 1 - conv.padding[-1]) // across)
     behind = max(0, (conv.reach[-1] - 1 - max(0, conv.ends[-1] + conv.inp[-1] % unroll)) // across)
