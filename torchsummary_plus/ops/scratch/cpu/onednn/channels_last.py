@@ -50,18 +50,13 @@ def _lowered(conv: Conv, wide: int) -> int:
     return booked(copies * conv.itemsize, PAGE) + 16 * PAGE
 
 
-def gemm_columns_last(conv: Conv) -> int:
-    """Return the elements of a whole image and its columns, as the im2col kernel lays them out."""
-    return conv.itemsize * max(conv.ic, conv.oc) * (prod(conv.kernel) + 1) * max(prod(conv.inp), prod(conv.out))
-
-
 def any_kernel(conv: Conv, plan: Plan) -> Plan:
     """Turn the plan into a guess that covers the greediest kernel where groups or dilations leave the choice open."""
     if conv.is_depthwise and len(conv.inp) == 2 and not conv.is_dilated:
         return plan
     if conv.groups == 1 and not conv.is_dilated:
         return plan
-    most = conv.weights_in(64, 64) + threads() * gemm_columns_last(conv) + conv.written + 16 * PAGE
+    most = conv.weights_in(64, 64) + conv.written + 16 * PAGE
     return replace(plan, guess=max(plan.guess, most))
 
 
