@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy
 import pytest
+from PIL import Image
 
 from notebooks.build import FOLDER, execute
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 300_000
 
+MOST_GREY = 0.01
+"""Mean difference of two pictures of the same figures, from 0 to 1: two that show other figures differ by more."""
+
 
 def shown(notebook: Any) -> list[list[tuple[str, str]]]:
     """What each code cell's outputs are: what is printed, and of what is displayed the text and the names of its forms.
 
-    The other forms have tests of their own, and pictures differ with the fonts that are there.
+    Pictures are compared by :func:`difference`, and the other forms have tests of their own.
     """
     cells = (cell for cell in notebook.cells if cell.cell_type == "code")
     return [[_form(output) for output in cell.outputs] for cell in cells]
@@ -28,6 +35,19 @@ def _form(output: Any) -> tuple[str, str]:
     if output.output_type == "stream":
         return output.name, output.text.replace("addmm: mat1", "mat1")  # The prefix is there from torch 2.15 on.
     return " ".join(sorted(output.data)), output.data.get("text/plain", "")
+
+
+def pictures(notebook: Any) -> list[Image.Image]:
+    """The pictures that the cells show."""
+    outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
+    encoded = (output.data["image/png"] for output in outputs if "image/png" in output.get("data", ()))
+    return [Image.open(io.BytesIO(base64.b64decode(data))).convert("L") for data in encoded]
+
+
+def difference(one: Image.Image, other: Image.Image) -> float:
+    """How much two pictures differ, on the mean of their points: 0 for equal ones, 1 for black and white."""
+    values, others = (numpy.asarray(picture.resize(one.size), float) for picture in (one, other))
+    return float(abs(values - others).mean() / 255)
 
 
 def links(notebook: Any) -> list[str]:
@@ -46,4 +66,7 @@ def test_a_notebook_says_what_is_committed(path: Path) -> None:
     nbformat.validate(committed)
     assert path.stat().st_size < MOST_BYTES
     assert all((FOLDER / link).exists() for link in links(committed))
-    assert any(shown(committed)) and shown(execute(path)) == shown(committed)
+    executed = execute(path)
+    assert any(shown(committed)) and shown(executed) == shown(committed)
+    pairs = zip(pictures(executed), pictures(committed), strict=True)
+    assert all(difference(new, old) < MOST_GREY for new, old in pairs)
