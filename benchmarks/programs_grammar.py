@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import random
 
-from benchmarks import programs_blocks, programs_layers, programs_operators  # noqa: F401  (they register productions)
+from benchmarks import (  # noqa: F401  (they register productions)
+    programs_blocks,
+    programs_functions,
+    programs_layers,
+    programs_operators,
+)
 from benchmarks.programs_scope import Scope, Value, grow
 from benchmarks.programs_steps import draw_step
 from benchmarks.programs_text import Program, Statement

@@ -40,6 +40,12 @@ LOSSES = (
     "lambda out: out.logsumexp(-1).mean()",
     "lambda out: (out - out.mean()).pow(2).mean().sqrt()",
     "lambda out: out.norm()",
+    "lambda out: F.nll_loss(F.log_softmax(out.flatten(1), -1), torch.zeros(len(out), dtype=torch.long))",
+    "lambda out: F.l1_loss(out, torch.zeros(1))",
+    "lambda out: F.cosine_similarity(out.flatten(1), torch.ones_like(out.flatten(1))).mean()",
+    "lambda out: torch.linalg.vector_norm(out, 1) / out.numel()",
+    "lambda out: -torch.distributions.Normal(out, 1.0).log_prob(torch.ones_like(out)).mean()",
+    "lambda out: out.var(0).sum() + out.std()",
 )
 MADE = (
     "torch.optim.SGD(model.parameters(), 0.1)",
@@ -115,10 +121,130 @@ PARTS: tuple[dict[str, str], ...] = (
         "    loss = loss + sum(g.square().sum() for g in found if g is not None)"
     },
     {"after": "del loss, out\n    optimizer.zero_grad(set_to_none=False)"},
+    {"loss": "loss.backward(retain_graph=True)"},
+    {"loss": "loss.backward(retain_graph=True)\n    loss = loss + out.float().abs().mean()"},
+    {
+        "loss": "x = x.detach().requires_grad_()\n    y = model(x)\n"
+        "    penalty = torch.autograd.grad(y.sum(), x, create_graph=True)[0]\n    loss = loss + penalty.square().mean()"
+    },
+    {"between": "total = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()"},
+    {
+        "between": "for p in model.parameters():\n        if p.grad is not None:\n"
+        "            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)"
+    },
+    {
+        "between": "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
+        "    torch._foreach_mul_(grads, 0.5)"
+    },
+    {"between": "flat = nn.utils.parameters_to_vector([p.grad for p in model.parameters() if p.grad is not None])"},
+    {
+        "before": "hooks = [p.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))\n"
+        "         for p in model.parameters()]",
+    },
+    {
+        "before": "seen = []\nmodel.register_forward_hook(lambda m, a, out: seen.append(out.detach().mean()))",
+        "outside": "seen",
+    },
+    {
+        "before": "grads = [torch.zeros_like(p) for p in model.parameters()]",
+        "between": "for g, p in zip(grads, model.parameters()):\n        if p.grad is not None:\n"
+        "            g.mul_(0.9).add_(p.grad)\n            p.grad.copy_(g)",
+        "outside": "grads",
+    },
+    {
+        "before": "schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)",
+        "after": "schedule.step()",
+        "outside": "schedule",
+    },
+    {
+        "before": "centre = torch.zeros(64)",
+        "loss": "loss = loss + F.mse_loss(out.flatten()[:1], centre[:1])\n"
+        "    centre.lerp_(out.detach().float().mean(), 0.1)",
+        "outside": "centre",
+    },
 )
 """What a step may do besides, as texts to fill into :data:`STEP`, and what it holds outside the model."""
 
 WHOLE = (
+    """\
+optimizer = {optimizer}
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+def train_step(model, x):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(x).float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    """\
+held = [*model.parameters()]
+optimizer = torch.optim.AdamW([{{"params": held[:1], "lr": 0.1}}, {{"params": held[1:], "weight_decay": 0.0}}])
+
+def train_step(model, x):
+    loss = model(x).float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+    """\
+held = [*model.parameters()]
+optimizers = [torch.optim.Adam(held[:1]), torch.optim.SGD(held, 0.1, momentum=0.9)]
+
+def train_step(model, x):
+    first = model(x).float().square().mean()
+    first.backward(inputs=held[:1])
+    optimizers[0].step()
+    model.zero_grad()
+    second = model(x).float().abs().mean()
+    second.backward()
+    optimizers[1].step()
+    model.zero_grad()
+""",
+    """\
+optimizer = {optimizer}
+
+def train_step(model, x):
+    loss = model(x).float().square().mean()
+    loss.backward()
+    with torch.no_grad():
+        moved = [p.grad * 0.05 if p.grad is not None else None for p in model.parameters()]
+        for p, m in zip(model.parameters(), moved):
+            if m is not None:
+                p.add_(m)
+    optimizer.zero_grad()
+    model(x).float().square().mean().backward()
+    with torch.no_grad():
+        for p, m in zip(model.parameters(), moved):
+            if m is not None:
+                p.sub_(m)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    """\
+held = [*model.parameters()]
+
+def train_step(model, x):
+    loss = model(x).float().square().mean()
+    found = torch.autograd.grad(loss, held, allow_unused=True)
+    with torch.no_grad():
+        for p, g in zip(held, found):
+            if g is not None:
+                p -= 0.1 * g
+""",
+    """\
+held = {{name: p.detach() for name, p in model.named_parameters()}}
+
+def train_step(model, x):
+    def loss(given):
+        return torch.func.functional_call(model, given, (x,)).float().square().mean()
+    found, value = torch.func.grad_and_value(loss)(held)
+    for name in held:
+        held[name] = held[name] - 0.1 * found[name]
+""",
     """\
 optimizer = {optimizer}
 
@@ -206,7 +332,7 @@ def _own_step(rng: random.Random) -> StepText:
     optimizer, options = rng.choice(MADE), {"train_step": "train_step"}
     if rng.random() < 0.3:
         text = rng.choice(WHOLE).format(optimizer=optimizer)
-        held = [name for name in ("masters", "optimizers", "optimizer") if f"\n{name} = " in f"\n{text}"]
+        held = [name for name in ("masters", "optimizers", "optimizer", "held") if f"\n{name} = " in f"\n{text}"]
         return StepText(tuple(text.splitlines()), tuple(held), options)
     parts = dict.fromkeys(("before", "loss", "between", "after", "outside"), "")
     chosen = rng.choice(PARTS)

@@ -187,3 +187,32 @@ def test_where_there_is_none_it_is_named_and_not_its_refusal() -> None:
     with pytest.raises(StepError, match=r"torchsummary_plus_tests\.picky_backward.* needs the values") as raised:
         estimate_memory(model, (SIDE,), SIDE, optimizer="sgd")
     assert "nothing but zeros" not in str(raised.value)
+
+
+def penalised(function: Callable[[Tensor], Tensor]) -> Callable[[nn.Module, Tensor], None]:
+    """A step that differentiates the function's gradient again."""
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        x = x.detach().requires_grad_()
+        out = function(model(x))
+        (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        (out.mean() + (slope.norm(dim=1) - 1).square().mean()).backward()
+        model.zero_grad()
+
+    return step
+
+
+AGAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "a mask of temporaries": F.hardswish,
+    "masks combined in place": lambda x: x.clamp(-1, 1),
+    "no inputs but one": lambda x: F.group_norm(x, 4),
+    "singular or not": lambda x: torch.linalg.det(x.view(-1, 8, 8)).view(-1, 1),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_gradients_of_an_operators_gradients(case: str) -> None:
+    request: dict[str, Any] = {"batch_size": 32, "train_step": penalised(AGAIN[case])}
+    measured = measure_memory(nn.Linear(SIDE, SIDE), (SIDE,), **request)
+    predicted = estimate_memory(nn.Linear(SIDE, SIDE), (SIDE,), **request)
+    assert predicted.phase_peaks == measured.phase_peaks

@@ -169,6 +169,18 @@ class MemoryLog:
         return self.streams[storage] if storage < len(self.streams) else 0
 
 
+def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
+    """Return the events of a log without some storages, to compare peaks: it has no calls and no doubts."""
+    events = tuple(event for event in log.events if event[1] not in storages)
+    return replace(log, events=events, calls=(), doubts=())
+
+
+def without_optimizer(log: MemoryLog) -> MemoryLog:
+    """Return a log without what optimizers allocate in their steps, as if all were skipped."""
+    stepped = {number for moment, number, nbytes in log.events if nbytes and log.moments[moment].phase == "optimizer"}
+    return without(log, stepped)
+
+
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
     """Move the given storages, which are never freed, to the start of the log, whenever they were made."""
     if not given:

@@ -78,6 +78,7 @@ _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
 _GUARD = "the meta device's guard replaces CUDA's, and tables on CUDA count attention as one formula"
+_TRACED = "graphs that torch traces inside a step, as torch.func.linearize does, are estimated without their constants"
 _HISTORY = "measure_memory() on CUDA reports the sizes of blocks, not of requests"
 
 # Dispatch: what C++ sees of a fake tensor.
@@ -105,6 +106,9 @@ functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwra
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
+
+_mode_with: Callable[[Any], Any] = probe("torch:_C._get_dispatch_mode", _TRACED, lambda _: None)
+_proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
 
 # Layouts.
 suggest_memory_format: Callable[[Any], Any] = probe(
@@ -194,6 +198,11 @@ _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_captu
 """The method's name since torch 2.10, and before."""
 
 
+def is_tracing_graph() -> bool:
+    """Whether torch traces operators into a graph, in a mode below any pass's."""
+    return _mode_with(_proxy_key) is not None
+
+
 @contextmanager
 def attention_without_card(device: torch.device) -> Iterator[None]:
     """Run attention on fake CUDA tensors as one formula where choosing its kernel would query the GPU.
@@ -238,6 +247,12 @@ def uncompiled() -> AbstractContextManager[Any]:
         return stance("force_eager")
     place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
     return replaced({place: partial(_ignoring, getattr(*place))}) if hasattr(*place) else nullcontext()
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """Run compiled functions compiled again, inside :func:`uncompiled`."""
+    stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else stance("default")
 
 
 def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import MemoryLog, without_optimizer
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.fakes import CPU, standing_in_for, taken_for_tensors
@@ -31,8 +31,10 @@ from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import GrewError, eager, materialised, read
 from ..trace.swap import LOCK, swap_tensors
+from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
+from .compiling import refused_to_torch
 from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
@@ -141,7 +143,7 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     for one in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(_record(one))
-    return replace(log, others=tuple(others))
+    return replace(log, others=(*log.others, *others))
 
 
 def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
@@ -216,6 +218,8 @@ def _record(task: _Task) -> MemoryLog:
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
+        if any(how is NO_OVERFLOW for _, _, how in answers.notes):
+            log = replace(log, others=(without_optimizer(log),))
         return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
 
 
@@ -226,6 +230,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     exchange = stack.enter_context(exchanging())
     stack.enter_context(deep_stack())
     stack.enter_context(eager())
+    stack.enter_context(refused_to_torch())
     stack.enter_context(torch.set_grad_enabled(training))
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(taken_for_tensors())

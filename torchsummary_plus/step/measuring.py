@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..data.errors import ForwardError, InputError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
@@ -21,7 +22,7 @@ from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
-from ..trace.passes import Pass, failed_frame, run_really
+from ..trace.passes import Pass, failed_frame, no_collection, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.run import Options, eager, read, trace
 from ..trace.swap import LOCK, swap_tensors
@@ -29,6 +30,7 @@ from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks
 from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
+from .compiling import compiled_for_torch
 from .outside import Outside
 from .runner import Holding, Step, Steps, tensors_in, with_loss
 
@@ -46,7 +48,7 @@ def measure_step(
         example = _settled(tree, example, step)
         _check_places(tree, device)
         before = _reserved(device, afresh=True)
-        with copied(tree, step, Copies(device)) as (exchange, outside):
+        with compiled_for_torch(), copied(tree, step, Copies(device)) as (exchange, outside):
             log = profiled(tree, example, step, device, exchange, outside)
             after = _reserved(device)
         return log, None if before is None or after is None else after - before
@@ -95,9 +97,18 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
 
 
 def profiled(
-    tree: ModuleTree, example: Example, step: Step, device: torch.device, exchange: Exchange, outside: list[Holding]
+    tree: ModuleTree,
+    example: Example,
+    step: Step,
+    device: torch.device,
+    exchange: Exchange,
+    outside: list[Holding],
+    collects: bool = True,
 ) -> MemoryLog:
-    """Run steps whose tensors are already copies, and return the memory events from torch's profiler."""
+    """Run steps whose tensors are already copies, and return the memory events from torch's profiler.
+
+    Without ``collects``, Python collects no garbage until the end of the steps; the log says what it would free.
+    """
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
@@ -133,17 +144,29 @@ def profiled(
         marks.follow(held)
         for tensors_there in (known, own, away, held):
             tensors_there.clear()
-        with history, QuietProfile(device.type) as done:
+        with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
             steps.run(args, kwargs)
+            if not collects:
+                marks.collect()
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
     reader = ProfileReader(device.type, before)
-    found = with_frees(changes(done, device.type), history.happened)
-    reader.read(with_requests(found, history.requests))
-    return reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
+    found = with_requests(with_frees(changes(done, device.type), history.happened), history.requests)
+    reader.read(found)
+    log = reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
+    return log if collects else _with_collected(log, reader.garbage(found))
+
+
+def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
+    """Add the log of steps whose reference cycles are collected at once."""
+    nbytes = sum(log.storages[number].nbytes for number in garbage)
+    if not nbytes:
+        return log
+    said = f"{nbytes:,} bytes are held by reference cycles, which Python may free earlier: none were freed in the steps"
+    return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, said))
 
 
 def _missed(

@@ -24,6 +24,7 @@ from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
 from . import untouched
+from .compiling import compiled_for_torch, with_operands
 from .measuring import copied, profiled
 from .outside import Outside
 from .runner import Step, Steps, tensors_in
@@ -86,7 +87,8 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
-        with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
+        made = copied(tree, step, Copies(CPU, moves=True))
+        with compiled_for_torch(), made as (exchange, outside), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
@@ -106,13 +108,23 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
 
 
 def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealStep) -> MemoryLog:
-    """Measure the steps on the CPU after a rehearsal; what they write to is restored."""
-    assert known.journal is not None
-    try:
-        with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
-            return profiled(tree, example, step, CPU, exchange, outside)
-    finally:
-        known.journal.undo()
+    """Measure the steps on the CPU after a rehearsal; what they write to is restored.
+
+    Steps in which torch compiles a function of its own are measured again, since the first compilation holds more.
+    """
+    journal = known.journal
+    assert journal is not None
+
+    def measured() -> MemoryLog:
+        try:
+            with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
+                return profiled(tree, example, step, CPU, exchange, outside, collects=False)
+        finally:
+            journal.undo()
+
+    with compiled_for_torch() as operands:
+        log = measured()
+        return with_operands(measured(), operands) if operands else log
 
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:

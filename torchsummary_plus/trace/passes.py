@@ -324,6 +324,8 @@ def _again(mode: Pass) -> Iterator[None]:
 
 def _stand_in(watch: Pass, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
     def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
+            return forward(*args, **kwargs)
         return watch.call(index, forward, args, kwargs)
 
     stand_in.__wrapped__ = forward  # type: ignore[attr-defined]

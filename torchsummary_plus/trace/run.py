@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -260,7 +261,25 @@ class _Runner:
         return keys
 
 
-def eager() -> AbstractContextManager[Any]:
-    """Run compiled modules uncompiled, so that their parts are visible."""
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled modules uncompiled, so that their parts are visible; from the pass's first compilation on."""
     compat.import_compiler()
-    return compat.uncompiled() if "torch._dynamo" in sys.modules else nullcontext()
+    own = torch.compile
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(compat.uncompiled())
+            yield
+            return
+        is_first = True
+
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_first
+            compiled: Any = own(*args, **kwargs)
+            if is_first:
+                stack.enter_context(compat.uncompiled())
+            is_first = False
+            return compiled
+
+        stack.enter_context(compat.replaced({(torch, "compile"): compile}))
+        yield

@@ -144,7 +144,8 @@ class ValuedKernels(FakeKernels):
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             return super().__call__(func, args, kwargs)
-        if func is _FIND_OVERFLOW:
+        if func is FIND_OVERFLOW:
+            self.answers.assume(self.module(), func.name(), NO_OVERFLOW)
             return None
         if id(func) in PUTS:
             self._count_masks(args)
@@ -281,8 +282,9 @@ def _is_measure(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-_FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 """How a gradient scaler finds out whether to skip a step. It allocates nothing and here finds no overflow."""
+NO_OVERFLOW = "assumed to find no overflow; a gradient scaler that finds one skips the optimizer's step"
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:

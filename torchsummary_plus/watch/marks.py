@@ -5,6 +5,7 @@ A mark is an empty ``record_function`` whose name is its content.
 
 from __future__ import annotations
 
+import gc
 import json
 import weakref
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,9 @@ SIGN = "torchsummary_plus "
 
 STOP = "stop"
 """Name of the mark that ends the steps."""
+
+COLLECT = "collect"
+"""Name of the mark before a collection of the garbage that the steps left."""
 
 
 class Marks(Listener):
@@ -52,6 +56,11 @@ class Marks(Listener):
     def stop(self) -> None:
         """Mark the end of the steps."""
         write(STOP)
+
+    def collect(self) -> None:
+        """Mark that only frees of reference cycles follow, and free them."""
+        write(COLLECT)
+        gc.collect()
 
     def begin(self, frame: Frame) -> None:
         """Mark the beginning of a module's call."""

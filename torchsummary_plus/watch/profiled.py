@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import dropwhile
 from typing import Any
 
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from ..live import compat
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
-from .marks import STOP, read
+from .marks import COLLECT, STOP, read
 from .quiet_profile import QuietProfile
 
 ENGINE = "autograd::engine::evaluate_function"
@@ -157,6 +158,11 @@ class ProfileReader:
                 return
             else:
                 getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
+
+    def garbage(self, found: Iterator[Change]) -> set[int]:
+        """Return the storages that a collection after the steps frees, from the changes that follow those read."""
+        after = dropwhile(lambda change: change.mark[:1] != (COLLECT,), found)
+        return {self._live[change.address] for change in after if change.nbytes < 0 and change.address in self._live}
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the events as plain data."""

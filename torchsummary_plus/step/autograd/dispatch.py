@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from ...live import compat
-from ...live.fakes import META, Fake
+from ...live.fakes import META, Fake, UnfakeableError
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
@@ -56,6 +56,8 @@ class StepKernels(ValuedKernels):
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self.watch.state
+        if compat.is_tracing_graph():
+            raise UnfakeableError(f"torch traces {func} into a graph, which keeps tensors alive")
         if func is aten.add.Tensor and (
             state.composite is Composite.ATTENTION or (state.composite is Composite.RECURRENCE and _adds_bias(*args))
         ):
@@ -66,6 +68,8 @@ class StepKernels(ValuedKernels):
             self.renewed.catch_up()
         node = compat.current_node()
         number = -1 if node is None else node._sequence_nr()
+        if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
+            raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
         fakes = [tensor for tensor in tensors_of(args) if isinstance(tensor, Fake)]
         if kwargs.get("device") == META and fakes:  # The engine asked for the fakes' device and got meta.
@@ -136,7 +140,8 @@ def _adds_bias(product: torch.Tensor, added: Any) -> bool:
 
 def _gives_twice(node: Any) -> bool:
     """Whether a node returns several gradients for one input of another node, which the engine then sums."""
-    return node is not None and len(set(node.next_functions)) < len(node.next_functions)
+    inputs = [] if node is None else [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(inputs)) < len(inputs)
 
 
 class InPlace(NamedTuple):
@@ -151,6 +156,11 @@ class InPlace(NamedTuple):
         return maker in self.makers and (not self.nodes or node in self.nodes)
 
 
+_DETERMINANT = "LinalgDetBackward0"
+"""A node whose formula, where it is differentiated again, asks for singular matrices.
+
+Under a mode it computes both cases instead: torch/csrc/autograd/FunctionsManual.cpp, ``linalg_det_backward``.
+"""
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
 _COMPARED = {getattr(getattr(aten, name), kind) for name in ("lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
@@ -177,13 +187,12 @@ _IN_PLACE = {
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
 
+_CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
 if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
-    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(
-        aten.masked_fill_.Scalar, {aten.where.self}, {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
-    )
+    _IN_PLACE[aten.masked_fill.Scalar] = InPlace(aten.masked_fill_.Scalar, {aten.where.self}, _CLAMPED)
 else:
-    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED)
-    _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED)
+    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED, _CLAMPED)
+    _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED, _CLAMPED)
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:

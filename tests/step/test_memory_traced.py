@@ -1,0 +1,132 @@
+"""Steps in which torch compiles or traces a part itself, and steps that a gradient scaler may skip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, linearize
+
+from tests.truth.memory_truth import measure, measure_run
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
+from torchsummary_plus.live.versions import since
+
+WIDTH = 64
+ROWS = 32
+
+needs_compiler = pytest.mark.skipif(not since("2.13"), reason="torch compiles these operators itself since 2.13")
+
+
+class Branching(nn.Module):
+    """Has the gradients of a branch, whose parameters are not the operator's operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        out: Tensor = torch.cond(h.sum() > 1e9, lambda y: self.second(y).sin(), lambda y: y.sin().cos() * 2, (h,))
+        return out
+
+
+class Looping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch._higher_order_ops.while_loop import while_loop
+
+        start = torch.tensor(0), self.linear(x)
+        return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, torch.tanh(y)), start)[1]
+
+
+class Linearised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, tangent = linearize(lambda y: self.linear(y).tanh(), x)
+        return out + tangent(torch.ones_like(x))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("kind", "mode"), [(Branching, "train"), (Looping, "eval")])
+def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.Module], mode: str) -> None:
+    model = kind()
+    adam = torch.optim.Adam if mode == "train" else None
+    x = torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, mode=mode, optimizer=adam)
+    torch._dynamo.reset()
+    first, again = (measure(model, (x,), mode, adam).peak_bytes for _ in range(2))
+    assert estimate.peak_bytes == again < first <= estimate.peak_range[1]
+    assert any("the first compilation in a process" in said for said in estimate.assumptions)
+
+
+@needs_compiler
+def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
+    model, x = Branching(), torch.randn(ROWS, WIDTH)
+    measure_memory(model, (WIDTH,), batch_size=ROWS)
+    model(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.first.parameters())
+
+
+def linearised_step(model: nn.Module, x: Tensor) -> None:
+    held = {name: value.detach() for name, value in model.named_parameters()}
+    _, tangent = linearize(lambda moved: functional_call(model, moved, (x,)), held)
+    slope = tangent({name: torch.ones_like(value) for name, value in held.items()})
+    (model(x) + slope).square().mean().backward()
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_linearised_functions_constants_are_kept_until_they_are_collected(mode: str) -> None:
+    model, x = Linearised(), torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, mode=mode)
+    low, high = estimate.peak_range
+    assert low <= measure(model, (x,), mode).peak_bytes <= high
+    assert any("reference cycles" in said for said in estimate.assumptions)
+
+
+def test_a_step_may_linearise_the_model() -> None:
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(ROWS, WIDTH)
+    low, high = estimate_memory(model, (WIDTH,), batch_size=ROWS, train_step=linearised_step).peak_range
+
+    def run() -> None:
+        linearised_step(model, x)
+        linearised_step(model, x)
+
+    assert low <= measure_run(run, [*model.parameters(), x]) <= high
+
+
+def scaled_step(scale: float) -> Callable[[nn.Module, Tensor], None]:
+    held: list[Any] = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        if not held:
+            held.extend((torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=scale)))
+        optimizer, scaler = held
+        with torch.autocast("cpu", torch.float16):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.parametrize(("scale", "edge"), [(8.0, 1), (2.0**30, 0)])
+def test_the_range_holds_the_step_that_a_gradient_scaler_skips(scale: float, edge: int) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, WIDTH))
+    estimate = estimate_memory(model, (WIDTH,), batch_size=8, train_step=scaled_step(scale))
+    real = measure_memory(model, (WIDTH,), batch_size=8, train_step=scaled_step(scale))
+    assert real.peak_bytes == estimate.peak_range[edge]
+    assert estimate.peak_range[1] == estimate.peak_bytes
+    assert any("skips the optimizer's step" in said for said in estimate.assumptions)

@@ -1,0 +1,86 @@
+"""What torch itself compiles in an eager step: the branches and bodies given to its higher-order operators.
+
+``torch.cond``, ``while_loop``, ``scan`` and ``flex_attention`` pass a function of their own to ``torch.compile``
+(torch/_higher_order_ops/utils.py, ``_hop_compile_and_call``), whose graph alone has their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from ..data.memory_records import LEAST_DOUBT, MemoryLog, StorageSpec
+from ..live import compat
+from ..live.fakes import UnfakeableError
+from ..live.stored import all_stored
+from ..live.structures import all_tensors
+from ..trace.questions import OUTSIDE
+
+Compiled = Callable[..., Any]
+
+
+@contextmanager
+def refused_to_torch() -> Iterator[None]:
+    """Raise :class:`UnfakeableError` where torch compiles a function of its own: on fakes it cannot."""
+
+    def refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+        raise UnfakeableError(f"{name} is compiled by torch, which takes no fakes")
+
+    with _torch_compiling(lambda name, compiled: partial(refuse, name)):
+        yield
+
+
+@contextmanager
+def compiled_for_torch() -> Iterator[dict[Any, int]]:
+    """Compile what torch compiles itself, although a user's compiled modules run uncompiled.
+
+    Yields the bytes of the tensors that a compilation keeps in a process where it is the first, by what is compiled.
+    """
+    operands: dict[Any, int] = {}
+
+    def run(name: str, compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
+        given = [tensor for tensor in all_tensors((args, kwargs)) if not isinstance(tensor, nn.Parameter)]
+        storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in all_stored(given)}
+        operands[name, tuple(tensor.shape for tensor in given)] = sum(storages.values())
+        with compat.compiling(), compat.no_modes():
+            return compiled(*args, **kwargs)
+
+    with _torch_compiling(lambda name, compiled: partial(run, name, compiled)):
+        yield operands
+
+
+def with_operands(log: MemoryLog, operands: dict[Any, int]) -> MemoryLog:
+    """Add the log of a process in which the compilations are the first."""
+    if not operands:
+        return log
+    nbytes = sum(operands.values()) + LEAST_DOUBT
+    more = replace(
+        log,
+        events=((0, len(log.storages), nbytes), *log.events),
+        storages=(*log.storages, StorageSpec(nbytes, "workspace", OUTSIDE)),
+        calls=(),
+        doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
+    )
+    names = ", ".join(sorted({name for name, _ in operands}))
+    said = f"{names}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
+    return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, said))
+
+
+@contextmanager
+def _torch_compiling(change: Callable[[str, Compiled], Compiled]) -> Iterator[None]:
+    """Change what ``torch.compile`` returns for torch's own functions."""
+    own = torch.compile
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        compiled: Any = own(model, **options)
+        package, _, name = str(getattr(model, "__module__", "")).rpartition(".")
+        return change(name, compiled) if package.partition(".")[0] == "torch" else compiled
+
+    with compat.replaced({(torch, "compile"): compile}):
+        yield
