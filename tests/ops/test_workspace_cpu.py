@@ -340,6 +340,9 @@ def transforms() -> Iterable[Call]:
         yield aten._fft_c2c.default, z, dims, 0, True
     for dims in ([2, 3], [1, 2, 3], [3], [2]):
         yield aten._fft_c2r.default, z, dims, 0, 2 * (z.shape[dims[-1]] - 1)
+    for spectrum in (torch.complex(R(1, 16, 17), R(1, 16, 17)), torch.complex(R(2, 5, 4), R(2, 5, 4))):
+        yield aten._fft_c2r.default, spectrum, [1, 2], 0, 2 * spectrum.shape[2] - 1
+        yield aten._fft_c2r.default, spectrum, [0, 1, 2], 0, 2 * spectrum.shape[2] - 1
     yield aten._fft_r2c.default, frames, [2], 0, True
     if since("2.10"):  # Some earlier releases refuse it: MKL's "inconsistent configuration parameters".
         yield aten._fft_r2c.default, ones(3, 16), [1], 0, True
@@ -347,6 +350,26 @@ def transforms() -> Iterable[Call]:
 
 def test_fourier_transforms() -> None:
     agree(transforms())
+
+
+def test_columns_no_larger_than_their_image() -> None:
+    """Their storage is as large as the image's."""
+    image = R(2, 16, 8, 8)
+    agree(
+        (aten.im2col.default, one, [side] * 2, [1, 1], [0, 0], [side] * 2)
+        for one in (image, image.mT)
+        for side in (2, 3)
+    )
+
+
+def test_normal_noise() -> None:
+    mean, deviation = R(32, 64), R(32, 64).abs()
+    calls = [
+        (aten.normal.Tensor_float, mean, 0.1),
+        (aten.normal.float_Tensor, 0.5, deviation),
+        (aten.normal.Tensor_Tensor, mean, deviation),
+    ]
+    agree(calls)
 
 
 def layer(steps: int, batch: int, inputs: int, width: int) -> Call:

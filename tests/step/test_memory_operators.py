@@ -216,3 +216,13 @@ def test_gradients_of_an_operators_gradients(case: str) -> None:
     measured = measure_memory(nn.Linear(SIDE, SIDE), (SIDE,), **request)
     predicted = estimate_memory(nn.Linear(SIDE, SIDE), (SIDE,), **request)
     assert predicted.phase_peaks == measured.phase_peaks
+
+
+def test_lengths_of_ctc_are_not_kept_as_tensors() -> None:
+    def aligned(x: Tensor) -> Tensor:
+        scores = x.view(8, 4, -1).log_softmax(-1)
+        labels, inputs, lengths = torch.ones(4, 2).long(), torch.full((4,), 8), torch.full((4,), 2)
+        return x + F.ctc_loss(scores, labels, inputs, lengths)
+
+    predicted, measured = (run(Through(aligned), (SIDE,), batch_size=32) for run in (estimate_memory, measure_memory))
+    assert predicted.phase_peaks == measured.phase_peaks

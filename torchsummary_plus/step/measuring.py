@@ -209,7 +209,8 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
     if not undecided:
         return example
     try:
-        specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
+        with Outside(tree, step).kept():
+            specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
     except ForwardError:
         if step.train_step is None:
             raise

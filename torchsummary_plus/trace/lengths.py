@@ -37,9 +37,14 @@ def _ctc(read: Read, scores: Tensor, targets: Tensor, inputs: Any, lengths: Any,
     """Each sequence's loss, and the table for the backward: two columns per label, and one."""
     steps, batch = scores.shape[:2]
     known = read(lengths) if isinstance(lengths, Tensor) else list(lengths)
-    longest = max(known) if known else targets.shape[1] if targets.dim() == 2 else steps
+    longest = max(known) if known else longest_target(scores, targets)
     table = new_fake((batch, steps, 2 * longest + 1), scores.dtype, scores.device)
     return new_fake((batch,), scores.dtype, scores.device), table
+
+
+def longest_target(scores: Tensor, targets: Tensor) -> int:
+    """The most labels that a sequence of CTC can have."""
+    return targets.shape[1] if targets.dim() == 2 else scores.shape[0]
 
 
 def _ctc_backward(read: Read, grad: Tensor, scores: Tensor, *_: Any, **__: Any) -> Tensor:

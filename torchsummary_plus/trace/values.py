@@ -151,7 +151,7 @@ class ValuedKernels(FakeKernels):
             self._count_masks(args)
         reads = reading(func)
         if reads is not None:
-            return self._noted(reads(partial(self._read_or_ask, func, args), *args, **kwargs))
+            return self._noted(reads(partial(self.read_lengths, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
             return super().__call__(func, args, kwargs)
@@ -229,7 +229,7 @@ class ValuedKernels(FakeKernels):
         held = self._value_of(tensor, False)
         return None if held is None else held.tolist()
 
-    def _read_or_ask(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
+    def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
         held = self._read(tensor)
         self._say_if_made_up(func, [tensor])

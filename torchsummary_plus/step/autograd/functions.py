@@ -18,6 +18,7 @@ from ...live import compat
 from ...live.fakes import Fake
 from ...live.inputs import MASK
 from ...trace.cuda_engine import CudaEngine
+from ...trace.lengths import longest_target
 from ...trace.passes import Pass
 from ...trace.questions import module_of
 from ...trace.state import Composite
@@ -95,6 +96,8 @@ class StepFunctions(TorchFunctionMode):
             return self._attention
         if func in _RECURRENCES:
             return partial(self._recurrence, func)
+        if func is _ctc_kernel:
+            return self._ctc_loss
         return self._max_pool1d if func in _POOLS else extreme_function(func) or func
 
     def _assume(self, operator: str, how: str) -> None:
@@ -125,6 +128,20 @@ class StepFunctions(TorchFunctionMode):
         with self.watch.state.being(composite=Composite.RECURRENCE):
             return func(*args, **kwargs)
 
+    def _ctc_loss(self, scores: torch.Tensor, targets: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Read the lengths as Python numbers; under a mode their tensors are kept for the backward.
+
+        Source: aten/src/ATen/native/LossCTC.cpp, ``ctc_loss``.
+        """
+        kernels: Any = self.watch.kernel
+        most = scores.shape[0], longest_target(scores, targets)
+        lengths = [
+            kernels.read_lengths(torch.ops.aten._ctc_loss.Tensor, (), given) or [longest] * given.numel()
+            for given, longest in zip(args[:2], most)
+            if isinstance(given, torch.Tensor)
+        ]
+        return _ctc_kernel(scores, targets, *(lengths if len(lengths) == 2 else args[:2]), *args[2:], **kwargs)
+
     def _max_pool1d(self, input: torch.Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
         """Without gradients the CPU kernel makes no indices; under a mode, torch runs the one that does.
 
@@ -150,6 +167,7 @@ _one_hot_kernel: Any = functional.one_hot
 _svdvals_kernel: Callable[..., torch.Tensor] = torch.linalg.svdvals
 _eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
 _pool: Any = functional.max_pool1d
+_ctc_kernel: Any = torch.ctc_loss
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _POOLS = {functional.max_pool1d, torch.max_pool1d}
 

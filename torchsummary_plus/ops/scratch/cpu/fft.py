@@ -7,32 +7,58 @@ from itertools import pairwise
 from typing import Any
 
 from ....live.versions import since
-from ..registry import scratch
+from ..registry import Alloc, Course, Free, Result, scratch
 from .copies import NATIVE, nbytes
 
 MKL = f"{NATIVE}mkl/SpectralOps.cpp"
 
 
-def _batched(x: Any, dims: Sequence[int]) -> int:
-    """A copy of an input whose other axes have no common stride or, since torch 2.10, which repeats elements.
+Axis = tuple[int, int]
+"""An axis's size and stride, in elements."""
+
+
+def _is_copied(axes: Sequence[Axis], dims: Sequence[int]) -> bool:
+    """Whether an input is copied: its other axes have no common stride or, since torch 2.10, it repeats elements.
 
     Some earlier releases reject such an input (MKL's "inconsistent configuration parameters").
     """
-    axes = {dim % x.dim() for dim in dims}
-    steps = [(size, stride) for size, stride in zip(x.shape, x.stride()) if size > 1]
-    batch = sorted(((x.stride(axis), x.shape[axis]) for axis in range(x.dim()) if axis not in axes), reverse=True)
-    batch = [(stride, size) for stride, size in batch if size > 1]
+    batch = sorted(((stride, size) for size, stride in _others(axes, dims) if size > 1), reverse=True)
     even = all(outer == inner * size for (outer, _), (inner, size) in pairwise(batch))
-    repeats = since("2.10") and not all(stride for _, stride in steps)
-    return nbytes(x) if repeats or not even else 0
+    return not even or (since("2.10") and not all(stride for size, stride in axes if size > 1))
+
+
+def _others(axes: Sequence[Axis], dims: Sequence[int]) -> list[Axis]:
+    along = {dim % len(axes) for dim in dims}
+    return [axis for number, axis in enumerate(axes) if number not in along]
+
+
+def _transformed(axes: Sequence[Axis], dims: Sequence[int]) -> list[Axis]:
+    """The axes of a complex transform's result: the transformed ones vary fastest, all in the input's order."""
+    along = {dim % len(axes) for dim in dims}
+    order = sorted(range(len(axes)), key=lambda number: (number in along, -axes[number][1]))
+    result, step = list(axes), 1
+    for number in reversed(order):
+        result[number] = axes[number][0], step
+        step *= axes[number][0]
+    return result
 
 
 @scratch("cpu", "aten::_fft_r2c", "aten::_fft_c2c", source=f"{MKL}, _exec_fft", band=0.0)
 def _transform(out: Any, x: Any, dims: Sequence[int], *_: Any) -> int:
-    return _batched(x, dims)
+    return nbytes(x) if _is_copied(list(zip(x.shape, x.stride())), dims) else 0
 
 
 @scratch("cpu", "aten::_fft_c2r", source=f"{MKL}, _fft_c2r_mkl", band=0.0)
-def _to_real(out: Any, x: Any, dims: Sequence[int], *_: Any) -> int:
-    """All axes but the last as complex numbers first; that result is copied for the last axis."""
-    return 2 * nbytes(x) if len(dims) > 1 else _batched(x, dims)
+def _to_real(out: Any, x: Any, dims: Sequence[int], *_: Any) -> Course:
+    """All axes but the last as complex numbers first."""
+    *first, last = dims
+    axes, course = list(zip(x.shape, x.stride())), list[Result | Alloc | Free]()
+    if first:
+        course.append(Alloc(nbytes(x)))
+        if _is_copied(axes, first):
+            course += Alloc(nbytes(x)), Free(1)
+        axes = _transformed(axes, first)
+    course.append(Result(0))
+    if _is_copied(axes, [last]):
+        course.append(Alloc(nbytes(x)))
+    return tuple(course)

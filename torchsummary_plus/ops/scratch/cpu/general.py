@@ -305,6 +305,19 @@ def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_:
     return 2 * itemsize(p) + 1 + max(drawn, sums * (itemsize(p) + 1) + scalar(p))
 
 
+@scratch("cpu", "aten::normal.Tensor_float", source=f"{NATIVE}DistributionTemplates.h", band=0.0)
+def _normal_around(out: Any, mean: Any, *_: Any, **__: Any) -> int:
+    """A tensor of the result's size, for the deviation that is one number."""
+    return nbytes(out)
+
+
+@scratch("cpu", "aten::normal.float_Tensor", "aten::normal.Tensor_Tensor", source=f"{NATIVE}DistributionTemplates.h",
+         band=0.0)  # fmt: skip
+def _normal_by(out: Any, mean: Any, deviation: Any, *_: Any, **__: Any) -> int:
+    """The least deviation, compared with 0."""
+    return itemsize(deviation) + scalar(deviation) + 1
+
+
 @scratch("cpu", "aten::scatter_reduce.two", source=f"{NATIVE}TensorAdvancedIndexing.cpp", band=0.0)
 def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
     """A mean also counts: ones for the source, their sums, and a mask of sums below 1."""

@@ -14,7 +14,13 @@ from .copies import INT64, NATIVE, copied, itemsize, nbytes, suggested
 
 @scratch("cpu", "aten::im2col", source=f"{NATIVE}Im2Col.cpp", band=0.0)
 def _im2col(out: Any, x: Any, *_: Any) -> int:
-    return nbytes(x) + copied(x)
+    """The result is allocated as large as the input, and again where that is too small."""
+    return copied(x) + (nbytes(x) if nbytes(out) > nbytes(x) else 0)
+
+
+@reserve("cpu", "aten::im2col", source=f"{NATIVE}Im2Col.cpp", band=0.0)
+def _im2col_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    return (max(nbytes(x), nbytes(out)),)
 
 
 @scratch("cpu", "aten::col2im", source=f"{NATIVE}Col2Im.cpp", band=0.0)
