@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ....live.versions import since
-from ..registry import Alloc, Course, Free, Result, scratch
+from ..registry import ALL_RESULTS, Phase, scratch
 from .copies import NATIVE, nbytes
 
 MKL = f"{NATIVE}mkl/SpectralOps.cpp"
@@ -49,16 +49,12 @@ def _transform(out: Any, x: Any, dims: Sequence[int], *_: Any) -> int:
 
 
 @scratch("cpu", "aten::_fft_c2r", source=f"{MKL}, _fft_c2r_mkl", band=0.0)
-def _to_real(out: Any, x: Any, dims: Sequence[int], *_: Any) -> Course:
+def _to_real(out: Any, x: Any, dims: Sequence[int], *_: Any) -> tuple[Phase, ...]:
     """All axes but the last as complex numbers first."""
     *first, last = dims
-    axes, course = list(zip(x.shape, x.stride())), list[Result | Alloc | Free]()
+    axes, phases, spectrum = list(zip(x.shape, x.stride())), list[Phase](), 0
     if first:
-        course.append(Alloc(nbytes(x)))
-        if _is_copied(axes, first):
-            course += Alloc(nbytes(x)), Free(1)
+        spectrum = nbytes(x)
+        phases.append(Phase(0, spectrum + (nbytes(x) if _is_copied(axes, first) else 0)))
         axes = _transformed(axes, first)
-    course.append(Result(0))
-    if _is_copied(axes, [last]):
-        course.append(Alloc(nbytes(x)))
-    return tuple(course)
+    return (*phases, Phase(ALL_RESULTS, spectrum + (nbytes(x) if _is_copied(axes, [last]) else 0)))
