@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -328,3 +329,66 @@ def test_tensors_that_autocast_knows_are_exchanged_and_given_back() -> None:
             call(model, input_data=x, loss=squared)
             assert_same(before, facts(list(model.parameters())))
             model(x)
+
+
+class Tapped(nn.Module):
+    """Collects activations for the loss in a list, and begins a new one after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+        self.taps: list[Tensor] = []
+        self.wide.register_forward_hook(lambda module, args, out: self.taps.append(out.relu()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.wide(x).tanh())
+
+
+def test_a_list_that_a_step_replaces_keeps_nothing_alive() -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        (model(x).square().mean() + sum(tap.mean() for tap in model.taps)).backward()
+        model.zero_grad()
+        model.taps = []
+
+    model, x = Tapped(), torch.rand(64, 64)
+    own = model.taps
+    estimated, measured = (
+        run(model, (64,), batch_size=64, train_step=step) for run in (estimate_memory, measure_memory)
+    )
+    assert model.taps is own == []
+
+    def two_steps() -> None:
+        step(model, x)
+        step(model, x)
+
+    assert estimated.peak_bytes == measured.peak_bytes == measure_run(two_steps, [*model.parameters(), x])
+
+
+class Cached(nn.Module):
+    """Keeps its last activation in a dict, and adds it to the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        self.cache: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.linear(x) + self.cache.get("last", 0)
+        self.cache["last"] = out.detach()
+        return out
+
+
+def test_a_dict_in_use_is_not_emptied_between_steps_even_if_its_holder_is_frozen() -> None:
+    model, x = Cached(), torch.rand(64, 64)
+    gc.freeze()
+    try:
+        estimate = estimate_memory(model, (64,), batch_size=64)
+    finally:
+        gc.unfreeze()
+
+    def two_steps() -> None:
+        for _ in range(2):
+            model(x).sum().backward()
+            model.zero_grad()
+
+    assert estimate.peak_bytes == measure_run(two_steps, [*model.parameters(), x])
