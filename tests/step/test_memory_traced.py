@@ -65,7 +65,7 @@ def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.M
     estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, mode=mode, optimizer=adam)
     torch._dynamo.reset()
     first, again = (measure(model, (x,), mode, adam).peak_bytes for _ in range(2))
-    assert estimate.peak_bytes == again < first <= estimate.peak_range[1]
+    assert estimate.peak_bytes == again <= first <= estimate.peak_range[1]
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
 
