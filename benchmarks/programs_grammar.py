@@ -7,6 +7,7 @@ import random
 from benchmarks import (  # noqa: F401  (they register productions)
     programs_blocks,
     programs_functions,
+    programs_hooks,
     programs_layers,
     programs_operators,
 )
