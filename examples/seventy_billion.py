@@ -100,13 +100,12 @@ def tensor_parallel(config: Config, world_size: int) -> nn.Module:
 
 
 class Stage(nn.Module):
-    """Some of a Llama's layers in a row; the first stage has the embedding, the last one the head."""
+    """One stage's layers, as a Llama of no more; the first stage has the embedding too, the last one the head."""
 
     def __init__(self, model: Llama, number: int, stages: int) -> None:
         super().__init__()
-        each = len(model.layers) // stages
         self.embed_tokens = model.embed_tokens if number == 0 else None
-        self.layers = model.layers[number * each : (number + 1) * each]
+        self.layers = model.layers
         self.head = nn.Sequential(model.norm, model.lm_head) if number == stages - 1 else None
         self.config = model.config
 
@@ -124,7 +123,8 @@ def pipeline(config: Config, world_size: int) -> Any:
 
     mesh = mesh_of(stage=STAGES, shard=world_size // STAGES)
     number = mesh.get_local_rank("stage")
-    module = sharded(Stage(on_meta(config), number, STAGES), mesh["shard"], reshard_after_forward=False)
+    part = on_meta(replace(config, depth=config.depth // STAGES))
+    module = sharded(Stage(part, number, STAGES), mesh["shard"], reshard_after_forward=False)
     stage = PipelineStage(module, number, STAGES, torch.device("cuda", 0), group=mesh.get_group("stage"))
     return Schedule1F1B(stage, MICROBATCHES, loss_fn=lambda out, ids: cross_entropy(out.flatten(0, 1), ids.flatten()))
 

@@ -43,7 +43,7 @@ def staged() -> Any:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    model = Stage(Llama(replace(SHAPE, depth=14)), dist.get_rank() // 2, 2)
+    model = Stage(Llama(SHAPE), dist.get_rank() // 2, 2)
     mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("stage", "shard"))
     for layer in model.layers:
         fully_shard(layer, mesh=mesh["shard"], reshard_after_forward=False)

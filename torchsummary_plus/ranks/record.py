@@ -6,8 +6,8 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
+from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
@@ -51,12 +52,16 @@ from .pipelines import (
     model_of,
     pipelines_alone,
 )
-from .process_group import Rank, in_world
+from .process_group import Rank, as_rank, in_world
 from .shards import Shards, shards_of
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
+
+
+class _ImportedError(Exception):
+    """The builder imported modules: the next build is of the same model, with nothing held besides."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,12 @@ class Ranked:
     step: Step
     device: torch.device
     capability: Capability
+    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
+    """What the stages of the ranks recorded so far give, by the batch size."""
+
+    def of_rank(self, number: int) -> Ranked:
+        """Return the same for another rank, which need not find out again what this one did."""
+        return replace(self, rank=as_rank(self.rank.world_size, number))
 
     def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
         """Return the modules of the rank's model, and its steps' memory events on fake tensors.
@@ -75,7 +86,8 @@ class Ranked:
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
-            neighbours = Neighbours()
+            import_for_steps()
+            neighbours = self.neighbours.setdefault(example.batch_size, Neighbours())
             while True:
                 try:
                     return self._deep(example, listeners, neighbours)
@@ -119,11 +131,26 @@ class Ranked:
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """The steps recorded; once more where that imported modules, which hold on to what is there."""
-        imported = len(sys.modules)
-        found = self._record(example, listeners, cut, neighbours)
-        return found if len(sys.modules) == imported else self._record(example, listeners, cut, neighbours)
+        found: Recorded | None = None
+        for settles in (True, True, False):
+            imported = len(sys.modules)
+            with suppress(_ImportedError):
+                found = self._record(example, listeners, cut, neighbours, settles)
+                if len(sys.modules) == imported:
+                    break
+        assert found is not None
+        return found
 
-    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
+    def _record(
+        self,
+        example: Example,
+        listeners: Sequence[Listener],
+        cut: Cut,
+        neighbours: Neighbours,
+        settles: bool = False,
+    ) -> Recorded:
+        """The steps recorded; raises :class:`_ImportedError` where they ``settle`` and the builder imported modules."""
+        imported = len(sys.modules) if settles else None
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -149,6 +176,8 @@ class Ranked:
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
+            if imported not in (None, len(sys.modules)):
+                raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
             model.train(self.step.mode == "train")
