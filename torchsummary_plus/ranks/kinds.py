@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+from torch import Tensor
+
 from ..data.capability import AMPERE, Capability
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, MemoryLog
 from ..step.ledger import Ledger
@@ -34,6 +36,10 @@ class RankLedger(Ledger):
             yield
         finally:
             self.making = outer
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's storage; -1 if it is not booked."""
+        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def begun(self) -> None:
         """Treat everything live now as existing from the start, and forget earlier events."""

@@ -39,9 +39,11 @@ from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
+from .filled import filled
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
+from .micro_batches import MicroBatches, UnlikeError
 from .passes import RankPass
 from .pipelines import (
     NeedsStageError,
@@ -50,6 +52,7 @@ from .pipelines import (
     StageToldError,
     is_schedule,
     model_of,
+    number_of_batches,
     pipelines_alone,
 )
 from .process_group import Rank, as_rank, in_world
@@ -64,6 +67,15 @@ class _ImportedError(Exception):
     """The builder imported modules: the next build is of the same model, with nothing held besides."""
 
 
+@dataclass
+class Known:
+    """What the recordings of a builder's ranks found out: what stages give, by the batch size, and more."""
+
+    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
+    runs_all_batches: bool = False
+    """Whether a pipeline's micro-batches are not alike, so that all of them have to run."""
+
+
 @dataclass(frozen=True)
 class Ranked:
     """What to record: the steps of a builder's model, as one rank on one device."""
@@ -73,8 +85,7 @@ class Ranked:
     step: Step
     device: torch.device
     capability: Capability
-    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
-    """What the stages of the ranks recorded so far give, by the batch size."""
+    known: Known = field(default_factory=Known)
 
     def of_rank(self, number: int) -> Ranked:
         """Return the same for another rank, which need not find out again what this one did."""
@@ -87,7 +98,7 @@ class Ranked:
         """
         with LOCK:
             import_for_steps()
-            neighbours = self.neighbours.setdefault(example.batch_size, Neighbours())
+            neighbours = self.known.neighbours.setdefault(example.batch_size, Neighbours())
             while True:
                 try:
                     return self._deep(example, listeners, neighbours)
@@ -131,15 +142,21 @@ class Ranked:
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """The steps recorded; once more where that imported modules, which hold on to what is there."""
-        found: Recorded | None = None
-        for settles in (True, True, False):
+        for _ in range(2):
             imported = len(sys.modules)
             with suppress(_ImportedError):
-                found = self._record(example, listeners, cut, neighbours, settles)
+                found = self._alike(example, listeners, cut, neighbours, settles=True)
                 if len(sys.modules) == imported:
-                    break
-        assert found is not None
-        return found
+                    return found
+        return self._alike(example, listeners, cut, neighbours)
+
+    def _alike(self, *asked: Any, **settles: bool) -> Recorded:
+        """The steps recorded, with all micro-batches where they are not alike."""
+        try:
+            return self._record(*asked, **settles)
+        except UnlikeError:
+            self.known.runs_all_batches = True
+            return self._record(*asked, **settles)
 
     def _record(
         self,
@@ -189,12 +206,17 @@ class Ranked:
             watch.install()
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
+            batches = MicroBatches(ledger, number_of_batches(schedule))
+            if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
+                stack.enter_context(batches.watched())
             try:
-                log = steps.record(example, embeddings)
+                log = filled(steps.record(example, embeddings), batches.parts)
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards)
-            except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
+            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
+                if batches.are_unlike:
+                    raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
     def _built(
