@@ -25,7 +25,7 @@ from ..live.inputs import Example
 from ..live.modules import ModuleTree
 from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
-from ..step.depth.growth import grown
+from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.steps import takes_all_layers_alike
 from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
@@ -74,6 +74,8 @@ class Known:
     neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
     runs_all_batches: bool = False
     """Whether a pipeline's micro-batches are not alike, so that all of them have to run."""
+    proved: Proved = field(default_factory=set)
+    """What repeats from layer to layer."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,14 @@ class Ranked:
         whole = cuts[0].whole
         if whole is None:
             return tree, log
-        logs = [log, *(self._settled(example, listeners, cut, neighbours)[1] for cut in cuts[1:])]
+        logs, proved = [log], self.known.proved
         try:
-            return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
+            for cut in cuts[1:]:
+                logs.append(self._settled(example, listeners, cut, neighbours)[1])
+                if len(logs) == len(cuts) or proved:
+                    with suppress(UnprovedError):
+                        return tree, grown(logs, [one.left for one in cuts], cuts[0].paths, whole, proved)
+            raise NotRepeatingError
         except NotRepeatingError:
             return self._settled(example, listeners, Cut(None), neighbours)
 
