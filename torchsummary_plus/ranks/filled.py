@@ -38,8 +38,7 @@ class _Filling:
     def __init__(self, log: MemoryLog, parts: Sequence[Part]) -> None:
         self.log = log
         self.parts = parts
-        order = list(accumulate((event[0] for event in log.events), max))
-        self.place = lambda moment: bisect_left(order, moment)
+        self.ordered = list(accumulate((event[0] for event in log.events), max))
         self.born: dict[int, Part] = {}
         self.order: dict[int, int] = {}
         """By storage: how many its part allocated before it."""
@@ -62,6 +61,10 @@ class _Filling:
         self.call_at: dict[int, int] = {-1: -1}
         self.doubts: list[Doubt] = []
         self.unknown = Counter(dict(log.unknown))
+
+    def place(self, moment: int) -> int:
+        """Return the place of the first event at a moment or after it."""
+        return bisect_left(self.ordered, moment)
 
     @staticmethod
     def _key(part: Part, batch: int | None = None) -> tuple[Any, ...]:

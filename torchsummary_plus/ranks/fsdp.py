@@ -98,8 +98,9 @@ class Forwards:
     """
 
     def __init__(self, model: torch.nn.Module | None) -> None:
-        states = [one._get_fsdp_state() for one in _modules(model) if hasattr(one, "_get_fsdp_state")]
-        self.groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+        modules: list[Any] = [] if model is None else list(model.modules())
+        states = [one._get_fsdp_state() for one in modules if hasattr(one, "_get_fsdp_state")]
+        self.groups: list[Any] = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
 
     @property
     def order(self) -> list[Any]:
@@ -122,7 +123,3 @@ class Forwards:
             self.order.append(group)
         for group in change.taken:
             group._post_forward_indices.pop()
-
-
-def _modules(model: torch.nn.Module | None) -> list[torch.nn.Module]:
-    return [] if model is None else list(model.modules())

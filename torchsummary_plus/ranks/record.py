@@ -157,13 +157,20 @@ class Ranked:
                     return found
         return self._alike(example, listeners, cut, neighbours)
 
-    def _alike(self, *asked: Any, **settles: bool) -> Recorded:
+    def _alike(
+        self,
+        example: Example,
+        listeners: Sequence[Listener],
+        cut: Cut,
+        neighbours: Neighbours,
+        settles: bool = False,
+    ) -> Recorded:
         """The steps recorded, with all micro-batches where they are not alike."""
         try:
-            return self._record(*asked, **settles)
+            return self._record(example, listeners, cut, neighbours, settles)
         except UnlikeError:
             self.known.runs_all_batches = True
-            return self._record(*asked, **settles)
+            return self._record(example, listeners, cut, neighbours, settles)
 
     def _record(
         self,
