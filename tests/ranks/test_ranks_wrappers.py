@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.ranks_models import LENGTH, Llama, Part
 from torchsummary_plus import estimate_memory, summary
@@ -165,3 +165,30 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
         summary(net(), (64,), 8, col_names=["local_params"], memory="train", verbose=0)
     with pytest.raises(InputError, match="memory has one of world_size and build"):
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)
+
+
+class Rotating(nn.Module):
+    """A table beside the buffers, as rotary angles often are."""
+
+    def __init__(self, is_buffer: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        table = torch.empty(512, 512)
+        self.register_buffer("table", table) if is_buffer else setattr(self, "table", table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) + self.table.sum()
+        return out
+
+
+@pytest.mark.parametrize("is_buffer", [True, False])
+def test_what_a_builder_on_meta_holds_beside_its_model_is_named(is_buffer: bool) -> None:
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return Rotating(is_buffer)
+
+    step = estimate_memory(build, (64,), 4, world_size=2, gpu="H100", progress=False)
+    said = [one for one in step.assumptions if "register them as buffers" in one]
+    assert (step.at_peak["buffers"] == 2**20, not said) == (is_buffer, is_buffer)
+    assert is_buffer or "(1.00 MB)" in said[0]
+    assert sum(step.at_peak.values()) == step.peak_bytes

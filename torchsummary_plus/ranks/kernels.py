@@ -39,6 +39,8 @@ class RankKernels(StepKernels):
 
     building = False
     """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
+    built_on_meta = False
+    """Whether the builder made tensors on meta, which are then on the device instead."""
     making: str | None = None
     """Kind of the tensors that torch currently allocates, all as fakes, however small; None outside such parts."""
 
@@ -55,6 +57,8 @@ class RankKernels(StepKernels):
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super()._factory(func, args, kwargs)
         if self.building:
+            device = kwargs.get("device")
+            self.built_on_meta |= device is not None and torch.device(device).type == "meta"
             return change_tensors(made, self._placed)
         if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
             return made

@@ -17,12 +17,13 @@ from torch import nn
 from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
-from ..data.units import describe
+from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
+from ..live.stored import all_stored
 from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import Proved, UnprovedError, grown
@@ -211,6 +212,7 @@ class Ranked:
                 raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
+            besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             model.train(self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
@@ -225,7 +227,8 @@ class Ranked:
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
-                return tree, replace(log, communicators=len(kernels.groups), shards=shards)
+                said = (*_said_of_meta(besides), *log.assumptions)
+                return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=said)
             except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
@@ -266,6 +269,21 @@ class Ranked:
         gc.collect()
         ledger.begun()
         return model, schedule, shards
+
+
+def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """This rank's parts of the parameters and buffers."""
+    return all_stored((*model.parameters(), *model.buffers()))
+
+
+def _said_of_meta(nbytes: int) -> tuple[str, ...]:
+    """What to say of tensors that a builder on meta holds besides its model's parameters and buffers."""
+    if not nbytes:
+        return ()
+    return (
+        f"the builder's tensors that are neither parameters nor buffers count as on the device ({mebibytes(nbytes)} MB), "
+        "also those made on meta, which to_empty() leaves there: register them as buffers",
+    )
 
 
 _NOT_COVERED = {
