@@ -281,8 +281,8 @@ def _said_of_meta(nbytes: int) -> tuple[str, ...]:
     if not nbytes:
         return ()
     return (
-        f"the builder's tensors that are neither parameters nor buffers count as on the device ({mebibytes(nbytes)} MB), "
-        "also those made on meta, which to_empty() leaves there: register them as buffers",
+        f"the builder's tensors that are neither parameters nor buffers ({mebibytes(nbytes)} MB) count as on the "
+        "device, also those made on meta, which to_empty() leaves there: register them as buffers",
     )
 
 
