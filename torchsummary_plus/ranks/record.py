@@ -251,8 +251,9 @@ class Ranked:
         except SummaryError:
             raise
         except Exception as error:
-            if _is_deepspeeds(error):
-                raise UnsupportedError(_NOT_COVERED["DeepSpeedEngine"]) from error
+            for module, wrapper in _WRAPPERS.items():
+                if _is_from(module, error):
+                    raise UnsupportedError(_NOT_COVERED[wrapper]) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         schedule = built if is_schedule(built) else None
         model = built if schedule is None else model_of(schedule)
@@ -287,7 +288,12 @@ def _said_of_meta(nbytes: int) -> tuple[str, ...]:
 
 
 _NOT_COVERED = {
-    "FullyShardedDataParallel": "FullyShardedDataParallel (FSDP1) is not covered: use fully_shard (FSDP2), which is",
+    "FullyShardedDataParallel": (
+        "FullyShardedDataParallel (FSDP1) is not covered: use what is the same in FSDP2. auto_wrap_policy: "
+        "fully_shard(layer) for each layer, then fully_shard(model); SHARD_GRAD_OP: reshard_after_forward=False; "
+        "HYBRID_SHARD: mesh= with two axes; mixed_precision: mp_policy=MixedPrecisionPolicy(...); cpu_offload: "
+        "offload_policy=CPUOffloadPolicy()"
+    ),
     "DeepSpeedEngine": (
         "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
@@ -305,7 +311,14 @@ def _check_covered(model: nn.Module) -> None:
                 raise UnsupportedError(_NOT_COVERED[kind.__name__])
 
 
-def _is_deepspeeds(error: Exception) -> bool:
-    """Whether an error comes from inside DeepSpeed."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames)
+_WRAPPERS = {
+    "deepspeed": "DeepSpeedEngine",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+}
+"""Modules by whose errors in a builder a wrapper is known."""
+
+
+def _is_from(module: str, error: Exception) -> bool:
+    """Whether an error comes from inside a module or package."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(f"{name}.".startswith(f"{module}.") for name in names)
