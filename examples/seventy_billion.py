@@ -2,7 +2,8 @@
 
     python -m examples.seventy_billion [--layers 80] [--world-size 64] [--only FSDP] [--limits]
 
-``--limits`` also searches the largest batch and the longest sequence that fit, which takes a few minutes each.
+``--limits`` also searches the largest batch and the longest sequence that fit, in a minute or two each: batches of
+whole sequences (of as many as there are micro-batches, in a pipeline), and sequences in steps of 2,048 tokens.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from examples.llama import LLAMA3_70B, Config, Llama, angles_of
-from torchsummary_plus import compare, estimate_memory, max_batch_size
+from torchsummary_plus import compare, estimate_memory
+from torchsummary_plus.memory.gpus import parse_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 LENGTH = 8192
 GPU = "H100"
 STAGES = 4
 MICROBATCHES = 8
+UNIT = 2048
+"""Tokens by which sequences are made longer."""
 
 Mesh = Any
 
@@ -100,13 +104,12 @@ def tensor_parallel(config: Config, world_size: int) -> nn.Module:
 
 
 class Stage(nn.Module):
-    """Some of a Llama's layers in a row; the first stage has the embedding, the last one the head."""
+    """One stage's layers, as a Llama of no more; the first stage has the embedding too, the last one the head."""
 
     def __init__(self, model: Llama, number: int, stages: int) -> None:
         super().__init__()
-        each = len(model.layers) // stages
         self.embed_tokens = model.embed_tokens if number == 0 else None
-        self.layers = model.layers[number * each : (number + 1) * each]
+        self.layers = model.layers
         self.head = nn.Sequential(model.norm, model.lm_head) if number == stages - 1 else None
         self.config = model.config
 
@@ -124,7 +127,8 @@ def pipeline(config: Config, world_size: int) -> Any:
 
     mesh = mesh_of(stage=STAGES, shard=world_size // STAGES)
     number = mesh.get_local_rank("stage")
-    module = sharded(Stage(on_meta(config), number, STAGES), mesh["shard"], reshard_after_forward=False)
+    part = on_meta(replace(config, depth=config.depth // STAGES))
+    module = sharded(Stage(part, number, STAGES), mesh["shard"], reshard_after_forward=False)
     stage = PipelineStage(module, number, STAGES, torch.device("cuda", 0), group=mesh.get_group("stage"))
     return Schedule1F1B(stage, MICROBATCHES, loss_fn=lambda out, ids: cross_entropy(out.flatten(0, 1), ids.flatten()))
 
@@ -141,15 +145,34 @@ def ways(world_size: int) -> dict[str, tuple[Callable[[Config, int], Any], dict[
     }
 
 
-def longest(estimate: Callable[[int], MemoryEstimate], step: int = 2048) -> int:
-    """The longest sequence that fits, in steps of so many tokens."""
-    fits, beyond = 0, 1
-    while estimate(beyond * step).fits(GPU):
-        fits, beyond = beyond, 2 * beyond
-    while beyond - fits > 1:
-        middle = (fits + beyond) // 2
-        fits, beyond = (middle, beyond) if estimate(middle * step).fits(GPU) else (fits, middle)
-    return fits * step
+def most(estimate: Callable[[int], MemoryEstimate], known: dict[int, MemoryEstimate]) -> int:
+    """The largest number whose step fits, 0 for none; ``known`` takes in the steps on the way.
+
+    Bytes grow nearly in proportion, so that a line through the two steps closest to the limit tells the next one.
+    """
+    outside = max(step.device_bytes[1] - step.reserved_bytes for step in known.values())
+    room = parse_memory(GPU) - outside
+    while True:
+        low = max((number for number, step in known.items() if step.fits(GPU)), default=0)
+        high = min((number for number, step in known.items() if not step.fits(GPU)), default=0)
+        if high == low + 1:
+            return low
+        near = sorted(known, key=lambda number: abs(room - known[number].peak_bytes))
+        guess = 2 * low or high // 2
+        if len(near) > 1:
+            (a, b), (size_a, size_b) = near[:2], (known[number].peak_bytes for number in near[:2])
+            guess = a + (room - size_a) * (b - a) // (size_b - size_a) if size_a != size_b else guess
+        guess = max(guess, low + 1) if not high else min(max(guess, low + 1), high - 1)
+        known[guess] = estimate(guess)
+
+
+def limits(estimate: Callable[[int, int], MemoryEstimate], step: MemoryEstimate) -> dict[str, MemoryEstimate]:
+    """The steps with the largest batch and with the longest sequence that fit, by what they are."""
+    batches, lengths = {1: step}, {LENGTH // UNIT: step}
+    batch = most(lambda times: estimate(times, LENGTH), batches)
+    units = most(lambda units: estimate(1, units * UNIT), lengths)
+    found = {f"{batch} x {LENGTH:,}": batches.get(batch), f"1 x {units * UNIT:,}": lengths.get(units)}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -162,34 +185,35 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     config = replace(LLAMA3_70B, depth=given.layers)
     found: dict[str, MemoryEstimate] = {}
+    largest: dict[str, MemoryEstimate] = {}
     for name, (build, options) in ways(given.world_size).items():
         if given.only not in name:
             continue
         begun = time.perf_counter()
         asked: dict[str, Any] = {"world_size": given.world_size, "optimizer": "adamw", "dtypes": torch.long, **options}
-        builder = partial(build, config, given.world_size)
+        each = asked.pop("batch_size")
 
-        def at(length: int, builder: Any = builder, asked: Any = asked) -> MemoryEstimate:
-            return estimate_memory(builder, (length,), gpu=GPU, **asked)
+        def at(times: int, length: int, build: Any = build, asked: Any = asked, each: int = each) -> MemoryEstimate:
+            builder = partial(build, config, given.world_size)
+            return estimate_memory(builder, (length,), times * each, gpu=GPU, **asked)
 
-        step = found[name] = at(LENGTH)
+        step = found[name] = at(1, LENGTH)
         print(f"\n{name}: {given.layers} layers, {given.world_size} GPUs ({time.perf_counter() - begun:.0f} s)")
         print(step)
         print(room(step))
         if given.limits:
-            rank: dict[str, Any] = {"rank": step.info.rank} if asked.pop("ranks", None) else {}
-            del asked["batch_size"]
-            limit = max_batch_size(builder, (LENGTH,), GPU, **asked, **rank)
-            asked |= {"batch_size": options["batch_size"], **rank}
-            print(f"Largest batch of {LENGTH:,} tokens: {limit.batch_size:,}; longest sequence: {longest(at):,}")
-    if len(found) > 1:
-        print(compare(*found.values(), names=list(found)))
+            if asked.pop("ranks", None):
+                asked["rank"] = step.info.rank
+            fitting = limits(at, step)
+            largest |= {f"{name}: {one}": step for one, step in fitting.items()}
+            print("The most that fits:", ", ".join(fitting) or "nothing", f"({time.perf_counter() - begun:.0f} s)")
+    for steps in (found, largest):
+        if len(steps) > 1:
+            print(compare(steps))
 
 
 def room(step: MemoryEstimate) -> str:
     """Whether the step fits, and by how much the GPU is larger or too small."""
-    from torchsummary_plus.memory.gpus import parse_memory
-
     left = parse_memory(GPU) - step.device_bytes[1]
     said = f"fits, {left / 2**30:.1f} GiB are left" if step.fits(GPU) else f"does not fit: {-left / 2**30:.1f} GiB more"
     return f"An {GPU} {said} (with CUDA's context and NCCL's buffers at their most)"

@@ -227,8 +227,10 @@ def test_what_is_no_builder_is_said() -> None:
 
 
 def test_what_is_not_covered_is_refused_with_what_is() -> None:
-    with pytest.raises(UnsupportedError, match=r"FSDP1\) is not covered: use fully_shard"):
+    with pytest.raises(UnsupportedError, match=r"FSDP1\) is not covered: use what is the same in FSDP2"):
         estimated(lambda: FullyShardedDataParallel(net()), 2)
+    with pytest.raises(UnsupportedError, match="SHARD_GRAD_OP: reshard_after_forward=False"):
+        estimated(lambda: torch.distributed.fsdp.FullyShardedDataParallel(net()), 2)
 
 
 class FullyShardedDataParallel(nn.Sequential):

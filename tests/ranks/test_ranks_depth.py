@@ -16,8 +16,11 @@ from examples.seventy_billion import Stage
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.rows import longest_row
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ranks import micro_batches
+from torchsummary_plus.ranks.filled import filled
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.depth import cut
+from torchsummary_plus.step.depth.growth import grown
 
 WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
 needs_schedules = pytest.mark.skipif(not since("2.13"), reason="schedules infer shapes otherwise before torch 2.13")
@@ -43,13 +46,93 @@ def staged() -> Any:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    model = Stage(Llama(replace(SHAPE, depth=14)), dist.get_rank() // 2, 2)
+    model = Stage(Llama(SHAPE), dist.get_rank() // 2, 2)
     mesh = dist.device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("stage", "shard"))
     for layer in model.layers:
         fully_shard(layer, mesh=mesh["shard"], reshard_after_forward=False)
     fully_shard(model, mesh=mesh["shard"], reshard_after_forward=False)
     stage = PipelineStage(model, dist.get_rank() // 2, 2, torch.device("cuda", 0), group=mesh.get_group("stage"))
     return Schedule1F1B(stage, 2, loss_fn=lambda out, ids: out.float().mean() + 0 * ids.sum())
+
+
+def scheduled(name: str, loss: Callable[..., Tensor] | None = None, **options: Any) -> Any:
+    """A stage of four, or two stages of eight, each sharded over two."""
+    from torch import distributed as dist
+    from torch.distributed import pipelining
+
+    each = 2 if "Interleaved" in name else 1
+    mesh = dist.device_mesh.init_device_mesh("cuda", (4, 2), mesh_dim_names=("stage", "shard"))
+    own = mesh.get_local_rank("stage")
+    stages = []
+    for number in range(own, 4 * each, 4):
+        model = Stage(Llama(replace(SHAPE, depth=1)), number, 4 * each)
+        sharded_on(mesh["shard"], model, **options)
+        place = torch.device("cuda", 0)
+        stages.append(pipelining.PipelineStage(model, number, 4 * each, place, group=mesh.get_group("stage")))
+    made: Any = getattr(pipelining, name)
+    return made(stages if each > 1 else stages[0], 5, loss_fn=loss or _mean)
+
+
+def _mean(out: Tensor, ids: Tensor) -> Tensor:
+    return out.float().mean() + 0 * ids.sum()
+
+
+def sharded_on(mesh: Any, model: nn.Module, **options: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in (*model.layers, model):  # type: ignore[misc]
+        fully_shard(layer, mesh=mesh, **options)
+
+
+def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
+    asked: dict[str, Any] = {**WORLD, "world_size": 8, "rank": rank, "gpu": "H100", "optimizer": "adamw"}
+    return estimate_memory(build, (16,), 5, **asked)
+
+
+@needs_schedules
+@pytest.mark.parametrize(
+    ("name", "rank", "copied"),
+    [("Schedule1F1B", 6, 12), ("ScheduleInterleaved1F1B", 0, 16)],
+)
+def test_micro_batches_that_were_only_noted_leave_what_they_leave(
+    name: str, rank: int, copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+
+    def counted(log: Any, parts: Any) -> Any:
+        noted.append(sum(not part.is_run for part in parts))
+        return filled(log, parts)
+
+    monkeypatch.setattr("torchsummary_plus.ranks.record.filled", counted)
+    build = partial(scheduled, name, reshard_after_forward=False)
+    found = staged_estimate(build, rank=rank)
+    assert noted[-1] == copied
+    monkeypatch.setattr(micro_batches, "FIRST", 5)
+    whole = staged_estimate(build, rank=rank)
+    assert noted[-1] == 0
+    for part in ("moments", "events", "storages", "streams", "calls", "doubts", "unknown"):
+        assert getattr(found.log, part) == getattr(whole.log, part), part
+
+
+@needs_schedules
+@pytest.mark.parametrize(("counts", "reshards", "rank"), [(False, True, 2), (True, False, 6)])
+def test_micro_batches_that_are_not_alike_all_run(
+    counts: bool, reshards: bool, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that one gathered are freed in the next; a loss may count its calls."""
+    calls: list[int] = []
+
+    def loss(out: Tensor, ids: Tensor) -> Tensor:
+        calls.append(1)
+        return _mean(torch.cat([out] * (len(calls) if counts else 1)), ids)
+
+    def build() -> Any:
+        calls.clear()
+        return scheduled("Schedule1F1B", loss=loss, reshard_after_forward=reshards)
+
+    found = staged_estimate(build, rank=rank)
+    monkeypatch.setattr(micro_batches, "FIRST", 5)
+    assert found.log.events == staged_estimate(build, rank=rank).log.events
 
 
 def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
@@ -81,11 +164,24 @@ def test_a_log_grown_from_few_layers_is_that_of_all(
     assert (found.timeline, found.by_call) == (whole.timeline, whole.by_call)
 
 
-def _counting(taken: list[int]) -> Callable[..., Any]:
-    from torchsummary_plus.step.depth.growth import grown
+def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = estimated(sharded, ranks=(0, 3))
+    logs: list[int] = []
 
-    def counted(logs: Any, stacks: Any, paths: Any, whole: Any) -> Any:
-        log = grown(logs, stacks, paths, whole)
+    def counted(given: Any, *rest: Any) -> Any:
+        logs.append(len(given))
+        return grown(given, *rest)
+
+    monkeypatch.setattr(cut, "WORTH", 7)
+    monkeypatch.setattr("torchsummary_plus.ranks.record.grown", counted)
+    found = estimated(sharded, ranks=(0, 3))
+    assert logs == [3, 2]
+    assert (found.log.events, found.by_module) == (whole.log.events, whole.by_module)
+
+
+def _counting(taken: list[int]) -> Callable[..., Any]:
+    def counted(logs: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
+        log = grown(logs, stacks, paths, whole, *proved)
         taken.append(len(whole.names))
         return log
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
 
 from benchmarks.ranks_models import LENGTH, Llama, Part
 from torchsummary_plus import estimate_memory, summary
@@ -165,3 +167,111 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
         summary(net(), (64,), 8, col_names=["local_params"], memory="train", verbose=0)
     with pytest.raises(InputError, match="memory has one of world_size and build"):
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)
+
+
+class Rotating(nn.Module):
+    """A table beside the buffers, as rotary angles often are."""
+
+    def __init__(self, is_buffer: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        table = torch.empty(512, 512)
+        self.register_buffer("table", table) if is_buffer else setattr(self, "table", table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x) + self.table.sum()
+        return out
+
+
+@pytest.mark.parametrize("is_buffer", [True, False])
+def test_what_a_builder_on_meta_holds_beside_its_model_is_named(is_buffer: bool) -> None:
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return Rotating(is_buffer)
+
+    step = estimate_memory(build, (64,), 4, world_size=2, gpu="H100", progress=False)
+    said = [one for one in step.assumptions if "register them as buffers" in one]
+    assert (step.at_peak["buffers"] == 2**20, not said) == (is_buffer, is_buffer)
+    assert is_buffer or "(1.00 MB)" in said[0]
+    assert sum(step.at_peak.values()) == step.peak_bytes
+
+
+class Experts(nn.Module):
+    """Two of eight experts on each of four ranks; the router's counts, or None, tell how many tokens are sent."""
+
+    def __init__(self, count: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.router = nn.Linear(64, 8)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in "ab")
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.distributed._functional_collectives import all_to_all_single_autograd as exchange
+
+        tokens = x.flatten(0, 1)
+        chosen = self.router(tokens).argmax(-1)
+        order = chosen.argsort()
+        sent = given = [len(tokens) // 4] * 4
+        if self.count is not None:
+            counts = self.count(chosen)
+            others = torch.empty_like(counts)
+            dist.all_to_all_single(others, counts)
+            sent, given = ([int(n) for n in one.view(4, -1).sum(1).tolist()] for one in (counts, others))
+        here = exchange(tokens[order], given, sent, dist.group.WORLD)
+        done = torch.cat([expert(part) for expert, part in zip(self.experts, here.chunk(2))])
+        back = exchange(done, sent, given, dist.group.WORLD)
+        return torch.zeros_like(tokens).index_copy(0, order, back).view_as(x)
+
+
+_COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "bincount": partial(torch.bincount, minlength=8),
+    "histc": lambda chosen: torch.histc(chosen.float(), bins=8, min=0, max=8),
+}
+
+
+@pytest.mark.skipif(not since("2.13"), reason="functional collectives are dispatched otherwise before")
+@pytest.mark.parametrize(("name", "gpu"), [("bincount", "H100"), ("histc", None)])
+def test_experts_on_several_ranks_get_equal_shares_and_it_is_said(name: str, gpu: str | None) -> None:
+    def large(count: Any) -> tuple[Counter[int], tuple[str, ...]]:
+        step = estimate_memory(lambda: Experts(count), (128, 64), 2, world_size=4, gpu=gpu, progress=False)
+        return Counter(one.nbytes for one in step.log.storages if one.nbytes >= 4096), step.assumptions
+
+    counted, said = large(_COUNTS[name])
+    even, nothing = large(None)
+    assert counted == even
+    assert any("same number of tokens" in one for one in said)
+    assert not any("same number of tokens" in one for one in nothing)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(256, 768)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one.unflatten(-1, (4, 64)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.skipif(not since("2.13"), reason="context parallelism is experimental, and was otherwise before")
+def test_context_parallel_attention_goes_round_the_ring() -> None:
+    meshes: list[Any] = []
+
+    def build() -> nn.Module:
+        meshes[:] = [dist.device_mesh.init_device_mesh("cuda", (4,))]
+        return Attention().to(torch.bfloat16)
+
+    def train(model: nn.Module, x: Tensor) -> None:
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with context_parallel(meshes[0], buffers=[x], buffer_seq_dims=[1]), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            model(x).sum().backward()
+
+    own = nn.functional.scaled_dot_product_attention
+    given: dict[str, Any] = {"dtypes": torch.bfloat16, "gpu": "H100", "train_step": train, "progress": False}
+    step = estimate_memory(build, (512, 256), 2, world_size=4, **given)
+    ran = Counter(one.operator for one in step.log.moments if one.step == 1)
+    assert ran["aten::_scaled_dot_product_flash_attention"] == ran["_c10d_functional::all_to_all_single"] == 4
+    assert ran["aten::_scaled_dot_product_flash_attention_backward"] == 4
+    assert nn.functional.scaled_dot_product_attention is own

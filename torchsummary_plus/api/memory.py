@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -139,9 +140,13 @@ def predicted(
 ) -> MemoryEstimate:
     """Return the estimate of a step; an open batch counts as 1. See :func:`estimate_memory`."""
     given, estimates = _given(example), []
+    request: StepRequest | None = None
     with progress_bar("step", "operators", progress) as tick:
         for number in _ranks(world_size, rank, ranks):
-            request = _request(model, given, options, world_size, number)
+            if isinstance(request, _RankRequest):
+                request = request.of_rank(number)
+            else:
+                request = _request(model, given, options, world_size, number)
             batch = request.example.batch_size or 1
             estimates.append(request.estimate(batch, request.trace(batch, tick)))
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
@@ -304,8 +309,13 @@ class _RankRequest(StepRequest):
         self.options = options.allocation()
         gpu = self.gpu
         capability = AMPERE if gpu is None else chip_named(gpu.name, gpu.compute_capability)
-        self.rank = as_rank(size, rank)
-        self.ranked = Ranked(build, self.rank, self.step, self.device, capability)
+        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)
+
+    def of_rank(self, number: int) -> _RankRequest:
+        """Return the same request for another rank."""
+        other = copy(self)
+        other.ranked = self.ranked.of_rank(number)
+        return other
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:
         with no_collection():
@@ -313,8 +323,8 @@ class _RankRequest(StepRequest):
         return log
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        estimate = super().estimate(batch, log)
-        return replace(estimate, info=replace(estimate.info, world_size=self.rank.world_size, rank=self.rank.rank))
+        estimate, rank = super().estimate(batch, log), self.ranked.rank
+        return replace(estimate, info=replace(estimate.info, world_size=rank.world_size, rank=rank.rank))
 
 
 def _request(model: Any, example: Example, options: StepOptions, world_size: int | None, rank: int) -> StepRequest:

@@ -8,7 +8,7 @@ what is lost without a name; so does the error raised where it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -268,3 +268,11 @@ def import_compiler() -> None:
     """
     if since("2.7") and not since("2.10"):
         import_module("torch._dynamo")
+
+
+@cache
+def import_for_steps() -> None:
+    """Import what torch imports in the course of a step, whose frames would keep the step's tensors."""
+    for name in ("torch.profiler._cupti_monitor", "torch.utils._sympy.reference"):
+        with suppress(ImportError):
+            import_module(name)

@@ -81,3 +81,45 @@ def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Cal
         return called
 
     return make
+
+
+class Change:
+    """What happened to an order of forwards: parameter groups that were appended, and those that were taken back."""
+
+    def __init__(self) -> None:
+        self.appended: list[Any] = []
+        self.taken: list[Any] = []
+
+
+class Forwards:
+    """The order in which a module's parameter groups ran forward; backwards go through it to prefetch.
+
+    Source: ``_record_post_forward`` and ``_backward_prefetch`` in torch/distributed/fsdp/_fully_shard.
+    """
+
+    def __init__(self, model: torch.nn.Module | None) -> None:
+        modules: list[Any] = [] if model is None else list(model.modules())
+        states = [one._get_fsdp_state() for one in modules if hasattr(one, "_get_fsdp_state")]
+        self.groups: list[Any] = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+
+    @property
+    def order(self) -> list[Any]:
+        """The groups in the order of their forwards, as torch keeps it."""
+        return getattr(self.groups[0].comm_ctx, "post_forward_order", []) if self.groups else []
+
+    @contextmanager
+    def watched(self) -> Iterator[Change]:
+        """Give what changes while it holds."""
+        change = Change()
+        length, counts = len(self.order), [len(group._post_forward_indices) for group in self.groups]
+        yield change
+        change.appended = self.order[length:]
+        change.taken = [g for g, count in zip(self.groups, counts) if len(g._post_forward_indices) < count]
+
+    def repeat(self, change: Change) -> None:
+        """Change the order once more in the same way."""
+        for group in change.appended:
+            group._post_forward_indices.append(len(self.order))
+            self.order.append(group)
+        for group in change.taken:
+            group._post_forward_indices.pop()

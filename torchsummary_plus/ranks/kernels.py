@@ -9,18 +9,23 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch._ops import OpOverload
+from torch.distributed import distributed_c10d
 
 from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
 from .kinds import RankLedger
+from .routing import BALANCED, COUNTS, balanced, exchanged
 
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
 
 _PIN = torch.ops.aten._pin_memory.default
 """What copies to pinned memory of the host, as an offload policy asks for."""
+
+_EXCHANGE = torch.ops._c10d_functional.all_to_all_single.default
+"""What sends a part of a tensor to each rank, and gets as much from it where both splits are equal."""
 
 _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
 """What gives its argument back; their kernels for fakes make a tensor instead (_functional_collectives.py)."""
@@ -39,6 +44,8 @@ class RankKernels(StepKernels):
 
     building = False
     """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
+    built_on_meta = False
+    """Whether the builder made tensors on meta, which are then on the device instead."""
     making: str | None = None
     """Kind of the tensors that torch currently allocates, all as fakes, however small; None outside such parts."""
 
@@ -55,6 +62,8 @@ class RankKernels(StepKernels):
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super()._factory(func, args, kwargs)
         if self.building:
+            device = kwargs.get("device")
+            self.built_on_meta |= device is not None and torch.device(device).type == "meta"
             return change_tensors(made, self._placed)
         if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
             return made
@@ -65,6 +74,10 @@ class RankKernels(StepKernels):
         return fake_like(tensor, self.device) if elsewhere else tensor
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        counts = balanced(func, args, kwargs) if func in COUNTS and self._value_of(args[0], False) is None else None
+        if counts is not None:
+            self.answers.assume(self.module(), func.name(), BALANCED)
+            return self._noted(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             return self._collective(func, args, kwargs)
         if func is _PIN and isinstance(args[0], Fake):
@@ -73,11 +86,33 @@ class RankKernels(StepKernels):
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
                 return super().__call__(torch.ops.aten.alias.default, args[:1], {})
+            if func is _EXCHANGE and list(args[1]) == list(args[2]):
+                return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
         return super().__call__(func, args, kwargs)
+
+    def _know(self, filled: torch.Tensor, sent: torch.Tensor, group: Any) -> None:
+        """Give a tensor the values that this rank gets where all ranks send the same."""
+        values = exchanged(sent, group.size(), group.rank())
+        if isinstance(filled, Fake):
+            filled.known = values
+        elif filled.shape == values.shape:
+            filled.copy_(values)
+            self.tainted.pop(filled.untyped_storage()._cdata, None)
+
+    def _exchanged(self, sent: torch.Tensor, group: Any) -> Any:
+        """Return what an even exchange gives this rank; of small values, what it gets where all ranks send the same."""
+        values = self._value_of(sent, False)
+        if values is None or len(values) % group.size():
+            whole = {"memory_format": torch.contiguous_format}
+            return super().__call__(torch.ops.aten.empty_like.default, (sent,), whole)
+        return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
+        sent = self._value_of(args[1], False) if func._schema.name == "c10d::alltoall_base_" else None
+        if sent is not None:
+            self._know(args[0], sent, next(filter(None, map(_as_group, args))))
         for group in filter(None, map(_as_group, args)):
             peer = next((value for value in args if isinstance(value, int)), None)
             is_pair = func._schema.name in _POINT_TO_POINT
@@ -92,6 +127,11 @@ def _as_group(value: Any) -> Any:
     """Unbox a process group passed to an operator; None for any other value."""
     is_group = isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
     return dist.ProcessGroup.unbox(value) if is_group else None
+
+
+def _group_named(name: str) -> Any:
+    place: Any = distributed_c10d
+    return place._resolve_process_group(name)
 
 
 def _group_names(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

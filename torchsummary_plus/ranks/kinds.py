@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+
+from torch import Tensor
 
 from ..data.capability import AMPERE, Capability
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, MemoryLog
@@ -34,6 +36,16 @@ class RankLedger(Ledger):
             yield
         finally:
             self.making = outer
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's storage; -1 if it is not booked."""
+        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
+
+    def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
+        """Return the bytes that are live in other storages than those of ``tensors`` and those of a kind."""
+        of_tensors = {self.number_of(tensor) for tensor in tensors}
+        others = {number for number, _ in self._live.values() if self.kinds[number] is None} - of_tensors
+        return sum(self.nbytes[number] for number in others)
 
     def begun(self) -> None:
         """Treat everything live now as existing from the start, and forget earlier events."""

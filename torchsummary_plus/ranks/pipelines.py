@@ -104,6 +104,11 @@ def stages_of(schedule: Any) -> list[Any]:
     return list(getattr(schedule, "_stages", None) or [schedule._stage])
 
 
+def number_of_batches(schedule: Any) -> int:
+    """The number of a schedule's micro-batches; 0 without one."""
+    return 0 if schedule is None else int(schedule._n_microbatches)
+
+
 def model_of(schedule: Any) -> nn.Module:
     """The module of this rank's stage, or its modules."""
     modules = [stage.submod for stage in stages_of(schedule)]

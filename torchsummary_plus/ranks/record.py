@@ -6,8 +6,8 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,16 @@ from torch import nn
 from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
-from ..data.units import describe
+from ..data.units import describe, mebibytes
+from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modules import ModuleTree
+from ..live.stored import all_stored
 from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
-from ..step.depth.growth import grown
+from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.steps import takes_all_layers_alike
 from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
@@ -38,9 +40,11 @@ from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
+from .filled import filled
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
+from .micro_batches import MicroBatches, UnlikeError
 from .passes import RankPass
 from .pipelines import (
     NeedsStageError,
@@ -49,14 +53,30 @@ from .pipelines import (
     StageToldError,
     is_schedule,
     model_of,
+    number_of_batches,
     pipelines_alone,
 )
-from .process_group import Rank, in_world
+from .process_group import Rank, as_rank, in_world
 from .shards import Shards, shards_of
 from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
+
+
+class _ImportedError(Exception):
+    """The builder imported modules: the next build is of the same model, with nothing held besides."""
+
+
+@dataclass
+class Known:
+    """What the recordings of a builder's ranks found out: what stages give, by the batch size, and more."""
+
+    neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
+    runs_all_batches: bool = False
+    """Whether a pipeline's micro-batches are not alike, so that all of them have to run."""
+    proved: Proved = field(default_factory=set)
+    """What repeats from layer to layer."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,11 @@ class Ranked:
     step: Step
     device: torch.device
     capability: Capability
+    known: Known = field(default_factory=Known)
+
+    def of_rank(self, number: int) -> Ranked:
+        """Return the same for another rank, which need not find out again what this one did."""
+        return replace(self, rank=as_rank(self.rank.world_size, number))
 
     def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
         """Return the modules of the rank's model, and its steps' memory events on fake tensors.
@@ -75,7 +100,8 @@ class Ranked:
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
-            neighbours = Neighbours()
+            import_for_steps()
+            neighbours = self.known.neighbours.setdefault(example.batch_size, Neighbours())
             while True:
                 try:
                     return self._deep(example, listeners, neighbours)
@@ -111,19 +137,52 @@ class Ranked:
         whole = cuts[0].whole
         if whole is None:
             return tree, log
-        logs = [log, *(self._settled(example, listeners, cut, neighbours)[1] for cut in cuts[1:])]
+        logs, proved = [log], self.known.proved
         try:
-            return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
+            for cut in cuts[1:]:
+                logs.append(self._settled(example, listeners, cut, neighbours)[1])
+                if len(logs) == len(cuts) or proved:
+                    with suppress(UnprovedError):
+                        return tree, grown(logs, [one.left for one in cuts], cuts[0].paths, whole, proved)
+            raise NotRepeatingError
         except NotRepeatingError:
             return self._settled(example, listeners, Cut(None), neighbours)
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """The steps recorded; once more where that imported modules, which hold on to what is there."""
-        imported = len(sys.modules)
-        found = self._record(example, listeners, cut, neighbours)
-        return found if len(sys.modules) == imported else self._record(example, listeners, cut, neighbours)
+        for _ in range(2):
+            imported = len(sys.modules)
+            with suppress(_ImportedError):
+                found = self._alike(example, listeners, cut, neighbours, settles=True)
+                if len(sys.modules) == imported:
+                    return found
+        return self._alike(example, listeners, cut, neighbours)
 
-    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
+    def _alike(
+        self,
+        example: Example,
+        listeners: Sequence[Listener],
+        cut: Cut,
+        neighbours: Neighbours,
+        settles: bool = False,
+    ) -> Recorded:
+        """The steps recorded, with all micro-batches where they are not alike."""
+        try:
+            return self._record(example, listeners, cut, neighbours, settles)
+        except UnlikeError:
+            self.known.runs_all_batches = True
+            return self._record(example, listeners, cut, neighbours, settles)
+
+    def _record(
+        self,
+        example: Example,
+        listeners: Sequence[Listener],
+        cut: Cut,
+        neighbours: Neighbours,
+        settles: bool = False,
+    ) -> Recorded:
+        """The steps recorded; raises :class:`_ImportedError` where they ``settle`` and the builder imported modules."""
+        imported = len(sys.modules) if settles else None
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -149,8 +208,11 @@ class Ranked:
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
+            if imported not in (None, len(sys.modules)):
+                raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
+            besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             model.train(self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
@@ -160,12 +222,18 @@ class Ranked:
             watch.install()
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
+            batches = MicroBatches(ledger, number_of_batches(schedule))
+            if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
+                stack.enter_context(batches.watched())
             try:
-                log = steps.record(example, embeddings)
-                return tree, replace(log, communicators=len(kernels.groups), shards=shards)
-            except (NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
+                log = filled(steps.record(example, embeddings), batches.parts)
+                said = (*_said_of_meta(besides), *log.assumptions)
+                return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=said)
+            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:
+                if batches.are_unlike:
+                    raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
     def _built(
@@ -183,8 +251,9 @@ class Ranked:
         except SummaryError:
             raise
         except Exception as error:
-            if _is_deepspeeds(error):
-                raise UnsupportedError(_NOT_COVERED["DeepSpeedEngine"]) from error
+            for module, wrapper in _WRAPPERS.items():
+                if _is_from(module, error):
+                    raise UnsupportedError(_NOT_COVERED[wrapper]) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
         schedule = built if is_schedule(built) else None
         model = built if schedule is None else model_of(schedule)
@@ -203,8 +272,28 @@ class Ranked:
         return model, schedule, shards
 
 
+def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
+    """This rank's parts of the parameters and buffers."""
+    return all_stored((*model.parameters(), *model.buffers()))
+
+
+def _said_of_meta(nbytes: int) -> tuple[str, ...]:
+    """What to say of tensors that a builder on meta holds besides its model's parameters and buffers."""
+    if not nbytes:
+        return ()
+    return (
+        f"the builder's tensors that are neither parameters nor buffers ({mebibytes(nbytes)} MB) count as on the "
+        "device, also those made on meta, which to_empty() leaves there: register them as buffers",
+    )
+
+
 _NOT_COVERED = {
-    "FullyShardedDataParallel": "FullyShardedDataParallel (FSDP1) is not covered: use fully_shard (FSDP2), which is",
+    "FullyShardedDataParallel": (
+        "FullyShardedDataParallel (FSDP1) is not covered: use what is the same in FSDP2. auto_wrap_policy: "
+        "fully_shard(layer) for each layer, then fully_shard(model); SHARD_GRAD_OP: reshard_after_forward=False; "
+        "HYBRID_SHARD: mesh= with two axes; mixed_precision: mp_policy=MixedPrecisionPolicy(...); cpu_offload: "
+        "offload_policy=CPUOffloadPolicy()"
+    ),
     "DeepSpeedEngine": (
         "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
@@ -222,7 +311,14 @@ def _check_covered(model: nn.Module) -> None:
                 raise UnsupportedError(_NOT_COVERED[kind.__name__])
 
 
-def _is_deepspeeds(error: Exception) -> bool:
-    """Whether an error comes from inside DeepSpeed."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames)
+_WRAPPERS = {
+    "deepspeed": "DeepSpeedEngine",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
+}
+"""Modules by whose errors in a builder a wrapper is known."""
+
+
+def _is_from(module: str, error: Exception) -> bool:
+    """Whether an error comes from inside a module or package."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(f"{name}.".startswith(f"{module}.") for name in names)

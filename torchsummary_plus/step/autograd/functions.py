@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, cast
 
 import torch
@@ -269,7 +269,9 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
             return bool(asked(tensors)) if is_encoder else inline(tensors)
 
         overrides.has_torch_function = has_torch_function
-        layers.linear, layers.scaled_dot_product_attention = functions.linear, functions.stand_in(ATTENTION)
+        layers.linear = functions.linear
+        # By its name, torch.distributed.tensor.experimental finds what to put context parallelism around.
+        layers.scaled_dot_product_attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
         torch.get_rng_state = random.get_rng_state = noticed_rng_state
         try:
             yield

@@ -7,14 +7,21 @@ layer, a position, a size) goes on as it did.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import add, sub
+from typing import Any
 
 from ...data.memory_records import MemoryLog
 from .tokens import NotRepeatingError, Reader, Stack, Token, Writer
 
 LOOKAHEAD = 256
 """Tokens behind a period that are compared."""
+
+
+Proved = set[tuple[bool, Any]]
+"""Periods of which a third log has confirmed that they repeat."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +32,54 @@ class Sweep:
     length: int
 
 
-def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack) -> MemoryLog:
+def grown(
+    logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack, proved: Proved | None = None
+) -> MemoryLog:
     """The log of a model with the layers of ``whole``, from those with some, one more, and two more of them.
 
-    Raises :class:`NotRepeatingError` where the third is not what follows from the first two.
+    ``proved`` takes in the periods that the third confirms; where they are all known already, two logs are enough.
+    Raises :class:`NotRepeatingError` where the third is not what follows from the first two, :class:`UnprovedError`
+    where it is needed.
     """
     if any(log.others or log.in_blocks for log in logs):
         raise NotRepeatingError
-    few, more, most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
-    sweeps = _proved_sweeps(few, more, most)
+    few, more, *most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
+    known = set() if proved is None else proved
+    sweeps = _proved_sweeps(few, more, most[0], known) if most else _known_sweeps(few, more, known)
     times = len(whole.names) - len(stacks[0].names)
     counts = [dict(log.unknown) for log in logs]
-    if counts[0].keys() != counts[2].keys() or logs[0].assumptions != logs[2].assumptions:
+    if counts[0].keys() != counts[-1].keys() or logs[0].assumptions != logs[-1].assumptions:
         raise NotRepeatingError
     unknown = tuple((name, n + times * (counts[1][name] - n)) for name, n in counts[0].items())
     log = Writer(paths, whole).write(repeated(few, more, sweeps, times), logs[0], paths)
     return replace(log, unknown=unknown)
 
 
-def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[Token]) -> list[Sweep]:
+class UnprovedError(Exception):
+    """Two logs tell what repeats, but no third has confirmed it yet."""
+
+
+def _known_sweeps(few: Sequence[Token], more: Sequence[Token], proved: Proved) -> list[Sweep]:
+    """The sweeps between two lists, of periods confirmed before. Raises :class:`UnprovedError`."""
+    for by_place in (True, False):
+        try:
+            sweeps = find_sweeps(few, more, by_place)
+        except NotRepeatingError:
+            continue
+        if proved.issuperset(_periods(more, sweeps, by_place)):
+            return sweeps
+    raise UnprovedError
+
+
+def _periods(more: Sequence[Token], sweeps: Sequence[Sweep], by_place: bool) -> Proved:
+    """What happens in each sweep's period, wherever it begins."""
+    return {
+        (by_place, frozenset(Counter(token[:2] for token in more[one.place : one.place + one.length]).items()))
+        for one in sweeps
+    }
+
+
+def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[Token], proved: Proved) -> list[Sweep]:
     """The sweeps that lead from the first two lists to the third. Raises :class:`NotRepeatingError`.
 
     Where a layer at an end holds more than those between, only the places of storages tell it from them; elsewhere
@@ -54,6 +90,7 @@ def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[T
         try:
             sweeps = find_sweeps(few, more, by_place)
             if [token[:3] for token in repeated(few, more, sweeps, 2)] == wanted:
+                proved |= _periods(more, sweeps, by_place)
                 return sweeps
         except NotRepeatingError:
             continue
@@ -131,16 +168,16 @@ def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep
         while j < sweep.place:
             made.append(_further(few[i], more[j], times))
             i, j = i + 1, j + 1
-        period = [
-            (token, _difference(before, token))
-            for before, token in zip(more[j - sweep.length : j], more[j : j + sweep.length])
-        ]
+        period = more[j : j + sweep.length]
+        changes = [(n, _difference(before, period[n])) for n, before in enumerate(more[j - sweep.length : j])]
+        changes = [(n, by) for n, by in changes if any(by)]
+        last = made[len(made) - sweep.length :]
         for _ in range(times):
-            start = len(made) - sweep.length
-            made += [
-                token._replace(numbers=tuple(map(sum, zip(made[start + n].numbers, by))))
-                for n, (token, by) in enumerate(period)
-            ]
+            following = list(period)
+            for n, by in changes:
+                following[n] = _moved(last[n], by)
+            made += following
+            last = following
         j += sweep.length
     return made
 
@@ -148,9 +185,14 @@ def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep
 def _difference(before: Token, after: Token) -> tuple[int, ...]:
     if len(before.numbers) != len(after.numbers):
         raise NotRepeatingError
-    return tuple(b - a for a, b in zip(before.numbers, after.numbers))
+    return tuple(map(sub, after.numbers, before.numbers))
 
 
 def _further(few: Token, more: Token, times: int) -> Token:
     """A token that both lists have, with its numbers as they go on."""
-    return few._replace(numbers=tuple(a + times * by for a, by in zip(few.numbers, _difference(few, more))))
+    by = _difference(few, more)
+    return _moved(few, tuple(times * one for one in by)) if any(by) else few
+
+
+def _moved(token: Token, by: tuple[int, ...]) -> Token:
+    return Token(token.what, token.same, tuple(map(add, token.numbers, by)), token.size)

@@ -175,6 +175,7 @@ class Writer:
         self.calls: list[ModuleCall] = []
         self.doubts: list[Doubt] = []
         self.specs: dict[tuple[StorageSpec, int, int], StorageSpec] = {}
+        self.known_moments: dict[tuple[Any, int], Moment] = {}
 
     def write(self, tokens: Sequence[Token], like: MemoryLog, paths: Sequence[str]) -> MemoryLog:
         """The log; what is no token (assumptions and the like) is that of another one."""
@@ -185,7 +186,7 @@ class Writer:
         for place, (what, same, numbers, size) in enumerate(tokens):
             known: Any = same
             if what == "moment":
-                self.moments.append(Moment(known[0], self._module(known[1], numbers[0]), *known[2:]))
+                self.moments.append(self._moment(known, numbers[0]))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
                 live.begin((same, numbers[0], size), len(self.storages))
@@ -219,6 +220,12 @@ class Writer:
             doubts=tuple(self.doubts),
             streams=tuple(self.streams) if any(self.streams) else (),
         )
+
+    def _moment(self, known: Any, layer: int) -> Moment:
+        key = known, layer
+        if key not in self.known_moments:
+            self.known_moments[key] = Moment(known[0], self._module(known[1], layer), *known[2:])
+        return self.known_moments[key]
 
     def _spec(self, like: StorageSpec, owner: int, nbytes: int) -> StorageSpec:
         key = like, owner, nbytes

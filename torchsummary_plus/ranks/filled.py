@@ -1,0 +1,258 @@
+"""The log of micro-batches of which some were only noted: what these would do is copied from those that ran."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from ..data.memory_records import Doubt, MemoryLog, ModuleCall, Moment
+from ..step.event_order import in_order
+from ..trace.questions import OUTSIDE
+from .micro_batches import MARK, Part, UnlikeError
+
+Event = tuple[int, int, int]
+
+
+@dataclass
+class _Template:
+    """A part that was run, with its events and those behind it that free what its micro-batch still held."""
+
+    part: Part
+    events: Sequence[Event]
+    trailing: Sequence[Event]
+    first: int
+    """The place of its first event in the log."""
+    born: set[int] = field(default_factory=set)
+
+
+def filled(log: MemoryLog, parts: Sequence[Part]) -> MemoryLog:
+    """The log of all micro-batches, without marks. Raises :class:`UnlikeError` where those run are not alike."""
+    return _Filling(log, parts).run()
+
+
+class _Filling:
+    def __init__(self, log: MemoryLog, parts: Sequence[Part]) -> None:
+        self.log = log
+        self.parts = parts
+        self.ordered = list(accumulate((event[0] for event in log.events), max))
+        self.born: dict[int, Part] = {}
+        self.order: dict[int, int] = {}
+        """By storage: how many its part allocated before it."""
+        self.outs = {storage for part in parts for storage in part.outs}
+        self.templates = {self._key(part): self._template(part) for part in parts if part.is_run}
+        self.copies: dict[tuple[Any, ...], dict[int, int]] = {}
+        """By part: its storages by those of its template."""
+        self.siblings: dict[int, list[int]] = {}
+        """By storage of a template: those of its copies that are live."""
+        self.freed: set[int] = set()
+        """Copies that have been freed."""
+        self.latest: dict[tuple[str, int], _Template] = {}
+        self.ends = {part.end: part for part in parts if part.is_run}
+        self.storages = list(log.storages)
+        self.streams = [log.stream(storage) for storage in range(len(log.storages))]
+        self.moments: list[Moment] = []
+        self.at: dict[int, int] = {}
+        self.events: list[Event] = []
+        self.calls: list[ModuleCall] = []
+        self.call_at: dict[int, int] = {-1: -1}
+        self.doubts: list[Doubt] = []
+        self.unknown = Counter(dict(log.unknown))
+
+    def place(self, moment: int) -> int:
+        """Return the place of the first event at a moment or after it."""
+        return bisect_left(self.ordered, moment)
+
+    @staticmethod
+    def _key(part: Part, batch: int | None = None) -> tuple[Any, ...]:
+        return part.what, part.step, part.batch if batch is None else batch
+
+    def _template(self, part: Part) -> _Template:
+        first, end = self.place(part.begin), self.place(part.end)
+        made = _Template(part, self.log.events[first:end], (), first)
+        for _, storage, nbytes in made.events:
+            if nbytes:
+                self.born[storage], self.order[storage] = part, len(made.born)
+                made.born.add(storage)
+        behind = self.log.events[end : self.place(part.end + 1)]
+        made.trailing = [event for event in behind if not event[2] and self._is_of(event[1], part)]
+        return made
+
+    def _is_of(self, storage: int, part: Part) -> bool:
+        """Whether a storage is of a part's micro-batch, and not returned by one of its parts."""
+        born = self.born.get(storage)
+        return born is not None and storage not in self.outs and self._is_same(born, part)
+
+    @staticmethod
+    def _is_same(one: Part, other: Part) -> bool:
+        """Whether two parts are of one micro-batch."""
+        return (one.stage, one.step, one.batch) == (other.stage, other.step, other.batch)
+
+    def run(self) -> MemoryLog:
+        """Return the log, its storages numbered in the order of their allocations."""
+        self._check()
+        at = calls = doubts = 0
+        for part in self.parts:
+            self._outside(at, part.begin, slice(calls, part.calls.start), slice(doubts, part.doubts.start))
+            if part.is_run:
+                self._outside(part.begin, part.end, part.calls, part.doubts, part)
+            else:
+                self._copied(part)
+            at, calls, doubts = part.end, part.calls.stop, part.doubts.stop
+        self._outside(at, len(self.log.moments), slice(calls, None), slice(doubts, None))
+        return self._numbered()
+
+    def _check(self) -> None:
+        """Compare each template with the part like it before, in this step or the first."""
+        like: dict[Any, Any] = {}
+        for template in self.templates.values():
+            if template.part.batch == 0:
+                continue
+            looks = self._looks(template)
+            if like.setdefault(template.part.what, looks) != looks:
+                raise UnlikeError
+
+    def _looks(self, template: _Template) -> Any:
+        """All that happens in a part, with storages by what they are and where they come from."""
+        part = template.part
+        kept = [moment for moment in range(part.begin + 1, part.end) if not self._is_aside(moment)]
+        moments = [replace(self.log.moments[m], step=0) for m in kept]
+        events = []
+        for moment, storage, nbytes in (*template.events, *template.trailing):
+            spec = self.log.storages[storage]
+            origin = self.born.get(storage)
+            from_where = None if origin is None else (origin.what, origin.batch - part.batch)
+            number = self.order.get(storage) if origin is not None and self._is_same(origin, part) else None
+            events.append((bisect_left(kept, moment), spec, nbytes, from_where, number))
+        return moments, events, len(part.outs), part.unknown
+
+    def _is_aside(self, moment: int) -> bool:
+        """Whether a moment allocates nothing, and may or may not be there: ``fully_shard`` names what it prefetches."""
+        return self._is_entry(moment) or self.log.moments[moment].operator.startswith("profiler::")
+
+    def _is_entry(self, moment: int) -> bool:
+        """Whether a moment only begins the forward, as it does after a backward and not after a forward."""
+        one = self.log.moments[moment]
+        return one.operator == "" and one.phase == "forward"
+
+    def _outside(self, begin: int, end: int, calls: slice, doubts: slice, part: Part | None = None) -> None:
+        """Take over a stretch of the log that was run, of one part or between two."""
+        for moment in range(begin, end):
+            if self.log.moments[moment].operator != MARK:
+                self.moments.append(self.log.moments[moment])
+            self.at[moment] = len(self.moments) - 1
+        first = self.place(begin)
+        places = []
+        for moment, storage, nbytes in self.log.events[first : self.place(end)]:
+            places.append(len(self.events))
+            self.events.append((self.at[moment], storage, nbytes))
+            if not nbytes and storage in self.siblings and not self._frees_its_own(moment, storage, part):
+                if part is not None:
+                    raise UnlikeError
+                self.events += [(self.at[moment], one, 0) for one in self.siblings.pop(storage) if self._let_go(one)]
+        places.append(len(self.events))
+        self._calls(calls, first, places, {})
+        for doubt in self.log.doubts[doubts]:
+            self.doubts.append(replace(doubt, event=places[doubt.event - first], moment=self.at[doubt.moment]))
+        if part is not None:
+            self.latest[part.what] = self.templates[self._key(part)]
+
+    def _frees_its_own(self, moment: int, storage: int, part: Part | None) -> bool:
+        """Whether a storage is freed in its micro-batch's part, or right behind it."""
+        part = part or self.ends.get(moment)
+        return part is not None and self._is_of(storage, part)
+
+    def _let_go(self, storage: int) -> bool:
+        """Note that a copy is freed; whether it was live."""
+        live = storage not in self.freed
+        self.freed.add(storage)
+        return live
+
+    def _copied(self, part: Part) -> None:
+        """Put what the template does in the place of a part that was not run."""
+        template = self.latest[part.what]
+        own = self.log.events[self.place(part.begin) : self.place(part.end)]
+        outs = dict(zip(template.part.outs, part.outs))
+        sizes = [(self.log.storages[one].nbytes, one in template.born) for one in outs]
+        if [(nbytes, True) for _, _, nbytes in own] != sizes or [one for _, one, _ in own] != list(part.outs):
+            raise UnlikeError
+        for one, copied in outs.items():
+            self.storages[copied] = self.log.storages[one]
+        for moment in range(part.begin, part.end + 1):
+            self.at[moment] = len(self.moments) - 1
+        at = self._moments(template.part)
+        copies = self.copies[self._key(part)] = outs
+        first, places = template.first, []
+        for moment, storage, nbytes in template.events:
+            places.append(len(self.events))
+            self.events.append((at[moment], self._copy(storage, nbytes, template, part, copies), nbytes))
+        places.append(len(self.events))
+        self.events += [
+            (len(self.moments) - 1, self._copy(storage, 0, template, part, copies), 0)
+            for _, storage, _ in template.trailing
+        ]
+        self._calls(template.part.calls, first, places, copies)
+        for doubt in self.log.doubts[template.part.doubts]:
+            self.doubts.append(replace(doubt, event=places[doubt.event - first], moment=at[doubt.moment]))
+        self.unknown.update(dict(template.part.unknown))
+        self.at[part.end] = len(self.moments) - 1
+
+    def _moments(self, part: Part) -> dict[int, int]:
+        """Repeat a part's moments; it begins the forward where that has not begun."""
+        needs_entry = part.what[0] == "forward" and self.moments[-1].phase != "forward"
+        entries = [moment for moment in range(part.begin, part.end) if self._is_entry(moment)]
+        if needs_entry and not entries:
+            self.moments.append(Moment("", OUTSIDE, "forward", part.step))
+        at = {part.begin: len(self.moments) - 1}
+        for moment in range(part.begin + 1, part.end):
+            if needs_entry or moment not in entries:
+                self.moments.append(self.log.moments[moment])
+            at[moment] = len(self.moments) - 1
+        return at
+
+    def _copy(self, storage: int, nbytes: int, template: _Template, part: Part, copies: dict[int, int]) -> int:
+        """The storage of a part for that of its template: a new one, or one of the same micro-batch that is freed."""
+        if nbytes:
+            if storage not in copies:
+                copies[storage] = len(self.storages)
+                self.siblings.setdefault(storage, []).append(len(self.storages))
+                self.storages.append(self.log.storages[storage])
+                self.streams.append(self.log.stream(storage))
+            return copies[storage]
+        born = self.born.get(storage)
+        if born is None or not self._is_of(storage, template.part):
+            raise UnlikeError
+        made = self.copies[self._key(born, part.batch)].get(storage)
+        if made is None or not self._let_go(made):
+            raise UnlikeError
+        return made
+
+    def _calls(self, calls: slice, first: int, places: Sequence[int], copies: Mapping[int, int]) -> None:
+        """Repeat calls whose events begin at ``first``, each of which is now at its place."""
+        for number in range(*calls.indices(len(self.log.calls))):
+            call = self.log.calls[number]
+            outer, self.call_at[number] = self.call_at[call.outer], len(self.calls)
+            stop = places[call.stop - first - 1] + 1 if call.stop > call.start else places[call.start - first]
+            outputs = tuple(copies.get(one, one) for one in call.outputs)
+            self.calls.append(replace(call, outer=outer, start=places[call.start - first], stop=stop, outputs=outputs))
+
+    def _numbered(self) -> MemoryLog:
+        """The log, its storages numbered in the order of their allocations."""
+        order = dict.fromkeys(storage for _, storage, nbytes in self.events if nbytes)
+        order |= dict.fromkeys(range(len(self.storages)))
+        number = {storage: place for place, storage in enumerate(order)}
+        edges = [edge for call in self.calls for edge in (call.start, call.stop)]
+        events = [(moment, number[storage], nbytes) for moment, storage, nbytes in self.events]
+        return replace(
+            self.log,
+            moments=tuple(self.moments),
+            events=tuple(in_order(events, [*edges, *(doubt.event for doubt in self.doubts)])),
+            storages=tuple(self.storages[storage] for storage in order),
+            streams=tuple(self.streams[storage] for storage in order) if self.log.streams else (),
+            calls=tuple(replace(call, outputs=tuple(number[one] for one in call.outputs)) for call in self.calls),
+            doubts=tuple(self.doubts),
+            unknown=tuple(sorted(self.unknown.items())),
+        )

@@ -1,0 +1,183 @@
+"""Micro-batches of a pipeline's stages: the first ones are run, and the rest only noted, to be filled in later."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..data.memory_records import Moment
+from ..live.fakes import Fake
+from ..trace.questions import OUTSIDE
+from .fsdp import Change, Forwards
+from .kinds import RankLedger
+from .stand_ins import replaced
+
+MARK = "micro-batch"
+"""The moments at which a part begins and ends."""
+FIRST = 2
+"""Micro-batches to run at the beginning of a step, the second of which is like those that follow; the last runs too."""
+
+
+class UnlikeError(Exception):
+    """Micro-batches are not alike, or cannot be told to be."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A forward, a loss or a backward of a stage's micro-batch, in the lists of a ledger.
+
+    ``begin`` and ``end`` are its marks among the moments, ``calls`` and ``doubts`` its slices of those lists, ``outs``
+    the storages it returns, ``unknown`` what it added to the operators without a rule. Where it was not run, its only
+    allocations are those of ``outs``.
+    """
+
+    what: tuple[str, int]
+    batch: int
+    step: int
+    is_run: bool
+    begin: int
+    end: int
+    calls: slice
+    doubts: slice
+    outs: tuple[int, ...]
+    unknown: tuple[tuple[str, int], ...]
+
+    @property
+    def stage(self) -> int:
+        """The number of the stage."""
+        return self.what[1]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a part was given, what it returned, the phase it ended in, and what it did to the order of forwards."""
+
+    given: Any
+    returned: Any
+    phase: str
+    change: Change
+
+
+class MicroBatches:
+    """Runs the parts of the first micro-batches, and stands in for those of the rest."""
+
+    def __init__(self, ledger: RankLedger, number: int) -> None:
+        self.ledger = ledger
+        self.last = number - 1
+        self.parts: list[Part] = []
+        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._batch = self._stage = 0
+        self.are_unlike = False
+
+    def part(self, name: str, given: Any, run: Callable[[], Any], forwards: Forwards) -> Any:
+        """Return what a part of the current micro-batch returns. Raises :class:`UnlikeError`."""
+        ledger, what = self.ledger, (name, self._stage)
+        is_run = self._batch < FIRST or self._batch == self.last
+        given = self._described(given)
+        if not is_run and self._seen[what].given != given:
+            raise self.unlike()
+        begin, calls, doubts = self._mark(), len(ledger.calls), len(ledger.doubts)
+        before = Counter(ledger.workspaces.unknown)
+        if is_run:
+            with forwards.watched() as change:
+                out = run()
+            self._seen[what] = _Seen(given, self._described(out), ledger.phase, change)
+        else:
+            forwards.repeat(self._seen[what].change)
+            out = pytree.tree_map_only(_Tensor, _Tensor.make, self._seen[what].returned)
+            ledger.phase = self._seen[what].phase
+        outs = tuple(dict.fromkeys(ledger.number_of(one) for one in pytree.tree_leaves(out) if _is_tensor(one)))
+        unknown = tuple((Counter(ledger.workspaces.unknown) - before).items())
+        slices = slice(calls, len(ledger.calls)), slice(doubts, len(ledger.doubts))
+        self.parts.append(Part(what, self._batch, ledger.step, is_run, begin, self._mark(), *slices, outs, unknown))
+        return out
+
+    def unlike(self) -> UnlikeError:
+        """Return the error to raise; a schedule's code may put one of its own in the place of it."""
+        self.are_unlike = True
+        return UnlikeError()
+
+    def _mark(self) -> int:
+        ledger = self.ledger
+        ledger.moments.append(Moment(MARK, OUTSIDE, ledger.phase, ledger.step))
+        return len(ledger.moments) - 1
+
+    def _described(self, value: Any) -> Any:
+        """A tree with its tensors described. Raises :class:`UnlikeError` for tensors of classes of their own."""
+        return pytree.tree_map_only(torch.Tensor, self._tensor, value)
+
+    def _tensor(self, tensor: torch.Tensor) -> _Tensor:
+        if not isinstance(tensor, Fake):
+            raise self.unlike()
+        return _Tensor(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device, tensor.requires_grad)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While it holds, stages run their micro-batches part by part.
+
+        Source: torch/distributed/pipelining/stage.py, ``_PipelineStageBase``; schedules.py, ``_compute_loss``.
+        """
+        from torch.distributed.pipelining import schedules, stage
+
+        base: Any = stage._PipelineStageBase
+        with ExitStack() as stack:
+            for name in ("forward_one_chunk", "backward_one_chunk"):
+                stack.enter_context(replaced(base, name, self._counted))
+            stack.enter_context(replaced(base, "forward_maybe_with_nosync", partial(self._split, "forward")))
+            stack.enter_context(replaced(base, "backward_maybe_with_nosync", partial(self._split, "backward")))
+            stack.enter_context(replaced(schedules._PipelineSchedule, "_compute_loss", partial(self._split, "loss")))
+            yield
+
+    def _counted(self, function: Any) -> Any:
+        @wraps(function)
+        def called(stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
+            self._stage, self._batch = stage.stage_index, chunk
+            return function(stage, chunk, *args, **kwargs)
+
+        return called
+
+    def _split(self, name: str, function: Any) -> Any:
+        @wraps(function)
+        def called(place: Any, *args: Any, **kwargs: Any) -> Any:
+            if (name == "backward" and args[0] != "full") or _reduces_by_itself(place):
+                raise self.unlike()
+            given = () if name == "backward" else (args, kwargs)
+            return self.part(
+                name, given, partial(function, place, *args, **kwargs), Forwards(getattr(place, "submod", None))
+            )
+
+        return called
+
+
+def _reduces_by_itself(place: Any) -> bool:
+    """Whether a stage's module reduces its gradients in the last backward, as ``DistributedDataParallel`` does."""
+    distributed: Any = sys.modules.get("torch.nn.parallel.distributed")
+    return isinstance(getattr(place, "submod", None), distributed.DistributedDataParallel)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """What a tensor is, without the tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    def make(self) -> torch.Tensor:
+        """Return a new one like it, a leaf."""
+        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return made.requires_grad_(self.requires_grad)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
