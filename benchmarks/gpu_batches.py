@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", required=True, help="of benchmarks/nocuda; several, as in A100,T4, take turns")
     parser.add_argument("--only", default="", help="a regular expression that a model's name must contain")
-    parser.add_argument("--seconds", type=int, default=300, help="begin no prediction, and then no trial, after so long")
+    parser.add_argument("--seconds", type=int, default=300, help="begin no prediction, then no trial, after so long")
     parser.add_argument("--again", action="store_true", help="also predict and try what the files hold already")
     options = parser.parse_args()
     cards = options.card.split(",")
