@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_truth import DATA, attempt, in_child, warm_up
+from benchmarks.gpu_truth import DATA, attempt, built, in_child, warm_up
 from benchmarks.gpu_truth_configs import OPTIMIZERS, Configuration
 from benchmarks.gpu_truth_libraries import families
 from benchmarks.gpu_truth_meters import Meter
@@ -112,7 +112,7 @@ def main() -> None:
     turns = [(card, name) for name in names for card in cards]
     if is_active():
         warm_up()
-        go_through(turns, tried, lambda line: "predicted" in line and "fits" not in line, options.seconds)
+        go_through(turns, tried, waits, options.seconds)
         print(*map(outcome, cards), sep="\n")
         return
     go_through(turns, predicted, lambda line: options.again or "predicted" not in line, options.seconds)
@@ -132,6 +132,11 @@ def go_through(
             lines[name] = ask(card, line)
             print(f"{card:8} {json.dumps(lines[name])} {time.monotonic() - began:.0f} s", flush=True)
             write(card, lines)
+
+
+def waits(line: Line) -> bool:
+    """Whether a prediction has not been tried yet."""
+    return "predicted" in line and not {"fits", "error"} & line.keys()
 
 
 def path_of(card: str) -> Path:
@@ -177,13 +182,19 @@ def predicted(card: str, line: Line) -> Line:
 def tried(card: str, line: Line) -> Line:
     """Whether the predicted batch and the next one run."""
     asked, batch = Asked(line["name"]), line["predicted"]
-    return {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+    try:
+        return {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+    except RuntimeError as error:
+        return {**line, "error": str(error)}
 
 
 def runs(asked: Asked, batch: int, card: str) -> bool:
-    """Whether two steps of a batch run on an empty card."""
+    """Whether two steps of a batch run on an empty card. Raises RuntimeError if they fail for want of anything else."""
     configuration = asked.at(batch)
-    found = in_child(partial(attempt, configuration, configuration.build(), "cuda"), card)
+    model = built(configuration)
+    if isinstance(model, str):
+        raise RuntimeError(f"{configuration.name}: {model}")
+    found = in_child(partial(attempt, configuration, model, "cuda"), card)
     if "error" in found and "OutOfMemoryError" not in found["error"]:
         raise RuntimeError(f"{configuration.name}: {found['error']}")
     return "error" not in found
