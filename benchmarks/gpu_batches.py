@@ -1,9 +1,9 @@
-"""The largest batch by prediction and by trial: ``python -m benchmarks.gpu_batches --card A100``.
+"""The largest batch by prediction and by trial: ``python -m benchmarks.gpu_batches --card A100,T4``.
 
 ``max_batch_size`` predicts a batch; the no-op runtime (benchmarks/nocuda), with the largest context that a prediction
 subtracts, then runs two steps of it and of the next batch on an empty GPU. A prediction is right if the batch runs and
-the next one is out of memory. The caching allocator is not monotone: if the next batch runs, further ones are tried,
-and the line says where the first failure is; only the next batch counts.
+the next one is out of memory. The caching allocator is not monotone: a larger batch may still run. A file of each card
+keeps what was predicted and tried; the next run goes on from there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_truth import attempt, in_child
+from benchmarks.gpu_truth import DATA, attempt, built, in_child, warm_up
 from benchmarks.gpu_truth_configs import OPTIMIZERS, Configuration
 from benchmarks.gpu_truth_libraries import families
 from benchmarks.gpu_truth_meters import Meter
@@ -26,10 +29,7 @@ from benchmarks.gpu_truth_ways import Variant, Way, flags
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import is_active
 from torchsummary_plus import max_batch_size
-
-DATA = Path(__file__).parent / "data"
-BEYOND = 16
-"""Batches after the next that are tried where that one runs."""
+from torchsummary_plus.live.compat import autocast_available
 
 WAYS = (Way("fp32", "adamw"), Way("amp", "adamw"), Way("fp32", "momentum"), Way("amp16", "sgd"), Way("bf16"))
 LIBRARY = (
@@ -68,7 +68,7 @@ class Asked:
         if isinstance(self.one, Configuration):
             found = max_batch_size(model, None, gpu, optimizer=OPTIMIZERS["adamw"], **asked)
         else:
-            with flags(self.one.way):
+            with flags(self.one.way), autocast_available():
                 own = self.one.step(model) if self.one.way.mode == "train" else None
                 found = max_batch_size(model, None, gpu, mode=self.one.way.mode, train_step=own, **asked)
         return found.batch_size, found.is_proved
@@ -96,54 +96,105 @@ class Batched:
         self.inner.run(model, x, meter)
 
 
+Line = dict[str, Any]
+"""A model's name; the batch predicted, and whether it and the next one were traced; whether the two run."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", required=True)
-    parser.add_argument("--models", default="", help="only names that contain one of these comma-separated texts")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--card", required=True, help="of benchmarks/nocuda; several, as in A100,T4, take turns")
+    parser.add_argument("--only", default="", help="a regular expression that a model's name must contain")
+    parser.add_argument("--seconds", type=int, default=300, help="begin no prediction, then no trial, after so long")
+    parser.add_argument("--again", action="store_true", help="also predict and try what the files hold already")
     options = parser.parse_args()
-    out = options.out or DATA / f"gpu_batches_noop_{card_path(options.card).stem}.json"
-    if not is_active():
-        out.write_text(json.dumps(predicted(options.card, options.models.split(","))))
-        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_batches"]
-        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    found = json.loads(out.read_text())
-    for line in found["models"]:
-        line.update(tried(line["name"], line["predicted"]))
-        print(line, flush=True)
-    right = sum(line["right"] for line in found["models"])
-    print(f"{options.card}: {right} of {len(found['models'])} right")
-    lines = ",\n".join(json.dumps(line) for line in found.pop("models"))
-    out.write_text(f'{json.dumps(found)[:-1]},\n"models":[\n{lines}\n]}}\n')
+    cards = options.card.split(",")
+    names = [name for name in (*FAMILIES, *LIBRARY) if re.search(options.only, name)]
+    turns = [(card, name) for name in names for card in cards]
+    if is_active():
+        warm_up()
+        go_through(turns, tried, waits, options.seconds)
+        print(*map(outcome, cards), sep="\n")
+        return
+    go_through(turns, predicted, lambda line: options.again or "predicted" not in line, options.seconds)
+    judge = ["-m", "benchmarks.nocuda", "--card", cards[0], "-m", "benchmarks.gpu_batches"]
+    os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
 
 
-def predicted(card: str, chosen: list[str]) -> dict[str, Any]:
-    """The largest batch of each model on a card, by prediction."""
+def go_through(
+    turns: Iterable[tuple[str, str]], ask: Callable[[str, Line], Line], lacks: Callable[[Line], bool], seconds: int
+) -> None:
+    """Ask about each model on each card whose line lacks the answer; the files are written as it goes."""
+    began = time.monotonic()
+    for card, name in turns:
+        lines = read(card)
+        line = lines.get(name, {"name": name})
+        if lacks(line) and time.monotonic() - began < seconds:
+            lines[name] = ask(card, line)
+            print(f"{card:8} {json.dumps(lines[name])} {time.monotonic() - began:.0f} s", flush=True)
+            write(card, lines)
+
+
+def waits(line: Line) -> bool:
+    """Whether a prediction has not been tried yet."""
+    return "predicted" in line and not {"fits", "error"} & line.keys()
+
+
+def path_of(card: str) -> Path:
+    return DATA / f"gpu_batches_noop_{card_path(card).stem}.json"
+
+
+def read(card: str) -> dict[str, Line]:
+    """A card's lines, by model."""
+    path = path_of(card)
+    return {line["name"]: line for line in json.loads(path.read_text())["models"]} if path.exists() else {}
+
+
+def write(card: str, lines: Mapping[str, Line]) -> None:
     import torch
 
+    head = json.dumps({"runtime": "no-op", "card": card_path(card).stem, "torch": torch.__version__})
+    models = ",\n".join(json.dumps(lines[name]) for name in (*FAMILIES, *LIBRARY) if name in lines)
+    path_of(card).write_text(f'{head[:-1]},\n"models":[\n{models}\n]}}\n')
+
+
+def outcome(card: str) -> str:
+    """How many of a card's predictions are right."""
+    tried_ones = [line for line in read(card).values() if "fits" in line]
+    return f"{card}: {sum(map(is_right, tried_ones))} of {len(tried_ones)} right"
+
+
+def is_right(line: Line) -> bool:
+    """Whether the predicted batch runs and the next one does not.
+
+    >>> is_right({"predicted": 8, "fits": True, "next_fits": False})
+    True
+    """
+    return bool(line["fits"]) and not line["next_fits"]
+
+
+def predicted(card: str, line: Line) -> Line:
+    """The largest batch of a model on a card, by prediction."""
     gpu = json.loads(card_path(card).read_text())["name"]
-    names = [name for name in (*FAMILIES, *LIBRARY) if any(text in name for text in chosen)]
-    lines = []
-    for name in names:
-        batch, is_proved = Asked(name).predict(gpu)
-        lines.append({"name": name, "predicted": batch, "proved": is_proved})
-        print(f"{name:32} {batch:8,}", flush=True)
-    return {"runtime": "no-op", "card": card_path(card).stem, "torch": torch.__version__, "models": lines}
+    batch, is_proved = Asked(line["name"]).predict(gpu)
+    return {"name": line["name"], "predicted": batch, "proved": is_proved}
 
 
-def tried(name: str, batch: int) -> dict[str, Any]:
-    """Whether a batch runs, and the first after it that does not, within some."""
-    asked = Asked(name)
-    if batch and not runs(asked, batch):
-        return {"right": False, "fits": False}
-    beyond = next((step for step in range(1, BEYOND) if not runs(asked, batch + step)), BEYOND)
-    return {"right": beyond == 1, "fits": True, "first_failure": batch + beyond}
+def tried(card: str, line: Line) -> Line:
+    """Whether the predicted batch and the next one run."""
+    asked, batch = Asked(line["name"]), line["predicted"]
+    try:
+        return {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
+    except RuntimeError as error:
+        return {**line, "error": str(error)}
 
 
-def runs(asked: Asked, batch: int) -> bool:
-    """Whether two steps of a batch run on an empty card."""
+def runs(asked: Asked, batch: int, card: str) -> bool:
+    """Whether two steps of a batch run on an empty card. Raises RuntimeError if they fail for want of anything else."""
     configuration = asked.at(batch)
-    found = in_child(partial(attempt, configuration, configuration.build(), "cuda"))
+    model = built(configuration)
+    if isinstance(model, str):
+        raise RuntimeError(f"{configuration.name}: {model}")
+    found = in_child(partial(attempt, configuration, model, "cuda"), card)
     if "error" in found and "OutOfMemoryError" not in found["error"]:
         raise RuntimeError(f"{configuration.name}: {found['error']}")
     return "error" not in found

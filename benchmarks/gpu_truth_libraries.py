@@ -5,12 +5,14 @@ Nothing is downloaded; transformers keep their usual width but only a few layers
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +42,17 @@ class Family:
         return find_spec(self.library) is not None
 
     def make(self) -> nn.Module:
-        """The model on ``meta``; one whose constructor needs numbers is built on the CPU first."""
-        try:
-            with torch.device("meta"):
-                return self.build()
-        except (RuntimeError, NotImplementedError):
-            return self.build().to("meta")
+        """The model on ``meta``; one whose constructor needs numbers is built on the CPU first.
+
+        What its library sets in the environment is undone: monai's import sets ``CUBLAS_WORKSPACE_CONFIG``, which would
+        change the cuBLAS workspaces of every later configuration in the process.
+        """
+        with patch.dict(os.environ):
+            try:
+                with torch.device("meta"):
+                    return self.build()
+            except (RuntimeError, NotImplementedError):
+                return self.build().to("meta")
 
     def example(self, batch: int, device: str, dtype: torch.dtype) -> Any:
         """What the model is called with on a device: a tensor, or several by their names."""

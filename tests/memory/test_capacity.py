@@ -86,7 +86,7 @@ def test_what_goes_by_steps_of_eight_is_off_by_one_step_at_most(memory: int) -> 
     slope=st.integers(1, 1000),
     memory=st.integers(1, 10**7),
 )
-def test_whatever_the_law_six_traces_bound_the_answer(jumps: list[tuple[int, int]], slope: int, memory: int) -> None:
+def test_whatever_the_law_the_traces_bound_the_answer(jumps: list[tuple[int, int]], slope: int, memory: int) -> None:
     def law(batch: int) -> list[int]:
         return [slope * batch, *(size for at, size in jumps if batch >= at)]
 
@@ -98,12 +98,34 @@ def test_whatever_the_law_six_traces_bound_the_answer(jumps: list[tuple[int, int
 
 
 @pytest.mark.parametrize("memory", [3_000, 10_007, 100_003, 10_000_019])
-def test_a_search_that_proves_goes_on_where_six_traces_are_not_enough(memory: int) -> None:
+def test_a_search_that_proves_goes_on_where_the_traces_are_not_enough(memory: int) -> None:
     def law(batch: int) -> list[int]:
         return [50, 24 * 8 * -(-batch // 8), 9 * batch, 300 * (batch // 100) ** 2]
 
     found, done = search(law, memory, proves=True)
     assert found == truth(law, memory)
+    assert {found, found + 1} <= set(done.logs)
+
+
+@pytest.mark.parametrize("memory", [10_007, 100_003])
+def test_equal_peaks_of_small_batches_say_nothing_of_large_ones(memory: int) -> None:
+    def law(batch: int) -> list[int]:
+        kernels = min(batch, 50)  # Small batches run in other kernels.
+        return [max(5_000, 7 * batch) - kernels, *([1] * kernels)]
+
+    found, done = search(law, memory)
+    assert sum(law(found)) <= memory < sum(law(found + 1))
+    assert max(done.logs) <= 64 * found
+
+
+def test_bisection_proves_what_guesses_leave_open() -> None:
+    """Scratch memory that a kernel takes for some batches only, as cuDNN's plans do."""
+
+    def law(batch: int) -> list[int]:
+        return [50, 9 * batch, 200 * (batch // 7 % 3)]
+
+    found, done = search(law, 10_007)
+    assert sum(law(found)) <= 10_007 < sum(law(found + 1))
     assert {found, found + 1} <= set(done.logs)
 
 

@@ -18,6 +18,7 @@ from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
+from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
@@ -124,6 +125,14 @@ def test_a_depthwise_convolution_takes_nothing() -> None:
     x = meta(4, 32, 14, 14)
     args = (x, meta(32, 1, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 32)
     assert scratch_bytes(AMPERE, "aten::convolution", args, x) == 0
+
+
+def test_the_gradient_of_a_bias_is_a_sum_in_stages() -> None:
+    """The sizes are those of torch's CUDA build for an A100 (a ConvNeXt block in bfloat16)."""
+    grad = meta(48, 768, 7, 7, dtype=torch.bfloat16, last=True)
+    blocks = [dict(phase.blocks) for phase in for_bias(AMPERE, grad, (), (True, True, True))]
+    assert for_bias(AMPERE, grad, (), (True, True, False)) == ()
+    assert blocks == [{"sum 0": 14_548_992}, {"sum 0": 14_548_992, "sum 1": 24}, {"sum 0": 14_548_992}, {}]
 
 
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+from benchmarks.gpu_batches import is_right
 from benchmarks.gpu_truth import DATA, compare, describe, percentile, record_all, recording_name, write
 from benchmarks.gpu_truth_configs import Configuration, configurations
 from benchmarks.gpu_truth_history import (
@@ -20,6 +23,7 @@ from benchmarks.gpu_truth_history import (
     replay_history,
     unpacked,
 )
+from benchmarks.gpu_truth_libraries import Family
 from benchmarks.gpu_truth_ways import variants
 from torchsummary_plus.memory.allocator import CachingAllocator
 
@@ -227,3 +231,23 @@ def test_a_prediction_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPat
     recording = {"device": "cuda", "gpu": "H100", "records": [{"name": name, "held_out": False, "peak_bytes": 1}]}
     assert compare(recording) == {"peak_bytes": [], "reserved_bytes": []}
     assert "not predicted: RuntimeError: no rule" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("gpu_batches_noop_*.json")), ids=lambda path: path.stem)
+def test_the_largest_batches_were_tried_and_most_are_right(path: Path) -> None:
+    lines = json.loads(path.read_text())["models"]
+    assert len(lines) >= 40 and all("fits" in line or "error" in line for line in lines)
+    tried = [line for line in lines if "fits" in line]
+    assert sum(map(is_right, tried)) >= 0.8 * len(tried)
+
+
+def test_a_library_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """monai's import sets ``CUBLAS_WORKSPACE_CONFIG``, which would change every later configuration's workspaces."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+
+    def build() -> nn.Module:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        return nn.Linear(1, 1)
+
+    assert isinstance(Family("torch", "one", build, {"x": ((1,), 0)}, (1, 2)).make(), nn.Linear)
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ

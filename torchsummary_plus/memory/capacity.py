@@ -13,8 +13,17 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
-MOST_TRACES = 6
+MOST_GUESSES = 7
+"""Traces after which a search bisects."""
+
+MOST_TRACES = 12
 """Most traces of a search, for any model, unless it is to prove its answer."""
+
+FARTHEST = 64
+"""How many times the largest batch that fits a guess may be if the traces do not scale to it.
+
+The peaks of small batches may be equal, where the optimizer's state decides them, and say nothing of large ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ class Search:
     """Searches for the largest batch whose log fits.
 
     ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. With
-    ``proves`` it goes on after ``MOST_TRACES``, by bisection, until the answer and the next batch are traced.
+    ``proves`` it goes on after ``MOST_TRACES`` until the answer and the next batch are traced.
     """
 
     def __init__(
@@ -98,20 +107,20 @@ class Search:
         """Return the largest batch that fits, 0 if 1 does not.
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
-        After ``MOST_TRACES`` the last guess is returned, unproved; if no two traces scale to it, the largest traced
-        batch that fits.
+        After ``MOST_GUESSES`` traces the rest is found by bisection; after ``MOST_TRACES`` the last guess is returned,
+        unproved, or if no two traces scale to it, the largest traced batch that fits.
         """
         self._add(2)
         if self.high > 2:
             self._add(3)
         while self.high - self.low > 1:
-            if self._proves and len(self.logs) >= MOST_TRACES:
-                self._add((self.low + self.high) // 2)
-                continue
-            guess = self._guess()
-            if len(self.logs) == MOST_TRACES:
+            if len(self.logs) == MOST_TRACES and not self._proves:
+                guess = self._guess()
                 return guess if self.low == 0 or self._scales_to(guess) else self.low
-            self._add(guess if guess > self.low else self.low + 1)
+            if len(self.logs) >= MOST_GUESSES:
+                self._add((self.low + self.high) // 2)
+            else:
+                self._add(max(self._guess(), self.low + 1))
         return self.low
 
     def log(self, batch: int) -> MemoryLog:
@@ -160,7 +169,9 @@ class Search:
         return at_batch({traced: self.logs[traced] for traced in batches}, batch)
 
     def _seems_to_fit(self, batch: int) -> bool:
-        """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
+        """Whether the line through the peaks of the two nearest traces leaves memory at a batch that is not too far."""
+        if batch > FARTHEST * self.low:
+            return False
         first, second = self._near(batch)[:2]
         there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
         return there + (beyond - there) * (batch - first) // (second - first) >= 0

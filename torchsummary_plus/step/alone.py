@@ -65,30 +65,30 @@ class Alone:
 
         changed = []
         for place in {(id(container), key): (container, key) for container, key in self._entries}.values():
-            value = _value(place)
-            _put(place, stand_in(value))
-            changed.append((place, value, [weakref.ref(tensor) for tensor in _held(_value(place))]))
+            value = value_of(place)
+            put(place, stand_in(value))
+            changed.append((place, value, [weakref.ref(tensor) for tensor in _held(value_of(place))]))
         given = {key: weakref.ref(tensor) for key, tensor in made.items()}
         made.clear()
         try:
             yield given
         finally:
             for place, value, there in changed:
-                now = _held(_value(place))
+                now = _held(value_of(place))
                 if len(now) == len(there) and all(one is other() for one, other in zip(now, there)):
-                    _put(place, value)
+                    put(place, value)
 
 
 def _entries_of(found: Reached) -> dict[int, list[Entry]]:
     """Return the entries that hold each tensor, by its id."""
     entries: dict[int, list[Entry]] = {}
-    for place in _entries(found):
-        for tensor in _held(_value(place)):
+    for place in entries_on_the_way(found):
+        for tensor in _held(value_of(place)):
             entries.setdefault(id(tensor), []).append(place)
     return entries
 
 
-def _entries(found: Reached) -> Iterator[Entry]:
+def entries_on_the_way(found: Reached) -> Iterator[Entry]:
     """Yield every entry on the way, once."""
     containers: dict[int, Any] = {}
     for container in found.mutable:
@@ -103,7 +103,7 @@ def _entries(found: Reached) -> Iterator[Entry]:
     yield from (place for place in names.values() if id(place[0]) not in containers)
 
 
-def _value(place: Entry) -> Any:
+def value_of(place: Entry) -> Any:
     container, key = place
     if isinstance(container, CellType):
         return next(iter(content_of(container)), None)
@@ -112,7 +112,7 @@ def _value(place: Entry) -> Any:
     return container[key] if key < len(container) else None
 
 
-def _put(place: Entry, value: Any) -> None:
+def put(place: Entry, value: Any) -> None:
     container, key = place
     if isinstance(container, CellType):
         container.cell_contents = value

@@ -24,6 +24,7 @@ from ..live.structures import all_tensors
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, restored, swap_tensors
 from .alone import Alone
+from .lone_containers import LoneContainers
 from .optimizers import stepping
 from .runner import Holding, Step
 
@@ -43,6 +44,7 @@ class Outside:
         self.stepping = stepping() if steps_itself else []
         self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
+        self._lone = LoneContainers(self.reach)
         self.alone = Alone(self.reach)
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
@@ -73,6 +75,7 @@ class Outside:
             with (
                 restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]) as held,
                 without_cached_tensors(self._of_packages),
+                self._lone.copied(_keep_log),
             ):
                 saved, lists = held
                 lists += [reach.mutable, self._hidden.mutable, containers, others]
@@ -89,8 +92,10 @@ class Outside:
             for namespace, name, value in names:
                 if namespace.get(name) is not value:
                     namespace[name] = value
-            for reached in (reach, self._hidden):  # Whoever looks next counts who holds them.
-                reached.tensors.clear()
+            for held in (reach.tensors, reach.mutable, self._hidden.tensors, self._hidden.mutable):
+                held.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
+            for known in (containers, others, contents):
+                known.clear()
 
     def release(self) -> None:
         """Give the containers that the program has replaced their contents back, since only this pass holds them.
@@ -183,6 +188,12 @@ def _is_log(now: list[Any], before: list[Any]) -> bool:
     """Whether items are the earlier ones followed only by items without tensors."""
     parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
     return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
+
+
+def _keep_log(original: Any, now: Any) -> None:
+    """Give a list or dict what its copy grew by, if that is a log."""
+    if type(original) in _LOGS and _is_log(_items(now), _items(original)):
+        refill(original, _items(now))
 
 
 def _parts(item: Any) -> tuple[Any, ...]:

@@ -15,8 +15,9 @@ import torch
 
 from ....data.capability import Capability
 from ..cpu.strided import Strided, copied, laid_out, strided
-from ..registry import Course, Phase, lasting, reserve, scratch
+from ..registry import Alloc, Course, Free, Phase, lasting, reserve, scratch
 from .blas import HANDLES, workspace_bytes
+from .chips import chip_of
 from .columns import backward_course, forward_course, output_bytes
 from .cudnn.asker import Question
 from .cudnn.asking import Cudnn
@@ -24,6 +25,7 @@ from .cudnn.backend import Kind
 from .cudnn.choice import allows_tf32
 from .cudnn.route import Convolution, Route, goes_last, route
 from .cudnn.table import guess
+from .reductions import sum_course
 
 SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 
@@ -73,8 +75,9 @@ def convolution_backward(
     before: Blocks = (("line", copied(given, line)),)
     if taken is Route.COLUMNS:
         return backward_course(conv, copied(given, line), line, kernel, slope, wanted)
+    bias = for_bias(capability, grad, before, wanted)
     if taken is Route.DEPTHWISE:
-        return depthwise_backward(line, kernel, slope, before, wanted)
+        return *depthwise_backward(line, kernel, slope, before, wanted), *bias
     read = line.contiguous(goes_last(conv, line, kernel)) if wanted[1] else line
     before += (("x", copied(line, read)),)
     ready = as_input(slope, read, transposed)
@@ -84,7 +87,7 @@ def convolution_backward(
         phases += for_input(conv, cudnn, capability, read, kernel, ready, before)
     if wanted[1]:
         phases += for_weights(conv, cudnn, capability, read, kernel, ready, before, int(wanted[0]))
-    return phases
+    return *phases, *bias
 
 
 @lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES, band=0.0, by_capability=True)
@@ -170,6 +173,23 @@ def for_weights(
         conv, cudnn, capability, Kind.BACKWARD_FILTER, last, read.shape, weight, given.shape, results + 1, held
     )
     return Phase(results, 0, blocks=held), *kernel
+
+
+def for_bias(capability: Capability, grad: Any, held: Blocks, wanted: Sequence[bool]) -> tuple[Phase, ...]:
+    """Return the phases of the bias's gradient, a sum over all axes but the channels' (``grad_output.sum``)."""
+    if not wanted[2]:
+        return ()
+    axes = [axis for axis in range(grad.dim()) if axis != 1]
+    live, buffers = dict(held), 0
+    phases: list[Phase] = []
+    for step in sum_course(chip_of(capability), grad, axes):
+        if isinstance(step, Alloc):
+            live[f"sum {buffers}"] = step.nbytes
+            buffers += 1
+        elif isinstance(step, Free):
+            del live[f"sum {step.buffer}"]
+        phases.append(Phase(sum(wanted), 0, blocks=tuple(live.items())))
+    return tuple(phases)
 
 
 def run(

@@ -122,6 +122,11 @@ def course(
     return tuple(steps)
 
 
+def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
+    """Return the allocations of a sum in the tensor's own dtype, besides its result."""
+    return course(chip, tensor, axes, tensor.dtype, Kind(*_sum_like(tensor.dtype), tensor.dtype))
+
+
 def _accumulator(dtype: torch.dtype) -> int:
     """Return the bytes of the accumulator type for sums of a dtype."""
     return 4 if dtype in HALVES else dtype.itemsize

@@ -1,0 +1,170 @@
+"""What a step puts into a container and then drops with it is freed, although the container is put back afterwards."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus.live.compat import autocast_available
+
+WIDTH, BATCH = 128, 256
+
+pytestmark = [pytest.mark.usefixtures("threads"), pytest.mark.filterwarnings("ignore")]
+
+Step = Callable[[nn.Module, Tensor], None]
+GLOBAL: list[Tensor] = []
+
+
+class Keeper(nn.Module):
+    """Two layers; the first one's output is kept in an attribute until the step replaces the container."""
+
+    def __init__(self, kept: Any) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, 1)
+        self.kept = kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        put_into(self.kept, hidden)
+        out: Tensor = self.second(hidden)
+        return out
+
+
+def put_into(kept: Any, hidden: Tensor) -> None:
+    if isinstance(kept, dict) and "inner" in kept:
+        kept["inner"].append(hidden)
+    elif isinstance(kept, dict):
+        kept["hidden"] = hidden
+    elif isinstance(kept, set):
+        kept.add(hidden)
+    else:
+        kept.append(hidden)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "list": list,
+    "dict": dict,
+    "set": set,
+    "deque": deque,
+    "defaultdict": lambda: defaultdict(list),
+    "ordered": OrderedDict,
+    "with plain items": lambda: ["name", 3],
+    "nested": lambda: {"inner": [], "count": 2},
+}
+
+
+def of_an_attribute(kind: str) -> tuple[nn.Module, Step]:
+    model = Keeper(KINDS[kind]())
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(x).sum().backward()
+        model.zero_grad()
+        model.kept = KINDS[kind]()
+
+    return model, step
+
+
+def of_a_closure(kind: str) -> tuple[nn.Module, Step]:
+    kept = KINDS[kind]()
+    model = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, 1))
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        nonlocal kept
+        hidden = model[0](x)  # type: ignore[index]
+        put_into(kept, hidden)
+        model[1](hidden).sum().backward()  # type: ignore[index]
+        del hidden
+        model.zero_grad()
+        kept = KINDS[kind]()
+
+    return model, step
+
+
+def of_a_global(kind: str) -> tuple[nn.Module, Step]:
+    model = nn.Sequential(nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, 1))
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        global GLOBAL
+        GLOBAL.append(model[0](x))  # type: ignore[index]
+        model[1](GLOBAL[-1]).sum().backward()  # type: ignore[index]
+        model.zero_grad()
+        GLOBAL = []
+
+    return model, step
+
+
+CASES = [(build, kind) for build in (of_an_attribute, of_a_closure) for kind in KINDS] + [(of_a_global, "list")]
+
+
+@pytest.mark.parametrize(("build", "kind"), CASES)
+def test_a_container_that_each_step_fills_and_replaces(build: Callable[[str], Any], kind: str) -> None:
+    def run() -> None:
+        for _ in range(3):
+            step(model, x)
+
+    asked: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "steps": 3}
+    predicted, measured = (
+        call(build(kind)[0], (WIDTH,), train_step=build(kind)[1], **asked) for call in (estimate_memory, measure_memory)
+    )
+    model, step = build(kind)
+    x = torch.zeros(BATCH, WIDTH)
+    truth = measure_run(run, [x, *model.parameters()])
+    assert predicted.peak_bytes == measured.peak_bytes == truth
+
+
+def test_the_containers_are_the_same_objects_afterwards_and_logs_stay() -> None:
+    model = Keeper([])
+    kept, losses = model.kept, {"train": []}
+    told: list[int] = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(x).sum().backward()
+        losses["train"].append("step")
+        told.append(len(losses["train"]))
+        model.zero_grad()
+        model.kept = []
+
+    before = losses["train"]
+    for call in (estimate_memory, measure_memory):
+        call(model, (WIDTH,), BATCH, device="cpu", train_step=step, steps=2)
+        assert model.kept is kept == []
+    assert losses["train"] is before
+    assert told == [1, 2, 3, 4] and before == ["step"] * 4
+
+
+def test_a_container_with_another_holder_keeps_what_is_put_into_it() -> None:
+    model = Keeper([])
+    holder = model.kept
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        model(x).sum().backward()
+        model.zero_grad()
+        model.kept = []
+
+    two, one = (estimate_memory(model, (WIDTH,), BATCH, device="cpu", train_step=step, steps=n) for n in (2, 1))
+    assert holder == [] and two.peak_bytes > one.peak_bytes
+
+
+def test_a_gradient_scaler_lets_go_of_what_it_found() -> None:
+    """``GradScaler.update`` replaces the dictionary in which ``unscale_`` keeps found infinities."""
+    model = nn.Linear(WIDTH, WIDTH)
+    with autocast_available():
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+
+        def step(model: nn.Module, x: Tensor) -> None:
+            scaler.scale(model(x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        log = estimate_memory(model, (WIDTH,), BATCH, device="cuda", gpu="T4", train_step=step).log
+    small = {number for number, storage in enumerate(log.storages) if storage.nbytes == 4}
+    left = small - {number for _, number, nbytes in log.events if not nbytes}
+    assert len(left) == 2, "the scale and the growth tracker alone"

@@ -1,0 +1,111 @@
+"""Containers that a single entry holds, such as a list that hooks fill and each step then replaces by a new one.
+
+A program frees what such a list holds by rebinding its name. The original would live on, because whoever restores it
+has to hold it; therefore the steps get a copy.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..live.reach import Reached
+from .alone import Entry, entries_on_the_way, put, value_of
+
+_KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
+_INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+
+Settle = Callable[[Any, Any], None]
+"""Gives an original the items that are to be kept of its copy."""
+
+
+class LoneContainers:
+    """Containers with one holder whose items are plain values or further such containers.
+
+    The reachable objects must have no other references, which would count as holders. Containers of modules and
+    optimizers themselves, such as hooks and states, are not among them: torch refers to those elsewhere.
+    """
+
+    def __init__(self, found: Reached) -> None:
+        counts = {id(one): sys.getrefcount(one) - _OF_A_CONTAINER for one in found.mutable if type(one) in _KINDS}
+        own = _of_torch(found)
+        places = [place for place in entries_on_the_way(found) if counts.get(id(value_of(place))) == 1]
+        self._lone = {id(value_of(place)): place for place in places if not _is_of_torch(place, own)}
+        for key, place in list(self._lone.items()):
+            if not self._is_plain(value_of(place)):
+                del self._lone[key]
+        self._outermost = [place for place in self._lone.values() if id(place[0]) not in self._lone]
+
+    def _is_plain(self, container: Any) -> bool:
+        if weakref.getweakrefcount(container):
+            return False
+        items = container.values() if isinstance(container, dict) else container
+        return all(type(item) in _INERT or (id(item) in self._lone and self._is_plain(item)) for item in items)
+
+    @contextmanager
+    def copied(self, settle: Settle) -> Iterator[None]:
+        """Put copies in the containers' places; afterwards ``settle`` each original whose copy is still there."""
+        changed = []
+        for place in self._outermost:
+            original = value_of(place)
+            put(place, self._copy(original))
+            changed.append((place, original, id(value_of(place))))
+        try:
+            yield
+        finally:
+            for place, original, known in changed:
+                if id(value_of(place)) == known:
+                    self._settle(original, value_of(place), settle)
+                    put(place, original)
+
+    def _copy(self, container: Any) -> Any:
+        made = copy(container)
+        for key, value in _inside(container):
+            if id(value) in self._lone:
+                made[key] = self._copy(value)
+        return made
+
+    def _settle(self, original: Any, now: Any, settle: Settle) -> None:
+        for key, value in _inside(original):
+            inner = value_of((now, key))
+            if id(value) in self._lone and type(inner) is type(value):
+                self._settle(value, inner, settle)
+                now[key] = value
+        settle(original, now)
+
+
+def _inside(container: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of a container that can hold another."""
+    if isinstance(container, set):
+        return []
+    return list(container.items() if isinstance(container, dict) else enumerate(container))
+
+
+def _of_torch(found: Reached) -> dict[int, frozenset[str]]:
+    """Return the attributes of modules and optimizers that are torch's, by the id of their dictionaries."""
+    own = {id(vars(module)): _MODULE for module in found.modules}
+    return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) for optimizer in found.optimizers}}
+
+
+def _is_of_torch(place: Entry, own: dict[int, frozenset[str]]) -> bool:
+    return place[1] in own.get(id(place[0]), ()) if isinstance(place[1], str) else False
+
+
+_MODULE = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+
+
+def _counted() -> int:
+    held: list[list[Any]] = [[]]
+    return next(sys.getrefcount(one) for one in held)
+
+
+_OF_A_CONTAINER = _counted()
+"""Reference count of a container held by a single list, while it is iterated over."""
