@@ -215,7 +215,6 @@ def _record(task: _Task) -> MemoryLog:
         watch.install()
         size = tree.size()
         steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
-        steps.release = outside.release
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,16 +74,9 @@ def _check_places(tree: ModuleTree, device: torch.device) -> None:
         raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
 
 
-class Besides(NamedTuple):
-    """Copies of the tensors besides the model's, and what frees between two steps what only the pass holds."""
-
-    holdings: list[Holding]
-    release: Callable[[], None]
-
-
 @contextmanager
-def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, Besides]]:
-    """Replace the tensors of a model and its steps by copies; yield what there is besides the model."""
+def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Exchange, list[Holding]]]:
+    """Replace the tensors of a model and its steps by copies; yield the copies of those besides the model's."""
     outside = Outside(tree, step)
     with (
         outside.kept(),
@@ -101,7 +93,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         with outside.alone.exchanged(partial(remade, change=copies.alike)) as stand_ins:
             outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
             copies.settle()
-            yield exchange, Besides(list(outside.holdings(stand_ins)), outside.release)
+            yield exchange, list(outside.holdings(stand_ins))
 
 
 def profiled(
@@ -110,7 +102,7 @@ def profiled(
     step: Step,
     device: torch.device,
     exchange: Exchange,
-    outside: Besides,
+    outside: list[Holding],
     collects: bool = True,
 ) -> MemoryLog:
     """Run steps whose tensors are already copies, and return the memory events from torch's profiler.
@@ -120,8 +112,7 @@ def profiled(
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()
-    steps = RealSteps(watch, device, marks, step, exchange, outside.holdings)
-    steps.release = outside.release
+    steps = RealSteps(watch, device, marks, step, exchange, outside)
 
     def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return real_input(shape, dtype, device)
@@ -143,7 +134,7 @@ def profiled(
     steps._give_targets(example, make, convert)
     given.clear()
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside.holdings)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,8 +52,6 @@ class Outside:
         of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
         self._hidden = Reached([one.state for one in of_model])
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
-        self._replaceable: list[tuple[Any, list[Any]]] = []
-        self._holders: set[int] = set()
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
 
     @contextmanager
@@ -68,21 +64,16 @@ class Outside:
         containers = [one for one in reach.mutable if type(one) in _LOGS]
         others = [one for one in reach.mutable if type(one) not in _LOGS]
         contents = [(one, _items(one)) for one in containers]
-        self._replaceable = [(one, _items(one)) for one in reach.mutable if isinstance(one, _LOGS)]
         cells = [(cell, content_of(cell)) for cell in reach.cells]
         names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
         try:
             with (
-                restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]) as held,
+                restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]),
                 without_cached_tensors(self._of_packages),
                 self._lone.copied(_keep_log),
             ):
-                saved, lists = held
-                lists += [reach.mutable, self._hidden.mutable, containers, others]
-                self._holders = {*map(id, lists), *_holders([*contents, *self._replaceable, *saved])}
                 yield
         finally:
-            self._replaceable.clear()
             for container, content in contents:
                 if not _is_log(_items(container), content):
                     refill(container, content)
@@ -96,22 +87,6 @@ class Outside:
                 held.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
             for known in (containers, others, contents):
                 known.clear()
-
-    def release(self) -> None:
-        """Give the containers that the program has replaced their contents back, since only this pass holds them.
-
-        Otherwise the tensors that a step put into them would live on.
-        """
-        for container, content in self._replaceable:
-            if _has_more(container, content) and not self._is_in_use(container):
-                refill(container, content)
-
-    def _is_in_use(self, container: Any) -> bool:
-        """Whether anything but this pass holds a container; holders that ``gc.freeze`` hides still count as such."""
-        holders = gc.get_referrers(container)
-        if any(id(one) not in self._holders for one in holders):
-            return True
-        return sys.getrefcount(container) > len(holders) + _OF_CALLS
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
         """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.
@@ -159,29 +134,11 @@ class Outside:
         return known
 
 
-_OF_CALLS = 3
-"""References of :meth:`Outside.release`, :meth:`Outside._is_in_use` and the function that counts them."""
-
 _LOGS = (list, deque, dict)
 
 
 def _items(container: Any) -> list[Any]:
     return list(container.items()) if isinstance(container, dict) else list(container)
-
-
-def _holders(saved: Sequence[tuple[Any, list[Any]]]) -> Iterator[int]:
-    """Yield the ids of all that holds containers in saved contents: those pairs, their lists, the items of dicts."""
-    for pair in saved:
-        container, content = pair
-        yield from (id(pair), id(content))
-        if not isinstance(container, (list, deque, set)):
-            yield from map(id, content)
-
-
-def _has_more(container: Any, content: list[Any]) -> bool:
-    """Whether a container has tensors that it did not have before."""
-    known = {id(tensor) for tensor in all_tensors(content)}
-    return any(id(tensor) not in known for tensor in all_tensors(_items(container)))
 
 
 def _is_log(now: list[Any], before: list[Any]) -> bool:

@@ -92,10 +92,9 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
-            steps.release = outside.release
             steps._give_targets(example, _made, partial(_given, exchange))
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside.holdings)]
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, Unrolled():
                 steps.run(args, kwargs, exchange)

@@ -83,8 +83,6 @@ class Steps:
         """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
         """The optimizer of these steps, which lives with its state as long as they do."""
-        self.release: Callable[[], None] = lambda: None
-        """Frees, between two steps, what only the pass holds."""
         self.kept: Any = None
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
@@ -126,8 +124,6 @@ class Steps:
         """Run all steps and return what is kept of the last one."""
         self.optimizer = self._optimizer()
         for number in range(self.step.steps):
-            if number:
-                self.release()
             self.account.enter("forward", number)
             self._once(args, kwargs, self.optimizer)
         kept, self.kept = self.kept, None

@@ -30,12 +30,8 @@ Swap = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def restored(
-    modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()
-) -> Iterator[tuple[list[Any], list[Any]]]:
+def restored(modules: Sequence[nn.Module], others: Sequence[Any] = (), alone: Sequence[Any] = ()) -> Iterator[None]:
     """Restore attributes of modules and ``others``, and RNG states, whatever happens inside.
-
-    Yields the saved contents, each with its container or object, and the lists that hold containers besides.
 
     Containers and objects in ``alone`` are restored too, but not what is inside them.
 
@@ -49,13 +45,12 @@ def restored(
         memory.keep(vars(other))
     for value in alone:
         memory.keep_alone(value)
-    saved = [*memory.full, *memory.slots], [alone, memory.empty]
     scripted = [module for module in modules if isinstance(module, torch.jit.ScriptModule)]
     modes = [(module, module.training) for module in scripted]
     slots = [(module, name, tensor) for module in scripted for name, tensor in _slots(module)]
     generators = _generators()
     try:
-        yield saved
+        yield
     finally:
         memory.put_back()
         for module, training in modes:
