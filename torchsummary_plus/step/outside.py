@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
-from types import CellType
 from typing import Any
 
 import torch
@@ -17,10 +14,10 @@ from ..live.fakes import is_plain
 from ..live.function_caches import without_cached_tensors
 from ..live.modules import ModuleTree
 from ..live.offloading import kept_in_memory
-from ..live.reach import Reached, content_of
-from ..live.structures import all_tensors
+from ..live.reach import Reached
+from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
-from ..trace.swap import refill, restored, swap_tensors
+from ..trace.swap import refill, swap_tensors
 from .alone import Alone
 from .lone_containers import LoneContainers
 from .optimizers import stepping
@@ -60,33 +57,17 @@ class Outside:
 
         A list or dict that only grew, by items without tensors, is a user's log of the steps and is kept.
         """
-        reach = self.reach
-        containers = [one for one in reach.mutable if type(one) in _LOGS]
-        others = [one for one in reach.mutable if type(one) not in _LOGS]
-        contents = [(one, _items(one)) for one in containers]
-        cells = [(cell, content_of(cell)) for cell in reach.cells]
-        names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
         try:
             with (
-                restored([*self.tree.modules, *self.modules], self.stepping, [*others, *self._hidden.mutable]),
+                kept_besides([*self.tree.modules, *self.modules], self.reach, self.stepping, self._hidden.mutable),
                 without_cached_tensors(self._of_packages),
                 self._lone.copied(_keep_log),
             ):
                 yield
         finally:
-            for container, content in contents:
-                if not _is_log(_items(container), content):
-                    refill(container, content)
-            for cell, content in cells:
-                if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
-                    _refill_cell(cell, content)
-            for namespace, name, value in names:
-                if namespace.get(name) is not value:
-                    namespace[name] = value
-            for held in (reach.tensors, reach.mutable, self._hidden.tensors, self._hidden.mutable):
-                held.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
-            for known in (containers, others, contents):
-                known.clear()
+            for reached in (self.reach, self._hidden):  # Whoever looks next counts who holds them.
+                reached.tensors.clear()
+                reached.mutable.clear()
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
         """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.
@@ -134,35 +115,10 @@ class Outside:
         return known
 
 
-_LOGS = (list, deque, dict)
-
-
-def _items(container: Any) -> list[Any]:
-    return list(container.items()) if isinstance(container, dict) else list(container)
-
-
-def _is_log(now: list[Any], before: list[Any]) -> bool:
-    """Whether items are the earlier ones followed only by items without tensors."""
-    parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
-    return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
-
-
 def _keep_log(original: Any, now: Any) -> None:
     """Give a list or dict what its copy grew by, if that is a log."""
-    if type(original) in _LOGS and _is_log(_items(now), _items(original)):
-        refill(original, _items(now))
-
-
-def _parts(item: Any) -> tuple[Any, ...]:
-    """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
-    return item if type(item) is tuple else (item,)
-
-
-def _refill_cell(cell: CellType, content: Sequence[Any]) -> None:
-    if content:
-        cell.cell_contents = content[0]
-    else:
-        del cell.cell_contents
+    if type(original) in LOGS and is_log(items_of(now), items_of(original)):
+        refill(original, items_of(now))
 
 
 def _parameters(module: nn.Module) -> list[Tensor]:

@@ -28,6 +28,7 @@ from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
 from .hints import forward_error
+from .keeping import kept_besides, reached_by_forward
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
 from .routing import Routing
@@ -199,7 +200,7 @@ class _Runner:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
         with (
-            restored(self.tree.modules),
+            kept_besides(self.tree.modules, reached_by_forward(self.tree.modules)),
             deep_stack(),
             torch.set_grad_enabled(grad),
             eager(),

@@ -1,0 +1,68 @@
+"""What hooks and forwards write to outside the model is as before after a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory, graph, summary
+
+SEEN: list[Tensor] = []
+LAST: Tensor | None = None
+
+
+class Noting(nn.Module):
+    """Notes what it computes in globals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        global LAST
+        LAST = self.linear(x)
+        SEEN.append(LAST)
+        return LAST
+
+
+class Extractor:
+    def __init__(self, model: nn.Module) -> None:
+        self.features: dict[str, Tensor] = {}
+        model.register_forward_hook(self.note)
+
+    def note(self, module: nn.Module, args: Any, out: Tensor) -> None:
+        self.features["out"] = out
+        self.last = out
+
+
+@pytest.mark.parametrize("run", ["fake", "real"])
+@pytest.mark.parametrize("call", [summary, graph])
+def test_hooks_and_forwards_leave_no_tensor_of_a_pass(call: Callable[..., Any], run: str) -> None:
+    model, taps, last, calls = Noting(), [torch.ones(1)], None, [0]
+    before, extractor = list(taps), Extractor(model)
+
+    def note(module: nn.Module, args: Any, out: Tensor) -> None:
+        nonlocal last
+        last = out
+        taps.append(out)
+        calls.append(len(calls))
+
+    model.linear.register_forward_hook(note)
+    call(model, (4,), run=run, **({"verbose": 0} if call is summary else {}))
+    assert taps[0] is before[0] and len(taps) == 1
+    assert last is LAST is None and SEEN == []
+    assert vars(extractor) == {"features": {}}
+    assert len(calls) > 1, "a log without tensors is kept"
+    estimate_memory(model, (4,), 2)
+
+
+def test_a_failing_forward_leaves_none_either() -> None:
+    model, taps = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 4)), []
+    model[0].register_forward_hook(lambda module, args, out: taps.append(out))
+    with pytest.raises(Exception, match="Linear"):
+        summary(model, (4,), verbose=0)
+    assert taps == []

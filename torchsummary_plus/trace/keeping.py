@@ -1,0 +1,80 @@
+"""What code can reach besides the model, as it was before: lists that hooks fill, closures and globals."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import CellType
+from typing import Any
+
+from torch import nn
+
+from ..live.reach import Reached, content_of
+from ..live.structures import all_tensors
+from .swap import refill, restored
+
+LOGS = (list, deque, dict)
+"""Containers in which a program may keep a log of what it does."""
+
+
+@contextmanager
+def kept_besides(
+    modules: Sequence[nn.Module], reach: Reached, others: Sequence[Any] = (), alone: Sequence[Any] = ()
+) -> Iterator[None]:
+    """Restore everything reached, whatever happens inside, and what :func:`restored` does.
+
+    A list or dict that only grew, by items without tensors, is a user's log and is kept.
+    """
+    contents = [(one, items_of(one)) for one in reach.mutable if type(one) in LOGS]
+    objects = [*(one for one in reach.mutable if type(one) not in LOGS), *alone]
+    cells = [(cell, content_of(cell)) for cell in reach.cells]
+    names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
+    try:
+        with restored(modules, others, objects):
+            yield
+    finally:
+        for container, content in contents:
+            if not is_log(items_of(container), content):
+                refill(container, content)
+        for cell, content in cells:
+            if [id(value) for value in content_of(cell)] != [id(value) for value in content]:
+                _refill_cell(cell, content)
+        for namespace, name, value in names:
+            if namespace.get(name) is not value:
+                namespace[name] = value
+        contents.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
+        objects.clear()
+
+
+def reached_by_forward(modules: Sequence[nn.Module]) -> Reached:
+    """Return what the hooks and the code of forwards reach besides the modules' own attributes."""
+    hooks = (
+        hook for module in modules for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+    overrides = (vars(module).get("forward") for module in modules)
+    return Reached([*hooks, *overrides, *{type(module): None for module in modules}])
+
+
+def items_of(container: Any) -> list[Any]:
+    """Return the items of a list or deque, or those of a dict with their keys."""
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def is_log(now: list[Any], before: list[Any]) -> bool:
+    """Whether items are the earlier ones followed only by items without tensors."""
+    parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
+    return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
+
+
+def _parts(item: Any) -> tuple[Any, ...]:
+    """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
+    return item if type(item) is tuple else (item,)
+
+
+def _refill_cell(cell: CellType, content: Sequence[Any]) -> None:
+    if content:
+        cell.cell_contents = content[0]
+    else:
+        del cell.cell_contents
