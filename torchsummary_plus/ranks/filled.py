@@ -72,14 +72,14 @@ class _Filling:
 
     def _template(self, part: Part) -> _Template:
         first, end = self.place(part.begin), self.place(part.end)
-        made = _Template(part, self.log.events[first:end], (), first)
-        for _, storage, nbytes in made.events:
+        template = _Template(part, self.log.events[first:end], (), first)
+        for _, storage, nbytes in template.events:
             if nbytes:
-                self.born[storage], self.order[storage] = part, len(made.born)
-                made.born.add(storage)
+                self.born[storage], self.order[storage] = part, len(template.born)
+                template.born.add(storage)
         behind = self.log.events[end : self.place(part.end + 1)]
-        made.trailing = [event for event in behind if not event[2] and self._is_of(event[1], part)]
-        return made
+        template.trailing = [event for event in behind if not event[2] and self._is_of(event[1], part)]
+        return template
 
     def _is_of(self, storage: int, part: Part) -> bool:
         """Whether a storage is of a part's micro-batch, and not returned by one of its parts."""
@@ -87,9 +87,9 @@ class _Filling:
         return born is not None and storage not in self.outs and self._is_same(born, part)
 
     @staticmethod
-    def _is_same(one: Part, other: Part) -> bool:
+    def _is_same(part: Part, other: Part) -> bool:
         """Whether two parts are of one micro-batch."""
-        return (one.stage, one.step, one.batch) == (other.stage, other.step, other.batch)
+        return (part.stage, part.step, part.batch) == (other.stage, other.step, other.batch)
 
     def run(self) -> MemoryLog:
         """Return the log, its storages numbered in the order of their allocations."""
@@ -135,8 +135,8 @@ class _Filling:
 
     def _is_entry(self, moment: int) -> bool:
         """Whether a moment only begins the forward, as it does after a backward and not after a forward."""
-        one = self.log.moments[moment]
-        return one.operator == "" and one.phase == "forward"
+        current = self.log.moments[moment]
+        return current.operator == "" and current.phase == "forward"
 
     def _outside(self, begin: int, end: int, calls: slice, doubts: slice, part: Part | None = None) -> None:
         """Take over a stretch of the log that was run, of one part or between two."""
@@ -152,7 +152,9 @@ class _Filling:
             if not nbytes and storage in self.siblings and not self._frees_its_own(moment, storage, part):
                 if part is not None:
                     raise UnlikeError
-                self.events += [(self.at[moment], one, 0) for one in self.siblings.pop(storage) if self._let_go(one)]
+                self.events += [
+                    (self.at[moment], number, 0) for number in self.siblings.pop(storage) if self._let_go(number)
+                ]
         places.append(len(self.events))
         self._calls(calls, first, places, {})
         for doubt in self.log.doubts[doubts]:
@@ -176,11 +178,11 @@ class _Filling:
         template = self.latest[part.what]
         own = self.log.events[self.place(part.begin) : self.place(part.end)]
         outs = dict(zip(template.part.outs, part.outs))
-        sizes = [(self.log.storages[one].nbytes, one in template.born) for one in outs]
-        if [(nbytes, True) for _, _, nbytes in own] != sizes or [one for _, one, _ in own] != list(part.outs):
+        sizes = [(self.log.storages[storage].nbytes, storage in template.born) for storage in outs]
+        if [(nbytes, True) for _, _, nbytes in own] != sizes or [number for _, number, _ in own] != list(part.outs):
             raise UnlikeError
-        for one, copied in outs.items():
-            self.storages[copied] = self.log.storages[one]
+        for storage, copied in outs.items():
+            self.storages[copied] = self.log.storages[storage]
         for moment in range(part.begin, part.end + 1):
             self.at[moment] = len(self.moments) - 1
         at = self._moments(template.part)
@@ -225,10 +227,10 @@ class _Filling:
         born = self.born.get(storage)
         if born is None or not self._is_of(storage, template.part):
             raise UnlikeError
-        made = self.copies[self._key(born, part.batch)].get(storage)
-        if made is None or not self._let_go(made):
+        new = self.copies[self._key(born, part.batch)].get(storage)
+        if new is None or not self._let_go(new):
             raise UnlikeError
-        return made
+        return new
 
     def _calls(self, calls: slice, first: int, places: Sequence[int], copies: Mapping[int, int]) -> None:
         """Repeat calls whose events begin at ``first``, each of which is now at its place."""
@@ -236,7 +238,7 @@ class _Filling:
             call = self.log.calls[number]
             outer, self.call_at[number] = self.call_at[call.outer], len(self.calls)
             stop = places[call.stop - first - 1] + 1 if call.stop > call.start else places[call.start - first]
-            outputs = tuple(copies.get(one, one) for one in call.outputs)
+            outputs = tuple(copies.get(number, number) for number in call.outputs)
             self.calls.append(replace(call, outer=outer, start=places[call.start - first], stop=stop, outputs=outputs))
 
     def _numbered(self) -> MemoryLog:
@@ -252,7 +254,7 @@ class _Filling:
             events=tuple(in_order(events, [*edges, *(doubt.event for doubt in self.doubts)])),
             storages=tuple(self.storages[storage] for storage in order),
             streams=tuple(self.streams[storage] for storage in order) if self.log.streams else (),
-            calls=tuple(replace(call, outputs=tuple(number[one] for one in call.outputs)) for call in self.calls),
+            calls=tuple(replace(call, outputs=tuple(number[output] for output in call.outputs)) for call in self.calls),
             doubts=tuple(self.doubts),
             unknown=tuple(sorted(self.unknown.items())),
         )

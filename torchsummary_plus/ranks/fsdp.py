@@ -54,7 +54,7 @@ class Chunks(Sequence[torch.Tensor]):
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(self.number))]
+            return [self[place] for place in range(*number.indices(self.number))]
         if not 0 <= number < self.number:
             raise IndexError(number)
         start = number * self.size
@@ -99,7 +99,7 @@ class Forwards:
 
     def __init__(self, model: torch.nn.Module | None) -> None:
         modules: list[Any] = [] if model is None else list(model.modules())
-        states = [one._get_fsdp_state() for one in modules if hasattr(one, "_get_fsdp_state")]
+        states = [module._get_fsdp_state() for module in modules if hasattr(module, "_get_fsdp_state")]
         self.groups: list[Any] = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
 
     @property

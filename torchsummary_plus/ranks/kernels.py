@@ -60,14 +60,14 @@ class RankKernels(StepKernels):
             self.making = outer
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = super()._factory(func, args, kwargs)
+        result = super()._factory(func, args, kwargs)
         if self.building:
             device = kwargs.get("device")
             self.built_on_meta |= device is not None and torch.device(device).type == "meta"
-            return change_tensors(made, self._placed)
-        if self.making is None or not isinstance(made, torch.Tensor) or isinstance(made, Fake):
-            return made
-        return made if not made.is_floating_point() else new_fake(made.shape, made.dtype, made.device)
+            return change_tensors(result, self._placed)
+        if self.making is None or not isinstance(result, torch.Tensor) or isinstance(result, Fake):
+            return result
+        return result if not result.is_floating_point() else new_fake(result.shape, result.dtype, result.device)
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type

@@ -60,8 +60,8 @@ class RankLedger(Ledger):
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data, with each event's stream."""
-        found = super().log(module_paths, assumptions)
-        return replace(found, streams=tuple(self.streams)) if any(self.streams) else found
+        recorded = super().log(module_paths, assumptions)
+        return replace(recorded, streams=tuple(self.streams)) if any(self.streams) else recorded
 
 
 __all__ = ["ALL_GATHER", "BUCKETS", "GRADIENTS", "REDUCE_SCATTER", "UNSHARDED", "Making", "RankLedger"]

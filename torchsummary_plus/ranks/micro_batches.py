@@ -94,7 +94,9 @@ class MicroBatches:
             forwards.repeat(self._seen[what].change)
             out = pytree.tree_map_only(_Tensor, _Tensor.make, self._seen[what].returned)
             ledger.phase = self._seen[what].phase
-        outs = tuple(dict.fromkeys(ledger.number_of(one) for one in pytree.tree_leaves(out) if _is_tensor(one)))
+        outs = tuple(
+            dict.fromkeys(ledger.number_of(tensor) for tensor in pytree.tree_leaves(out) if _is_tensor(tensor))
+        )
         unknown = tuple((Counter(ledger.workspaces.unknown) - before).items())
         slices = slice(calls, len(ledger.calls)), slice(doubts, len(ledger.doubts))
         self.parts.append(Part(what, self._batch, ledger.step, is_run, begin, self._mark(), *slices, outs, unknown))
@@ -175,8 +177,8 @@ class _Tensor:
 
     def make(self) -> torch.Tensor:
         """Return a new one like it, a leaf."""
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-        return made.requires_grad_(self.requires_grad)
+        result = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        return result.requires_grad_(self.requires_grad)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -186,7 +186,7 @@ def _accelerate_aside() -> Iterator[None]:
 def _shared_states() -> list[dict[str, Any]]:
     module = sys.modules.get("accelerate.state")
     classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
-    return [one._shared_state for one in classes if one is not None]
+    return [kind._shared_state for kind in classes if kind is not None]
 
 
 @contextmanager

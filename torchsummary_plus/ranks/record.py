@@ -143,7 +143,7 @@ class Ranked:
                 logs.append(self._settled(example, listeners, cut, neighbours)[1])
                 if len(logs) == len(cuts) or proved:
                     with suppress(UnprovedError):
-                        return tree, grown(logs, [one.left for one in cuts], cuts[0].paths, whole, proved)
+                        return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
             raise NotRepeatingError
         except NotRepeatingError:
             return self._settled(example, listeners, Cut(None), neighbours)
@@ -153,9 +153,9 @@ class Ranked:
         for _ in range(2):
             imported = len(sys.modules)
             with suppress(_ImportedError):
-                found = self._alike(example, listeners, cut, neighbours, settles=True)
+                recorded = self._alike(example, listeners, cut, neighbours, settles=True)
                 if len(sys.modules) == imported:
-                    return found
+                    return recorded
         return self._alike(example, listeners, cut, neighbours)
 
     def _alike(
@@ -227,8 +227,8 @@ class Ranked:
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
-                said = (*_said_of_meta(besides), *log.assumptions)
-                return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=said)
+                notes = (*_said_of_meta(besides), *log.assumptions)
+                return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
                 raise
             except Exception as error:

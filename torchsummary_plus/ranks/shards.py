@@ -13,13 +13,17 @@ Shards = tuple[tuple[str, tuple[Shard, ...]], ...]
 def shards_of(model: nn.Module) -> Shards:
     """Return each module's own parameters by its path; one that several modules share belongs to the first."""
     seen: set[int] = set()
-    found = []
+    shards = []
     for path, module in model.named_modules():
-        own = [(name, one) for name, one in module._parameters.items() if _counts(one) and id(one) not in seen]
-        seen.update(id(one) for _, one in own)
+        own = [
+            (name, parameter)
+            for name, parameter in module._parameters.items()
+            if _counts(parameter) and id(parameter) not in seen
+        ]
+        seen.update(id(parameter) for _, parameter in own)
         if own:
-            found.append((path, tuple(_shard(name, one) for name, one in own)))
-    return tuple(found)
+            shards.append((path, tuple(_shard(name, parameter) for name, parameter in own)))
+    return tuple(shards)
 
 
 def _counts(parameter: nn.Parameter | None) -> bool:

@@ -33,16 +33,16 @@ class Alone:
     other references, which would count as holders.
     """
 
-    def __init__(self, found: Reached) -> None:
-        entries = _entries_of(found)
+    def __init__(self, reach: Reached) -> None:
+        entries = _entries_of(reach)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
-        gradients = {id(tensor.grad) for tensor in found.tensors if tensor.is_leaf and tensor.grad is not None}
-        for index in range(len(found.tensors)):
-            key = id(found.tensors[index])
+        gradients = {id(tensor.grad) for tensor in reach.tensors if tensor.is_leaf and tensor.grad is not None}
+        for index in range(len(reach.tensors)):
+            key = id(reach.tensors[index])
             ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
-            holders = sys.getrefcount(found.tensors[index]) - ours
-            if len(entries.get(key, [])) == holders and _lets_go(found.tensors[index]):
+            holders = sys.getrefcount(reach.tensors[index]) - ours
+            if len(entries.get(key, [])) == holders and _lets_go(reach.tensors[index]):
                 self.ids.add(key)
                 self._entries += entries.get(key, [])
 
@@ -52,54 +52,54 @@ class Alone:
 
         A tensor already exchanged by then, such as an offloaded weight, is skipped.
         """
-        made: dict[int, Tensor] = {}
+        stand_ins: dict[int, Tensor] = {}
 
         def stand_in(value: Any) -> Any:
             if type(value) is tuple:
                 return tuple(map(stand_in, value))
             if not isinstance(value, Tensor) or id(value) not in self.ids or isinstance(value, Fake):
                 return value
-            if id(value) not in made:
-                made[id(value)] = make(value)
-            return made[id(value)]
+            if id(value) not in stand_ins:
+                stand_ins[id(value)] = make(value)
+            return stand_ins[id(value)]
 
         changed = []
         for place in {(id(container), key): (container, key) for container, key in self._entries}.values():
             value = value_of(place)
             put(place, stand_in(value))
             changed.append((place, value, [weakref.ref(tensor) for tensor in _held(value_of(place))]))
-        given = {key: weakref.ref(tensor) for key, tensor in made.items()}
-        made.clear()
+        given = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
+        stand_ins.clear()
         try:
             yield given
         finally:
             for place, value, there in changed:
                 now = _held(value_of(place))
-                if len(now) == len(there) and all(one is other() for one, other in zip(now, there)):
+                if len(now) == len(there) and all(item is other() for item, other in zip(now, there)):
                     put(place, value)
 
 
-def _entries_of(found: Reached) -> dict[int, list[Entry]]:
+def _entries_of(reach: Reached) -> dict[int, list[Entry]]:
     """Return the entries that hold each tensor, by its id."""
     entries: dict[int, list[Entry]] = {}
-    for place in entries_on_the_way(found):
+    for place in entries_on_the_way(reach):
         for tensor in _held(value_of(place)):
             entries.setdefault(id(tensor), []).append(place)
     return entries
 
 
-def entries_on_the_way(found: Reached) -> Iterator[Entry]:
+def entries_on_the_way(reach: Reached) -> Iterator[Entry]:
     """Yield every entry on the way, once."""
     containers: dict[int, Any] = {}
-    for container in found.mutable:
+    for container in reach.mutable:
         held = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
         if isinstance(held, (list, deque, dict)):
             containers[id(held)] = held
     for container in containers.values():
         keys = list(dict.keys(container)) if isinstance(container, dict) else range(len(container))
         yield from ((container, key) for key in keys)
-    yield from ((cell, None) for cell in {id(cell): cell for cell in found.cells}.values())
-    names = {(id(namespace), name): (namespace, name) for namespace, name in found.globals}
+    yield from ((cell, None) for cell in {id(cell): cell for cell in reach.cells}.values())
+    names = {(id(namespace), name): (namespace, name) for namespace, name in reach.globals}
     yield from (place for place in names.values() if id(place[0]) not in containers)
 
 

@@ -144,8 +144,8 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
         def lazy_initialization(self, keys: Tensor, values: Tensor) -> None:
             self.dtype, self.device = keys.dtype, keys.device
             self.keys, self.values = (
-                one.new_empty(*one.shape[:2], self.slots, one.shape[-1], dtype=held or one.dtype)
-                for one in (keys, values)
+                tensor.new_empty(*tensor.shape[:2], self.slots, tensor.shape[-1], dtype=held or tensor.dtype)
+                for tensor in (keys, values)
             )
             self.is_initialized = True
 
@@ -220,11 +220,11 @@ def unpacked(codes: Tensor, bits: int) -> Tensor:
 def kept_shapes(layer: Any) -> list[torch.Size]:
     """Return the shapes of a layer's keys and values, quantised or not; empty for a layer that has none."""
     names = ("_quantized_keys", "_quantized_values") if hasattr(layer, "_quantized_keys") else ("keys", "values")
-    found = []
+    sizes = []
     for name in names:
         held = getattr(layer, name, None)
         if isinstance(held, tuple):
-            held = next((one for one in reversed(held) if isinstance(one, torch.Size)), held[0])
+            held = next((item for item in reversed(held) if isinstance(item, torch.Size)), held[0])
         if isinstance(held, (Tensor, torch.Size)):
-            found.append(held.shape if isinstance(held, Tensor) else held)
-    return found
+            sizes.append(held.shape if isinstance(held, Tensor) else held)
+    return sizes

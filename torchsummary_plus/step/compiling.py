@@ -68,8 +68,8 @@ def with_operands(log: MemoryLog, operands: dict[Any, int]) -> MemoryLog:
         doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
     )
     names = ", ".join(sorted({name for name, _ in operands}))
-    said = f"{names}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
-    return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, said))
+    note = f"{names}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
+    return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, note))
 
 
 @contextmanager

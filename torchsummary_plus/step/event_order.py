@@ -14,8 +14,8 @@ def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> l
     """
     stops = sorted(set(edges))
     runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
-    found: list[tuple[int, int, int]] = []
+    ordered: list[tuple[int, int, int]] = []
     for (_, is_made, _), run in runs:
         together = [event for _, event in run]
-        found += together if is_made else sorted(together)
-    return found
+        ordered += together if is_made else sorted(together)
+    return ordered

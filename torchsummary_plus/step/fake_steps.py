@@ -134,15 +134,15 @@ def _measured_sparse(task: _Task) -> MemoryLog | None:
 
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
-    tasks = [replace(task, guesses=one) for one in ([] if task.guesses is None else task.guesses.alternatives())]
+    tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
     if task.rehearsal is not None and task.step.mode == "train" and (task.real is None or task.real.journal is None):
         kept = task.rehearsal.without_sizes()
         if kept.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=kept, guesses=Guesses(least=least)) for least in (False, True)]
     others = []
-    for one in tasks:
+    for task in tasks:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(_record(one))
+            others.append(_record(task))
     return replace(log, others=(*log.others, *others))
 
 

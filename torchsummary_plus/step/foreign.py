@@ -127,12 +127,12 @@ _PREPARED = {aten.mkldnn_rnn_layer_backward.default: _with_workspace}
 """For operators that read an earlier kernel's opaque workspace: their arguments with a real one."""
 
 
-def _steps(found: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:
+def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Result | Alloc | Free]:
     """Convert a profile's changes; ``places`` are the results' numbers by address.
 
     A result is the last allocation at its address.
     """
-    changed = list(found)
+    changed = list(changes)
     last = {change.address: number for number, change in enumerate(changed) if change.nbytes > 0}
     buffers: dict[int, int] = {}
     count = 0
@@ -172,5 +172,5 @@ def _overload(name: str) -> OpOverload | None:
     """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``."""
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
-    found: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)
-    return found if isinstance(found, OpOverload) else None
+    known: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)
+    return known if isinstance(known, OpOverload) else None

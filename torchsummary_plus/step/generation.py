@@ -36,10 +36,10 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
     cache_maker(model, cache, 1)
 
     def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
-        made = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
-        given = {} if made is None else {"past_key_values": made}
+        kept = cache_maker(model, cache, input_ids.shape[1] + new_tokens)()
+        given = {} if kept is None else {"past_key_values": kept}
         if skips:
-            del made
+            del kept
             _first_and_last(model, input_ids, attention_mask, new_tokens, given)
             return
         with _set_to(model, new_tokens, cache.name):

@@ -34,10 +34,14 @@ class LoneContainers:
     optimizers themselves, such as hooks and states, are not among them: torch refers to those elsewhere.
     """
 
-    def __init__(self, found: Reached) -> None:
-        counts = {id(one): sys.getrefcount(one) - _OF_A_CONTAINER for one in found.mutable if type(one) in _KINDS}
-        own = _of_torch(found)
-        places = [place for place in entries_on_the_way(found) if counts.get(id(value_of(place))) == 1]
+    def __init__(self, reach: Reached) -> None:
+        counts = {
+            id(container): sys.getrefcount(container) - _OF_A_CONTAINER
+            for container in reach.mutable
+            if type(container) in _KINDS
+        }
+        own = _of_torch(reach)
+        places = [place for place in entries_on_the_way(reach) if counts.get(id(value_of(place))) == 1]
         self._lone = {id(value_of(place)): place for place in places if not _is_of_torch(place, own)}
         for key, place in list(self._lone.items()):
             if not self._is_plain(value_of(place)):
@@ -67,11 +71,11 @@ class LoneContainers:
                     put(place, original)
 
     def _copy(self, container: Any) -> Any:
-        made = copy(container)
+        new = copy(container)
         for key, value in _inside(container):
             if id(value) in self._lone:
-                made[key] = self._copy(value)
-        return made
+                new[key] = self._copy(value)
+        return new
 
     def _settle(self, original: Any, now: Any, settle: Settle) -> None:
         for key, value in _inside(original):
@@ -89,10 +93,10 @@ def _inside(container: Any) -> Iterable[tuple[Any, Any]]:
     return list(container.items() if isinstance(container, dict) else enumerate(container))
 
 
-def _of_torch(found: Reached) -> dict[int, frozenset[str]]:
+def _of_torch(reach: Reached) -> dict[int, frozenset[str]]:
     """Return the attributes of modules and optimizers that are torch's, by the id of their dictionaries."""
-    own = {id(vars(module)): _MODULE for module in found.modules}
-    return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) for optimizer in found.optimizers}}
+    own = {id(vars(module)): _MODULE for module in reach.modules}
+    return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) for optimizer in reach.optimizers}}
 
 
 def _is_of_torch(place: Entry, own: dict[int, frozenset[str]]) -> bool:
@@ -104,7 +108,7 @@ _MODULE = frozenset(name for name, value in vars(nn.Module()).items() if isinsta
 
 def _counted() -> int:
     held: list[list[Any]] = [[]]
-    return next(sys.getrefcount(one) for one in held)
+    return next(sys.getrefcount(container) for container in held)
 
 
 _OF_A_CONTAINER = _counted()

@@ -137,12 +137,12 @@ class Loss:
             return self.function(output, targets), targets, ""
         scores = prediction(output)
         last = self.made == CLASSES and _classes_are_last(scores, output, given, targets)
-        said = ""
+        note = ""
         if targets is None:
-            targets, said = self._made(scores, last)
+            targets, note = self._made(scores, last)
         if last and self.function is not causal_lm:
-            return self.function(scores.flatten(0, -2), targets.flatten()), targets, said
-        return self.function(scores, targets), targets, said
+            return self.function(scores.flatten(0, -2), targets.flatten()), targets, note
+        return self.function(scores, targets), targets, note
 
     def _made(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
         shape, dtype = tuple(scores.shape), torch.int64

@@ -154,10 +154,10 @@ def profiled(
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
     reader = ProfileReader(device.type, before)
-    found = with_requests(with_frees(changes(done, device.type), history.happened), history.requests)
-    reader.read(found)
+    events = with_requests(with_frees(changes(done, device.type), history.happened), history.requests)
+    reader.read(events)
     log = reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
-    return log if collects else _with_collected(log, reader.garbage(found))
+    return log if collects else _with_collected(log, reader.garbage(events))
 
 
 def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
@@ -165,8 +165,8 @@ def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
     nbytes = sum(log.storages[number].nbytes for number in garbage)
     if not nbytes:
         return log
-    said = f"{nbytes:,} bytes are held by reference cycles, which Python may free earlier: none were freed in the steps"
-    return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, said))
+    note = f"{nbytes:,} bytes are held by reference cycles, which Python may free earlier: none were freed in the steps"
+    return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, note))
 
 
 def _missed(

@@ -35,12 +35,12 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
         if name not in NAMES and name not in EIGHT_BIT:
             raise choice_error("optimizer", optimizer, sorted({*NAMES, *EIGHT_BIT}))
         optimizer = NAMES.get(name) or EIGHT_BIT[name]
-    made: Any = optimizer
+    result: Any = optimizer
     rate = inspect.signature(optimizer).parameters.get("lr") if inspect.isclass(optimizer) else None
     if rate is not None and rate.default is not None:  # None: it sets its own, as transformers' Adafactor does.
-        return lambda parameters: made(parameters, lr=1e-3)
-    if callable(made):
-        return made  # type: ignore[no-any-return]
+        return lambda parameters: result(parameters, lr=1e-3)
+    if callable(result):
+        return result  # type: ignore[no-any-return]
     raise InputError(
         f"optimizer is {describe(optimizer)}; accepted: None, a name, a class, an instance, or a callable from "
         "parameters"
@@ -61,8 +61,8 @@ def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
                 f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of "
                 "all that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
             )
-        made: torch.optim.Optimizer = kind(parameters, **settings)
-        return made
+        result: torch.optim.Optimizer = kind(parameters, **settings)
+        return result
 
     make.__name__ = kind.__name__
     return make

@@ -45,9 +45,13 @@ class Outside:
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
         self._left = set() if step.train_step is not None else {id(gradient) for gradient in gradients}
-        known = [one for one in self.stepping if isinstance(one, torch.optim.Optimizer)]
-        of_model = [one for one in known if any(id(p) in parameters for g in one.param_groups for p in g["params"])]
-        self._hidden = Reached([one.state for one in of_model])
+        known = [optimizer for optimizer in self.stepping if isinstance(optimizer, torch.optim.Optimizer)]
+        of_model = [
+            optimizer
+            for optimizer in known
+            if any(id(p) in parameters for g in optimizer.param_groups for p in g["params"])
+        ]
+        self._hidden = Reached([optimizer.state for optimizer in of_model])
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
 

@@ -87,8 +87,8 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
-        made = copied(tree, step, Copies(CPU, moves=True))
-        with compiled_for_torch(), made as (exchange, outside), deep_stack():
+        swapped = copied(tree, step, Copies(CPU, moves=True))
+        with compiled_for_torch(), swapped as (exchange, outside), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)

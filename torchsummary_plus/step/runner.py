@@ -172,9 +172,9 @@ class Steps:
             if own is None:
                 self.notes[SUMMED] = None
             return default_loss(output) if own is None else own
-        loss, targets, said = self.step.loss(output, self.targets, given)
-        if said:
-            self.notes[said] = None
+        loss, targets, note = self.step.loss(output, self.targets, given)
+        if note:
+            self.notes[note] = None
             self.account.hold(all_tensors(targets), "inputs")
         self.targets = targets
         return loss
@@ -356,11 +356,11 @@ def default_loss(output: Any) -> Tensor:
     own = own_loss(output)
     if own is not None:
         return own
-    found = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
-    if not found:
+    outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
+    if not outputs:
         raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
-    total = found[0].sum()
-    for tensor in found[1:]:
+    total = outputs[0].sum()
+    for tensor in outputs[1:]:
         total = total + tensor.sum()
     return total
 

@@ -139,6 +139,6 @@ class Guesses:
     def alternatives(self) -> list[Guesses]:
         """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
-        found = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
-        found += [Guesses(self.turned, least=True)] if self.sizes else []
-        return [*found, Guesses(self.turned, to_limits=True)] if self.iterates else found
+        guesses = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
+        guesses += [Guesses(self.turned, least=True)] if self.sizes else []
+        return [*guesses, Guesses(self.turned, to_limits=True)] if self.iterates else guesses

@@ -51,8 +51,8 @@ class CudaEngine:
             return
         fake = slot.holds()
         begun = tuple(self._seen_as_meta(root) if isinstance(root, torch.Tensor) else root for root in roots)
-        made = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in begun)
-        nodes: list[Any] = [node for node in made if node is not None]
+        heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in begun)
+        nodes: list[Any] = [node for node in heads if node is not None]
         self.fresh.clear()
         _check_leaves(nodes)
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]

@@ -96,9 +96,9 @@ class Provenance(Listener):
             for slot, tensor in enumerate(passed):
                 self._make(tensor, (step, slot))
         if frame.outer is None:
-            found = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
+            results = [(self._origin(frame, tensor), tensor) for tensor in all_tensors(output)]
             self.returned = [
-                (origin, spec) for origin, tensor in found if origin for spec in tensors(describe_tensor(tensor))
+                (origin, spec) for origin, tensor in results if origin for spec in tensors(describe_tensor(tensor))
             ]
 
     def _aliased(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -121,8 +121,8 @@ class Provenance(Listener):
 
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
         """Where a tensor's elements come from; None for a parameter or a constant."""
-        made, origin, place = self.made.get(id(tensor), _NOTHING)
-        if made is None or made() is not tensor:
+        producer, origin, place = self.made.get(id(tensor), _NOTHING)
+        if producer is None or producer() is not tensor:
             origin, place = None, self._place_of(tensor)
         storage, last = self.wrote.get(place, (None, None))
         if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
@@ -180,13 +180,13 @@ def _module(frame: Frame | None) -> int | None:
 
 def _flat(values: Any) -> list[torch.Tensor]:
     """The tensors of an operator's results."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _flat(value)
-    return found
+            tensors += _flat(value)
+    return tensors
 
 
 def _place(tensor: torch.Tensor) -> int | None:
@@ -212,7 +212,7 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
     for step in range(len(owners) - 1, -1, -1):
         if step_of[step] != step or owners[step] not in outer:
             continue
-        after = {step_of[one] for one in targets[step]} - {step, -1}
+        after = {step_of[target] for target in targets[step]} - {step, -1}
         if not after:
             step_of[step] = -1
         elif len(after) == 1 and owners[(only := next(iter(after)))] == owners[step]:

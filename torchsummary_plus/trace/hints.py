@@ -84,13 +84,13 @@ def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
     if tensor is not None and tensor.is_nested:
         tensor = None
     if frame is not None and tensor is not None:
-        found = _batch_axis(module, tensor, frame)
-        if found:
-            return found
+        axis = _batch_axis(module, tensor, frame)
+        if axis:
+            return axis
     for rule in _RULES:
-        found = rule(message, module, tensor)
-        if found:
-            return found
+        axis = rule(message, module, tensor)
+        if axis:
+            return axis
     return ""
 
 
@@ -161,8 +161,8 @@ def _batch_axis(module: nn.Module, tensor: torch.Tensor, frame: Frame) -> str:
 
 def _conv_rank(module: nn.Module) -> int | None:
     """Return the number of spatial axes of a convolution, pooling or normalisation layer."""
-    found = re.search(r"([123])d$", type(module).__name__)
-    return int(found.group(1)) if found and not type(module).__name__.startswith("BatchNorm1d") else None
+    match = re.search(r"([123])d$", type(module).__name__)
+    return int(match.group(1)) if match and not type(module).__name__.startswith("BatchNorm1d") else None
 
 
 def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:

@@ -27,8 +27,8 @@ def kept_besides(
 
     A list or dict that only grew, by items without tensors, is a user's log and is kept.
     """
-    contents = [(one, items_of(one)) for one in reach.mutable if type(one) in LOGS]
-    objects = [*(one for one in reach.mutable if type(one) not in LOGS), *alone]
+    contents = [(container, items_of(container)) for container in reach.mutable if type(container) in LOGS]
+    objects = [*(value for value in reach.mutable if type(value) not in LOGS), *alone]
     cells = [(cell, content_of(cell)) for cell in reach.cells]
     names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
     try:

@@ -166,8 +166,8 @@ class FakeKernels:
             if isinstance(tensor, Fake):
                 return tensor
             if id(tensor) not in fakes:
-                made = fakes[id(tensor)] = self.fake_of(tensor)
-                reals[id(made)] = tensor
+                new = fakes[id(tensor)] = self.fake_of(tensor)
+                reals[id(new)] = tensor
             return fakes[id(tensor)]
 
         out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))

@@ -23,10 +23,10 @@ _NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("b
 """Likewise, except for half-precision inputs with float32 parameters."""
 
 
-def check_dtypes(func: OpOverload, found: Sequence[torch.Tensor]) -> None:
+def check_dtypes(func: OpOverload, tensors: Sequence[torch.Tensor]) -> None:
     """Raise RuntimeError if an operator would reject its tensors' dtypes."""
     if func in _ONE_DTYPE or func in _MASKED or func in _NORMS:
-        _check(func, [tensor.dtype for tensor in found if func not in _MASKED or tensor.dtype is not torch.bool])
+        _check(func, [tensor.dtype for tensor in tensors if func not in _MASKED or tensor.dtype is not torch.bool])
 
 
 def _check(func: OpOverload, dtypes: list[torch.dtype]) -> None:

@@ -303,7 +303,11 @@ _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
-    return [getattr(one, name) for one in listeners if getattr(type(one), name) is not getattr(Listener, name)]
+    return [
+        getattr(listener, name)
+        for listener in listeners
+        if getattr(type(listener), name) is not getattr(Listener, name)
+    ]
 
 
 def device_of(tensor: Any) -> torch.device:

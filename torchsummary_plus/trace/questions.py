@@ -185,8 +185,8 @@ PACK = aten._pack_padded_sequence.default
 
 def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
     """Return the dtype of the single value asked for."""
-    asked: torch.dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
-    return asked
+    dtype: torch.dtype = args[0].dtype if func is aten._local_scalar_dense.default else torch.bool
+    return dtype
 
 
 def question(module: int, func: OpOverload, args: Any) -> Question:

@@ -12,10 +12,10 @@ from ..live.fakes import META, Fake, wrap
 from ..ops.shapes.views import View
 
 
-def recipe_of(out: Any, found: list[Fake]) -> Any:
+def recipe_of(out: Any, fakes: list[Fake]) -> Any:
     """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
-    places = {id(fake): index for index, fake in reversed(list(enumerate(found)))}
-    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in found})
+    places = {id(fake): index for index, fake in reversed(list(enumerate(fakes)))}
+    return _recipe_beside(out, places, {fake.untyped_storage()._cdata for fake in fakes})
 
 
 def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> Any:
@@ -32,7 +32,7 @@ def _recipe_beside(out: Any, places: Mapping[int, int], storages: Set[int]) -> A
     return None
 
 
-def from_recipe(recipe: Any, found: list[Fake]) -> Any:
+def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
     """Recreate a result from its recipe, for arguments of the same kind."""
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
@@ -41,12 +41,12 @@ def from_recipe(recipe: Any, found: list[Fake]) -> Any:
         del guard
         return fake
     if type(recipe) is int:
-        return found[recipe]
+        return fakes[recipe]
     if type(recipe) is View:
-        return _viewing(recipe, found[0])
+        return _viewing(recipe, fakes[0])
     if recipe is None:
         return None
-    return recipe[0]([from_recipe(item, found) for item in recipe[1]])
+    return recipe[0]([from_recipe(item, fakes) for item in recipe[1]])
 
 
 def _viewing(view: View, base: Fake) -> Fake:

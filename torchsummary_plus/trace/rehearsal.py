@@ -85,7 +85,7 @@ class Rehearsal:
 
     def without_sizes(self) -> Rehearsal:
         """Only the values, and the lengths of packed sequences, which no weight decides."""
-        kept = {asked: told for asked, told in self.answers.items() if asked.operator in _NO_SIZES}
+        kept = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
         return Rehearsal(kept, self.failure)
 
 

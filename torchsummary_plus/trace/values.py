@@ -173,31 +173,31 @@ class ValuedKernels(FakeKernels):
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
-        asked = question(self.module(), func, args)
-        turn = self.answers.turn(asked)
+        query = question(self.module(), func, args)
+        turn = self.answers.turn(query)
         if all(self._value_of(tensor, False) is not None for tensor in given):
             self._say_if_made_up(func, given)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
-        found = size_from_masks(func, args, self._read_mask)
-        if found is not None:
+        size = size_from_masks(func, args, self._read_mask)
+        if size is not None:
             self._say_if_made_up(func, given)
-            return fakes_of(func, args, kwargs, found, device)
+            return fakes_of(func, args, kwargs, size, device)
         if is_foreign(func):
             try:
                 return super().__call__(func, args, kwargs)
             except (RuntimeError, NotImplementedError):
-                return self.answers.answer(asked, turn, func, args, kwargs, device)
-        return self.answers.answer(asked, turn, func, args, kwargs, device)
+                return self.answers.answer(query, turn, func, args, kwargs, device)
+        return self.answers.answer(query, turn, func, args, kwargs, device)
 
     def _count_masks(self, args: Any) -> None:
         """Note how many elements of the masks of a write are true, as far as values or a real pass tell."""
         masks = masks_of(args[1])
         if masks:
-            asked = put_question(self.module(), args)
-            told = self.answers.recall(asked, self.answers.turn(asked))
-            for mask, count in zip(masks, counted(masks, self._read_mask) or told or ()):
+            query = put_question(self.module(), args)
+            answer = self.answers.recall(query, self.answers.turn(query))
+            for mask, count in zip(masks, counted(masks, self._read_mask) or answer or ()):
                 note_true(mask, count)
 
     def _read_mask(self, mask: Tensor) -> Tensor | None:

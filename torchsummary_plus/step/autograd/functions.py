@@ -253,7 +253,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
     overrides: Any = torch.overrides
     random: Any = torch.random
     layers: Any = functional
-    asked, get_rng_state = overrides.has_torch_function, torch.get_rng_state
+    usual, get_rng_state = overrides.has_torch_function, torch.get_rng_state
 
     def noticed_rng_state() -> torch.Tensor:
         state = get_rng_state()
@@ -266,7 +266,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
         def has_torch_function(tensors: Any) -> bool:
             """Leave the fast path only where it makes nested tensors, which have no fakes."""
             is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
-            return bool(asked(tensors)) if is_encoder else inline(tensors)
+            return bool(usual(tensors)) if is_encoder else inline(tensors)
 
         overrides.has_torch_function = has_torch_function
         layers.linear = functions.linear

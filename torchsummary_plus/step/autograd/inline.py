@@ -32,13 +32,13 @@ _SPREAD: dict[str, Callable[..., Iterable[Any]]] = {
 def run_inline(kind: type[TorchFunctionMode]) -> Iterator[None]:
     """Hide modes of one kind from torch's Python functions; other modes still see them."""
     torch_modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
-    asked = [(module, name, vars(module)[name]) for module in torch_modules for name in _SPREAD if name in vars(module)]
+    usual = [(module, name, vars(module)[name]) for module in torch_modules for name in _SPREAD if name in vars(module)]
     try:
-        for module, name, question in asked:
+        for module, name, question in usual:
             setattr(module, name, _without(kind, question, _SPREAD[name]))
         yield
     finally:
-        for module, name, question in asked:
+        for module, name, question in usual:
             setattr(module, name, question)
 
 

@@ -109,8 +109,8 @@ class Cumulated(torch.autograd.Function):
         x, out = ctx.saved_tensors
         weighted = out * grad
         zeros = x == 0
-        found = zeros.any()
-        del found
+        any_zero = zeros.any()
+        del any_zero
         turned = weighted.flip(ctx.dim)
         sums = turned.cumsum(ctx.dim)
         back = sums.flip(ctx.dim)

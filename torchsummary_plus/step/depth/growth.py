@@ -74,8 +74,8 @@ def _known_sweeps(few: Sequence[Token], more: Sequence[Token], proved: Proved) -
 def _periods(more: Sequence[Token], sweeps: Sequence[Sweep], by_place: bool) -> Proved:
     """What happens in each sweep's period, wherever it begins."""
     return {
-        (by_place, frozenset(Counter(token[:2] for token in more[one.place : one.place + one.length]).items()))
-        for one in sweeps
+        (by_place, frozenset(Counter(token[:2] for token in more[sweep.place : sweep.place + sweep.length]).items()))
+        for sweep in sweeps
     }
 
 
@@ -162,24 +162,24 @@ def _agreed(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
 
 def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep], times: int) -> list[Token]:
     """The tokens with so many periods more in each sweep than there are in the shallower list."""
-    made: list[Token] = []
+    tokens: list[Token] = []
     i = j = 0
     for sweep in (*sweeps, Sweep(len(more), 0)):
         while j < sweep.place:
-            made.append(_further(few[i], more[j], times))
+            tokens.append(_further(few[i], more[j], times))
             i, j = i + 1, j + 1
         period = more[j : j + sweep.length]
         changes = [(n, _difference(before, period[n])) for n, before in enumerate(more[j - sweep.length : j])]
         changes = [(n, by) for n, by in changes if any(by)]
-        last = made[len(made) - sweep.length :]
+        last = tokens[len(tokens) - sweep.length :]
         for _ in range(times):
             following = list(period)
             for n, by in changes:
                 following[n] = _moved(last[n], by)
-            made += following
+            tokens += following
             last = following
         j += sweep.length
-    return made
+    return tokens
 
 
 def _difference(before: Token, after: Token) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def _difference(before: Token, after: Token) -> tuple[int, ...]:
 def _further(few: Token, more: Token, times: int) -> Token:
     """A token that both lists have, with its numbers as they go on."""
     by = _difference(few, more)
-    return _moved(few, tuple(times * one for one in by)) if any(by) else few
+    return _moved(few, tuple(times * number for number in by)) if any(by) else few
 
 
 def _moved(token: Token, by: tuple[int, ...]) -> Token:

@@ -118,7 +118,7 @@ class Reader:
             self.tokens.append(Token("call", (template, call.step), (layer,)))
             self._events(call.start, call.stop, inner.get(number, []), inner)
             self.tokens.append(Token("return", None, ()))
-            self.tokens += [self._named("output", one) for one in call.outputs if one in self.born]
+            self.tokens += [self._named("output", number) for number in call.outputs if number in self.born]
             at = call.stop
         self._plain(at, stop)
 
@@ -206,8 +206,8 @@ class Writer:
                 self.calls[returned] = replace(self.calls[returned], stop=len(self.events))
             elif what == "output":
                 is_live = len(numbers) > 1
-                one = live.at((same, numbers[0], size), numbers[1]) if is_live else storage_at[numbers[0]]
-                self.calls[returned] = replace(self.calls[returned], outputs=(*self.calls[returned].outputs, one))
+                token = live.at((same, numbers[0], size), numbers[1]) if is_live else storage_at[numbers[0]]
+                self.calls[returned] = replace(self.calls[returned], outputs=(*self.calls[returned].outputs, token))
             else:
                 self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, numbers[0]))
         return replace(

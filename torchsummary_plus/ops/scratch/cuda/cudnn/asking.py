@@ -31,7 +31,7 @@ class Cudnn:
         self.is_helped = not self.why and capability_of(0) is None and helped.is_to_be_had()
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
-        """Whether cuDNN offers every engine."""
+        """Whether cuDNN offers the engines that need a driver."""
         self.missing = "" if self.why or card is None else missing_kernels(card.capability)
         """Why cuDNN's answers do not hold for this GPU; "" if they do."""
         if how == ASK and (self.why or self.missing):

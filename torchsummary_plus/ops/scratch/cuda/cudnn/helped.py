@@ -1,4 +1,4 @@
-"""Query cuDNN in a subprocess, where stand-ins for CUDA's libraries let it offer every engine.
+"""Query cuDNN in a subprocess, where stand-ins for CUDA's libraries let it offer the engines that need a driver.
 
 The first query starts the subprocess, which imports no torch, uses no GPU and ends with this process.
 """
@@ -92,7 +92,7 @@ class Helper:
 def workspaces(
     question: Question, device_text: str, mode: int, refused: frozenset[int], every: bool = False
 ) -> Iterator[int]:
-    """Do as :func:`.asker.workspaces`, with every engine. Raises :class:`CudnnError` if there is no answer."""
+    """Do as :func:`.asker.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
     helper = _helper(os.getpid())
     if helper is None:
         raise CudnnError("the cuDNN subprocess cannot be started")
