@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_TRACES, Search, largest
+from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, OPEN, Search, largest
 from torchsummary_plus.memory.scaling import at_batch, scales
 
 Law = Callable[[int], list[int]]
@@ -91,7 +91,7 @@ def test_whatever_the_law_the_traces_bound_the_answer(jumps: list[tuple[int, int
         return [slope * batch, *(size for at, size in jumps if batch >= at)]
 
     found, done = search(law, memory)
-    assert len(done.logs) <= MOST_TRACES
+    assert len(done.logs) <= MOST_BISECTED
     fitting = [batch for batch, log in done.logs.items() if sum(law(batch)) <= memory]
     beyond = [batch for batch in done.logs if batch not in fitting]
     assert max(fitting, default=0) <= found < min(beyond, default=LARGEST_BATCH + 1)
@@ -118,15 +118,17 @@ def test_equal_peaks_of_small_batches_say_nothing_of_large_ones(memory: int) -> 
     assert max(done.logs) <= 64 * found
 
 
-def test_bisection_proves_what_guesses_leave_open() -> None:
+@pytest.mark.parametrize("scratch", [200, 2000])
+def test_bisection_closes_what_guesses_leave_open(scratch: int) -> None:
     """Scratch memory that a kernel takes for some batches only, as cuDNN's plans do."""
 
     def law(batch: int) -> list[int]:
-        return [50, 9 * batch, 200 * (batch // 7 % 3)]
+        return [50, 9 * batch, scratch * (batch // 7 % 3)]
 
     found, done = search(law, 10_007)
-    assert sum(law(found)) <= 10_007 < sum(law(found + 1))
-    assert {found, found + 1} <= set(done.logs)
+    beyond = min(batch for batch in done.logs if sum(law(batch)) > 10_007)
+    assert sum(law(found)) <= 10_007
+    assert beyond - found <= max(1, OPEN * found)
 
 
 def test_a_batch_beyond_reason_is_not_sought() -> None:

@@ -13,16 +13,19 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
-MOST_GUESSES = 7
-"""Traces after which a search bisects."""
+MOST_TRACES = 6
+"""Most traces of a search, for any model, unless they leave the answer open or it is to be proved."""
 
-MOST_TRACES = 12
-"""Most traces of a search, for any model, unless it is to prove its answer."""
+MOST_BISECTED = 12
+"""Most traces of a search that bisects because the first ones leave the answer open."""
+
+OPEN = 0.01
+"""Share of the largest batch known to fit by which the smallest known not to may exceed it."""
 
 FARTHEST = 64
-"""How many times the largest batch that fits a guess may be if the traces do not scale to it.
+"""How many times the largest batch that fits a guess may be if the traces do not scale to it and have equal peaks.
 
-The peaks of small batches may be equal, where the optimizer's state decides them, and say nothing of large ones.
+Those of small batches may be equal, where the optimizer's state decides them, and say nothing of large ones.
 """
 
 
@@ -107,21 +110,24 @@ class Search:
         """Return the largest batch that fits, 0 if 1 does not.
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
-        After ``MOST_GUESSES`` traces the rest is found by bisection; after ``MOST_TRACES`` the last guess is returned,
-        unproved, or if no two traces scale to it, the largest traced batch that fits.
+        After ``MOST_TRACES`` the last guess is returned, unproved, or if no two traces scale to it, the largest traced
+        batch that fits; while that is open by more than ``OPEN``, the search bisects, up to ``MOST_BISECTED`` traces.
         """
         self._add(2)
         if self.high > 2:
             self._add(3)
         while self.high - self.low > 1:
-            if len(self.logs) == MOST_TRACES and not self._proves:
-                guess = self._guess()
-                return guess if self.low == 0 or self._scales_to(guess) else self.low
-            if len(self.logs) >= MOST_GUESSES:
+            if len(self.logs) < MOST_TRACES:
+                self._add(max(self._guess(), self.low + 1))
+            elif self._proves or (self._is_open() and len(self.logs) < MOST_BISECTED):
                 self._add((self.low + self.high) // 2)
             else:
-                self._add(max(self._guess(), self.low + 1))
+                guess = self._guess()
+                return guess if self.low == 0 or self._scales_to(guess) else self.low
         return self.low
+
+    def _is_open(self) -> bool:
+        return self.high - self.low > OPEN * self.low
 
     def log(self, batch: int) -> MemoryLog:
         """Return a batch's log: traced, or extrapolated from the nearest traces with the same events."""
@@ -169,11 +175,11 @@ class Search:
         return at_batch({traced: self.logs[traced] for traced in batches}, batch)
 
     def _seems_to_fit(self, batch: int) -> bool:
-        """Whether the line through the peaks of the two nearest traces leaves memory at a batch that is not too far."""
-        if batch > FARTHEST * self.low:
-            return False
+        """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
         there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
+        if there == beyond and batch > FARTHEST * self.low:
+            return False
         return there + (beyond - there) * (batch - first) // (second - first) >= 0
 
 
