@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, OPEN, Search, largest
+from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, Search, largest
 from torchsummary_plus.memory.scaling import at_batch, scales
 
 Law = Callable[[int], list[int]]
@@ -128,7 +128,7 @@ def test_bisection_closes_what_guesses_leave_open(scratch: int) -> None:
     found, done = search(law, 10_007)
     beyond = min(batch for batch in done.logs if sum(law(batch)) > 10_007)
     assert sum(law(found)) <= 10_007
-    assert beyond - found <= max(1, OPEN * found)
+    assert beyond - found <= 0.01 * found
 
 
 def test_a_batch_beyond_reason_is_not_sought() -> None:

@@ -19,7 +19,7 @@ MOST_TRACES = 6
 MOST_BISECTED = 12
 """Most traces of a search that bisects because the first ones leave the answer open."""
 
-OPEN = 0.01
+OPEN = 0.001
 """Share of the largest batch known to fit by which the smallest known not to may exceed it."""
 
 FARTHEST = 64
