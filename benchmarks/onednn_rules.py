@@ -31,11 +31,19 @@ from tests.ops.convs import Seen, random_cases, seen, verdict
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus.ops.scratch.cpu import convolution as calls
 from torchsummary_plus.ops.scratch.cpu import half as half_calls
-from torchsummary_plus.ops.scratch.cpu.onednn import channels_last, convolution, gemm, half, products, threads
+from torchsummary_plus.ops.scratch.cpu.onednn import (
+    channels_last,
+    convolution,
+    gemm,
+    half,
+    inner_product,
+    products,
+    threads,
+)
 from torchsummary_plus.ops.scratch.cpu.onednn.description import Plan
 from torchsummary_plus.ops.scratch.registry import AtMost
 
-HOMES = (convolution, channels_last, threads, gemm, products, half)
+HOMES = (convolution, inner_product, channels_last, threads, gemm, products, half)
 USERS: tuple[ModuleType, ...] = (*HOMES, calls, half_calls)
 WITHOUT: dict[Any, Any] = {int: 0, float: 0.0, bool: False, Plan: Plan(0, 0, 0), AtMost: AtMost(0)}
 """What a disabled rule returns, by its type."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, Search, largest
+from torchsummary_plus.memory.capacity import LARGEST_BATCH, MOST_BISECTED, MOST_TRACES, OPEN, Search, largest
 from torchsummary_plus.memory.scaling import at_batch, scales
 
 Law = Callable[[int], list[int]]
@@ -91,7 +91,10 @@ def test_whatever_the_law_the_traces_bound_the_answer(jumps: list[tuple[int, int
         return [slope * batch, *(size for at, size in jumps if batch >= at)]
 
     found, done = search(law, memory)
-    assert len(done.logs) <= MOST_BISECTED
+    first = list(done.logs)[:MOST_TRACES]
+    low = max((batch for batch in first if sum(law(batch)) <= memory), default=0)
+    high = min((batch for batch in first if sum(law(batch)) > memory), default=LARGEST_BATCH + 1)
+    assert len(done.logs) <= (MOST_BISECTED if high - low > OPEN * low else MOST_TRACES)
     fitting = [batch for batch, log in done.logs.items() if sum(law(batch)) <= memory]
     beyond = [batch for batch in done.logs if batch not in fitting]
     assert max(fitting, default=0) <= found < min(beyond, default=LARGEST_BATCH + 1)

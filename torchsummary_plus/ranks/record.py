@@ -159,12 +159,7 @@ class Ranked:
         return self._alike(example, listeners, cut, neighbours)
 
     def _alike(
-        self,
-        example: Example,
-        listeners: Sequence[Listener],
-        cut: Cut,
-        neighbours: Neighbours,
-        settles: bool = False,
+        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
     ) -> Recorded:
         """The steps recorded, with all micro-batches where they are not alike."""
         try:
@@ -174,12 +169,7 @@ class Ranked:
             return self._record(example, listeners, cut, neighbours, settles)
 
     def _record(
-        self,
-        example: Example,
-        listeners: Sequence[Listener],
-        cut: Cut,
-        neighbours: Neighbours,
-        settles: bool = False,
+        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
     ) -> Recorded:
         """The steps recorded; raises :class:`_ImportedError` where they ``settle`` and the builder imported modules."""
         imported = len(sys.modules) if settles else None

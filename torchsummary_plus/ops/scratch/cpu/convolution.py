@@ -16,6 +16,7 @@ from .onednn import channels_last as onednn_last
 from .onednn import convolution as onednn_conv
 from .onednn.description import Conv, Plan
 from .onednn.half import bias_sum, uncertain
+from .onednn.inner_product import inner_product, is_inner_product
 from .strided import Strided, copied, strided
 
 SOURCE = (
@@ -93,10 +94,10 @@ def _planned(call: Call, last: bool, part: int) -> Plan:
     if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     mirrored = call.conv.mirrored if call.transposed else call.conv
-    if onednn_conv.is_inner_product(mirrored):
+    if is_inner_product(mirrored):
         if not call.transposed:
-            return onednn_conv.inner_product(mirrored, last, part)
-        return onednn_conv.nested(onednn_conv.inner_product(mirrored, last, (1, 0, 2)[part]))
+            return inner_product(mirrored, last, part)
+        return onednn_conv.nested(inner_product(mirrored, last, (1, 0, 2)[part]))
     return onednn_last.any_kernel(call.conv, plan) if last else plan
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from ....processor import has_avx512
 from . import threads as shared
 from .description import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
 
@@ -82,47 +81,6 @@ def backward_weights(conv: Conv) -> Plan:
             scratch = _padded_bias(conv, conv.oc, wide) + shared.direct_reduction(conv, wide)
             return _turned(_blocked(conv, block, 1 if few else block, scratch))
     return Plan(0, conv.weights, 0, shared.gemm_for_weights(conv, columns(conv)))
-
-
-LARGE_KERNEL = 27
-"""Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
-
-
-INNER_BLOCK = 512, 64
-"""Rows and columns of a block of the weights, of which a product's thread copies one, or two of more than 1,024 rows.
-
-Measured; ``brgemm_matmul_utils.cpp`` chooses them.
-"""
-
-INNER_ELEMENTS = 16
-"""Elements of such a thread's batch."""
-
-
-def inner_product(conv: Conv, last: bool, part: int) -> Plan:
-    """Return the plan of a kernel as large as the input, in channels-last, for one part of forward, data, weights.
-
-    Its layouts are exact; how a product is cut follows oneDNN's model of the caches, so its scratch may be off.
-    """
-    layouts = (0, conv.weights if part else 0, 0) if last else (conv.read, conv.weights, conv.written)
-    plan = Plan(*layouts, channels_last=True)
-    if part:
-        guess = conv.read + conv.weights + conv.written + threads() * 16 * PAGE
-        return replace(plan, guess=guess, read=plan.written, written=plan.read, channels_last=part == 2)
-    depth, (rows, width) = conv.ic * prod(conv.kernel), INNER_BLOCK
-    copied = 2 * rows if depth > 2 * rows else min(up(depth, 16), rows)
-    copies = booked(threads() * copied * width * conv.itemsize)
-    scratch = booked(booked(copies + booked(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
-    return replace(plan, scratch=scratch, guess=threads() * 16 * PAGE)
-
-
-def is_inner_product(conv: Conv) -> bool:
-    """Whether a kernel as large as the input is one product of matrices, in channels-last, for each direction.
-
-    Source: src/cpu/x64/ip_convolution.hpp, ``check_conv_ip``.
-    """
-    covers = conv.kernel == conv.inp and not conv.is_dilated and not any(conv.padding) and not any(conv.ends)
-    plain = covers and conv.groups == 1 and not conv.is_strided
-    return plain and conv.batch > 1 and prod(conv.kernel) > LARGE_KERNEL and has_avx512()
 
 
 def _blocked(conv: Conv, block: int, in_block: int, scratch: int = 0) -> Plan:
