@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,26 +114,7 @@ def profiled(
     watch = Pass(tree, run_really, [marks])
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, outside)
-
-    def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return real_input(shape, dtype, device)
-
-    def duplicate(tensor: torch.Tensor) -> torch.Tensor:
-        copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
-        return copy.requires_grad_(tensor.requires_grad)
-
-    given: dict[int, torch.Tensor] = {}
-
-    def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor in exchange:
-            return tensor
-        if id(tensor) not in given:
-            given[id(tensor)] = remade(tensor, duplicate)
-        return given[id(tensor)]
-
-    args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
-    steps._give_targets(example, make, convert)
-    given.clear()
+    args, kwargs = _own_arguments(tree, example, steps, device, exchange)
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
@@ -158,6 +140,33 @@ def profiled(
     reader.read(events)
     log = reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
     return log if collects else _with_collected(log, reader.garbage(events))
+
+
+def _own_arguments(
+    tree: ModuleTree, example: Example, steps: RealSteps, device: torch.device, exchange: Exchange
+) -> tuple[Any, Any]:
+    """Return copies of the example's arguments on a device, and give the steps copies of the targets."""
+
+    def make(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return real_input(shape, dtype, device)
+
+    def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
+        return copy.requires_grad_(tensor.requires_grad)
+
+    given: dict[int, torch.Tensor] = {}
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor in exchange:
+            return tensor
+        if id(tensor) not in given:
+            given[id(tensor)] = remade(tensor, duplicate)
+        return given[id(tensor)]
+
+    args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
+    steps._give_targets(example, make, convert)
+    given.clear()
+    return args, kwargs
 
 
 def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
