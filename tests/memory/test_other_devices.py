@@ -57,6 +57,7 @@ def test_every_card_has_its_multiprocessors_or_is_typical() -> None:
     ("written", "usable_mib"),
     [("M2 Max 32GB", 21_845), ("Apple M1 Max (64 GB)", 49_152), ("M2 16GB", 10_922), ("m3 ultra 512GB", 393_216),
      ("MI300X", 192 * 1024), ("AMD Instinct MI250X", 64 * 1024), ("Radeon RX 7900 XTX", 24 * 1024),
+     ("Radeon 7900 XTX", 24 * 1024), ("A770", 16 * 1024),
      ("Intel Arc A770 16GB", 16 * 1024), ("Intel Data Center GPU Max 1550", 128 * 1024)],
 )  # fmt: skip
 def test_other_devices_are_judged_by_tensors_alone(written: str, usable_mib: int, step: MemoryEstimate) -> None:

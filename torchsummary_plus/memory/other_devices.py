@@ -38,7 +38,7 @@ APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s
 SMALL_MAC = 32
 """The most GB of a Mac of which a program gets 2/3."""
 
-BRANDS = re.compile(r"amd|radeon|instinct|intel|datacentergpu|gpu|graphics")
+BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphics")
 
 
 class NotModelledWarning(UserWarning):
