@@ -35,6 +35,8 @@ class ModuleTree:
         self.parents: list[int | None] = []
         self.children: list[list[int]] = []
         self.aliases: dict[int, list[tuple[int, str]]] = {}
+        self.own_modes: tuple[str, ...] = ()
+        """Modules that kept their mode when the model's was last set, with the reason."""
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()

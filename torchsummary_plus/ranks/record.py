@@ -22,6 +22,7 @@ from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
+from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.stored import all_stored
 from ..step.bookkeeping import follow_meta_storages
@@ -203,7 +204,7 @@ class Ranked:
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
-            model.train(self.step.mode == "train")
+            set_mode(tree, self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
             watch = kernels.watch = RankPass(tree, kernels, [embeddings, ledger, *listeners])

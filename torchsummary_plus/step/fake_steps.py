@@ -19,6 +19,7 @@ from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.fakes import CPU, standing_in_for, taken_for_tensors
 from ..live.inputs import Example
+from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import Away
 from ..live.remaking import remade
@@ -234,7 +235,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     stack.enter_context(torch.set_grad_enabled(training))
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(taken_for_tensors())
-    task.tree.modules[0].train(training)
+    set_mode(task.tree, training)
     return exchange, mode_key
 
 

@@ -17,6 +17,7 @@ from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
+from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
@@ -85,7 +86,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         eager(),
         torch.set_grad_enabled(step.mode == "train"),
     ):
-        tree.modules[0].train(step.mode == "train")
+        set_mode(tree, step.mode == "train")
 
         def put(tensor: Tensor) -> Tensor:
             return tensor if id(tensor) in outside.alone.ids else exchange.put(tensor, copies.alike)

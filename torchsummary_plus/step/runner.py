@@ -117,8 +117,8 @@ class Steps:
             self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
 
     def _assumed(self, others: Sequence[str]) -> tuple[str, ...]:
-        """Return the assumptions about the loss, and the others."""
-        return (*self.notes, *others)
+        """Return the assumptions about the loss and the modules' modes, and the others."""
+        return (*self.notes, *self.tree.own_modes, *others)
 
     def _all(self, args: Any, kwargs: Any) -> Any:
         """Run all steps and return what is kept of the last one."""

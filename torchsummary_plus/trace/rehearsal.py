@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..live.fakes import CPU
 from ..live.inputs import Example, realise
+from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
@@ -106,7 +107,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))
         stack.enter_context(deep_stack())
-        tree.modules[0].train(training)
+        set_mode(tree, training)
         stack.enter_context(environment)
         environment.swap(tree.modules)
         watch = Pass(tree, run_really, [*environment.listeners, recorder])

@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from ..data.batches import is_proportional, open_batch
-from ..data.errors import ForwardError
+from ..data.errors import ForwardError, InputError
 from ..data.records import Run, Trace
 from ..live import compat
 from ..live.experts import find_adapters, find_experts
 from ..live.fakes import DataDependentError, quiet_refusals, standing_in_for
 from ..live.inputs import Example, realise
+from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
@@ -210,12 +211,18 @@ class _Runner:
             FakeEnvironment(device, self.fakes) if self.kind == "fake" else RealEnvironment(device) as environment,
         ):
             if self.options.mode != "same":
-                self.model.train(self.options.mode == "train")
+                self._set_mode()
             try:
                 environment.swap(self.tree.modules)
             except RuntimeError as error:
                 raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
             return self._run(environment, batch, device, mode_key)
+
+    def _set_mode(self) -> None:
+        set_mode(self.tree, self.options.mode == "train")
+        if self.tree.own_modes:
+            reasons = "; ".join(self.tree.own_modes)
+            raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; accepted: mode='same'")
 
     def _run(self, environment: Environment, batch: int, device: torch.device, mode_key: Any) -> Trace:
         try:
