@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus import ModelSummary, estimate_memory, measure_memory, summary
+from torchsummary_plus.live import function_caches
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -26,6 +27,16 @@ def tables(length: int) -> list[Tensor]:
 @lru_cache(maxsize=1)
 def name() -> object:
     return object()
+
+
+@cache
+def table_of_layers() -> ModelSummary:
+    return summary(nn.Sequential(*(nn.Linear(16, 16) for _ in range(100))), (16,), verbose=0)
+
+
+@cache
+def loaded() -> nn.Module:
+    return nn.Linear(16, 16)
 
 
 class Positions(nn.Module):
@@ -60,3 +71,12 @@ def test_cached_tables_are_counted_whoever_made_them(length: int, warm: bool) ->
     assert peaks[0] == peaks[1]
     assert peaks[0] >= 2 * sum(p.nbytes for p in model.parameters()) + held
     assert name() is first
+
+
+def test_cached_results_are_not_searched_nor_cached_models_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, result, searched = loaded(), table_of_layers(), []
+    parts = function_caches.parts
+    monkeypatch.setattr(function_caches, "parts", lambda value: searched.append(value) or parts(value))  # type: ignore[func-returns-value]
+    estimate_memory(Positions(16), input_data=torch.randn(2, 16))
+    assert searched and not any(type(value).__module__.startswith("torchsummary_plus") for value in searched)
+    assert loaded() is model and table_of_layers() is result

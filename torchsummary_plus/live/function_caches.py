@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from .structures import all_tensors
+from torch import Tensor
 
+from .structures import PLAIN, parts
+
+_OURS = __name__.partition(".")[0]
 _CACHED = type(lru_cache(maxsize=1)(int))
-_OTHERS = sys.stdlib_module_names | {"torch", "numpy", __name__.partition(".")[0]}
+_OTHERS = sys.stdlib_module_names | {"torch", "numpy", _OURS}
 """Packages whose functions keep no tensors of a model."""
 
 
@@ -47,5 +50,18 @@ def _caches(packages: set[str]) -> list[Any]:
 
 def _empty(caches: Iterable[Any]) -> None:
     for cache in caches:
-        if cache.cache_info().currsize and any(all_tensors(held) for held in gc.get_referents(cache)):
+        if cache.cache_info().currsize and _holds_a_tensor(gc.get_referents(cache)):
             cache.cache_clear()
+
+
+def _holds_a_tensor(values: list[Any]) -> bool:
+    """Return whether a tensor is within reach of some values; summaries and estimates, often large, hold none."""
+    waiting, seen = list(values), set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            return True
+        if id(value) not in seen and not isinstance(value, PLAIN) and _package(type(value)) != _OURS:
+            seen.add(id(value))
+            waiting.extend(part for _, part in parts(value))
+    return False

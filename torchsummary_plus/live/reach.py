@@ -27,8 +27,8 @@ _INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
-_PASSES = f"{__name__.partition('.')[0]}.trace."
-"""Where the objects of an outer pass are from, which a forward that asks for an estimate itself reaches."""
+_OURS = tuple(f"{__name__.partition('.')[0]}.{room}." for room in ("trace", "data", "memory", "report", "results"))
+"""Where results are from, which hold no tensors, and the objects of an outer pass, reached by a forward within it."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
 """Folders whose code is not searched for globals and classes; this package is among them."""
 
@@ -111,7 +111,7 @@ class Reached:
         if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
             yield from gc.get_referents(value)
         origin = type(value).__module__
-        if origin.partition(".")[0] in _FOREIGN or origin.startswith(_PASSES):
+        if origin.partition(".")[0] in _FOREIGN or origin.startswith(_OURS):
             return
         self.mutable.append(value)
         held = getattr(value, "__dict__", None)

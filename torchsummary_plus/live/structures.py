@@ -18,7 +18,8 @@ from . import compat
 DEEPEST = 12
 """Nesting depth at which the search for tensors stops; it also ends cycles."""
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
+"""Values that hold no tensors to change; a module's are its own."""
 
 
 def describe_tensors(value: Any) -> Structure:
@@ -33,7 +34,7 @@ def describe_tensors(value: Any) -> Structure:
 def _describe(value: Any, depth: int) -> Structure:
     if isinstance(value, torch.Tensor):
         return describe_tensor(value)
-    if isinstance(value, _PLAIN) or depth > DEEPEST:
+    if isinstance(value, PLAIN) or depth > DEEPEST:
         return None
     items: list[Structure] = []
     names: list[str] = []
@@ -173,7 +174,7 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
     """Return a copy of a value with every tensor changed; the original containers and objects are not modified."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, _PLAIN) or depth > DEEPEST:
+    if isinstance(value, PLAIN) or depth > DEEPEST:
         return value
     if isinstance(value, tuple):
         items = [replace_tensors(item, change, depth + 1) for item in value]
