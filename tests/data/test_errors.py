@@ -169,6 +169,28 @@ def test_hint_wrong_size() -> None:
     assert "64" in hint and "256" in hint and "batch" not in hint
 
 
+def test_hint_forgotten_flatten() -> None:
+    forgotten = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8 * 30 * 30, 10))
+    assert "nn.Flatten()" in failure(forgotten, (3, 32, 32)).hint
+
+
+def test_hint_a_container_without_a_forward() -> None:
+    assert "ModuleList has no forward" in failure(nn.ModuleList([nn.Linear(4, 4)]), (4,)).hint
+
+
+class OnCuda(nn.Linear):
+    """Names the device by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.zeros(4).cuda()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs with a GPU")
+def test_hint_cuda_named_in_the_forward() -> None:
+    assert 'device="cuda"' in failure(OnCuda(4, 4), (4,)).hint
+    assert summary(OnCuda(4, 4), (4,), device="cuda", verbose=0).total_params == 20
+
+
 # --- bad arguments ------------------------------------------------------------------------------------------
 
 

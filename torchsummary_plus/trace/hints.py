@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -131,6 +132,8 @@ def _axes(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
 def _features(module: nn.Module, tensor: torch.Tensor) -> str:
     expected = getattr(module, "in_features", None)
     if isinstance(expected, int) and tensor.dim() and tensor.shape[-1] != expected:
+        if tensor.dim() > 2 and prod(tensor.shape[1:]) == expected:
+            return f"the axes after the batch have {expected} elements together: flatten them first (nn.Flatten())"
         return (
             f"the last axis has {tensor.shape[-1]} elements but the layer expects {expected}: "
             f"check input_size, and any flattening or pooling before the layer"
@@ -177,6 +180,18 @@ def _one_value(message: str, module: nn.Module, tensor: torch.Tensor | None) -> 
     return ""
 
 
+def _cuda(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if re.search(r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available", message):
+        return 'the forward asks for CUDA by name; pass device="cuda", which needs no GPU, or use the input\'s device'
+    return ""
+
+
+def _no_forward(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
+    if 'missing the required "forward"' in message:
+        return f"{class_name(module)} has no forward; pass a module that has one, such as nn.Sequential for a list"
+    return ""
+
+
 def is_sharded(message: str) -> bool:
     """Whether an error comes from a sharded model, whose step one process alone cannot trace."""
     return re.search(r"no fake tensor .* of class (FlatParameter|DTensor)\b", message) is not None
@@ -191,4 +206,4 @@ def _sharded(message: str, module: nn.Module, tensor: torch.Tensor | None) -> st
     return ""
 
 
-_RULES: tuple[Rule, ...] = (_sharded, _one_value, _integer_input, _arguments, _axes, _dtype)
+_RULES: tuple[Rule, ...] = (_sharded, _no_forward, _cuda, _one_value, _integer_input, _arguments, _axes, _dtype)
