@@ -55,7 +55,8 @@ class StorageSpec:
     ``lesser`` lists the smaller sizes that optional scratch memory can shrink to when memory runs out, in descending
     order; 0 if the kernel can do without it. ``band`` is the largest relative error observed for the rule behind the
     bytes; 0 if it is exact. An ``assumed`` storage may not exist: the event it belongs to was assumed. When a storage
-    that ``empties`` is freed, torch returns its allocator's cache to the device.
+    that ``empties`` is freed, torch returns its allocator's cache to the device. One used ``elsewhere`` was given to
+    another stream by ``record_stream``: once freed, it returns to the cache when that stream is done with it.
     """
 
     nbytes: int
@@ -65,6 +66,7 @@ class StorageSpec:
     band: float = 0.0
     assumed: bool = False
     empties: bool = False
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from ..data.capability import AMPERE, Capability
 from . import compat
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
+from .streams import streams_alone
 from .versions import since
 
 META = torch.device("meta")
@@ -321,6 +322,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
             _wrappers_reported(),
             older_kernels(),
             compat.autocast_available(),
+            streams_alone(device),
         ):
             for place, answer in answers.items():
                 setattr(*place, answer)

@@ -11,9 +11,10 @@ With ``expandable_segments`` each pool has one segment, mapped in pages of 2 or 
 Each stream has its own pools: a freed block serves only requests of the stream it was allocated in.
 
 Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch, as of early 2026; the headers of torch 2.11, 2.12 and
-2.13 have the same constants and options for device memory. Not modelled: ``record_stream``, private pools (of CUDA
-graphs), and the upper limit of an expandable segment (1 1/8 of the GPU's memory). New segments are placed above all
-others, where a real driver chooses freely; of two blocks of one size torch may then take the other.
+2.13 have the same constants and options for device memory. A block given to another stream by ``record_stream`` is
+free again at once here (:func:`held_back` has the other extreme). Not modelled: private pools (of CUDA graphs) and the
+upper limit of an expandable segment (1 1/8 of the GPU's memory). New segments are placed above all others, where a real
+driver chooses freely; of two blocks of one size torch may then take the other.
 """
 
 from __future__ import annotations

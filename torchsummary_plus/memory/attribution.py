@@ -102,6 +102,28 @@ def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = Non
     )
 
 
+def held_back(log: MemoryLog) -> MemoryLog:
+    """Return a log whose storages used elsewhere are freed at the end of the step they are freed in; only its events.
+
+    The allocator waits for the other stream before it runs out of memory, so what fits is not affected (``free`` and
+    ``synchronize_and_free_events`` in c10/cuda/CUDACachingAllocator.cpp).
+    """
+    events: list[tuple[int, int, int]] = []
+    waiting: dict[int, tuple[int, int, int]] = {}
+    step = 0
+    for moment, storage, nbytes in log.events:
+        if log.moments[moment].step != step:
+            events += waiting.values()
+            waiting, step = {}, log.moments[moment].step
+        if storage in waiting:
+            events.append(waiting.pop(storage))
+        if not nbytes and log.storages[storage].elsewhere:
+            waiting[storage] = moment, storage, nbytes
+        else:
+            events.append((moment, storage, nbytes))
+    return replace(log, events=(*events, *waiting.values()), calls=(), doubts=())
+
+
 def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
     """Return a log with all sizes at the upper (1) or lower (-1) edge of their rules' error bands.
 

@@ -15,6 +15,7 @@ from .attribution import (
     allocator_for,
     at_edge,
     give_back,
+    held_back,
     kinds_of,
     new_allocator,
     path_of,
@@ -101,12 +102,16 @@ class Estimate:
     def device_bytes(self) -> tuple[int, int]:
         """Reserved bytes plus the CUDA context, as least and most; the GPU's own context if the GPU is known.
 
-        One rank of many also has NCCL's buffers, for each process group it communicates in.
+        One rank of many also has NCCL's buffers, for each process group it communicates in. The most includes memory
+        that ``record_stream`` keeps from being used again until another stream is done with it.
         """
         is_cuda = self.backend == "cuda"
         low, high = context_range(self.info.gpu or 0, uses_libraries(self.log)) if is_cuda else (0, 0)
         least, most = communicator_range(self.log, self.backend)
-        return self.reserved_bytes + low + least, self.reserved_bytes + high + most
+        reserved = self.reserved_bytes
+        if any(storage.elsewhere for storage in self.log.storages):
+            reserved = max(reserved, run_log(held_back(self.log), self.backend, self.options).peak_reserved_bytes)
+        return self.reserved_bytes + low + least, reserved + high + most
 
     @property
     def peak_range(self) -> tuple[int, int]:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 
 from torch import Tensor
 
-from ..data.capability import AMPERE, Capability
-from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, MemoryLog
-from ..step.ledger import Ledger
+from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
+from ..step.streamed import StreamedLedger
 
 GRADIENTS = "gradients"
 Making = Callable[[str], AbstractContextManager[None]]
 """Returns a context in which new tensors are of a kind."""
 
 
-class RankLedger(Ledger):
+class RankLedger(StreamedLedger):
     """A ledger that gives tensors the kind of the part of torch that allocates them."""
 
     making: str | None = None
-    current_stream: Callable[[], int] = staticmethod(lambda: 0)
-    """Returns the stream that memory is currently allocated in."""
-
-    def __init__(self, backend: str, capability: Capability = AMPERE) -> None:
-        super().__init__(backend, capability)
-        self.streams: list[int] = []
 
     @contextmanager
     def made_as(self, kind: str) -> Iterator[None]:
@@ -36,10 +28,6 @@ class RankLedger(Ledger):
             yield
         finally:
             self.making = outer
-
-    def number_of(self, tensor: Tensor) -> int:
-        """Return the number of a tensor's storage; -1 if it is not booked."""
-        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
         """Return the bytes that are live in other storages than those of ``tensors`` and those of a kind."""
@@ -55,13 +43,7 @@ class RankLedger(Ledger):
         self.workspaces.forget()
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
-        self.streams.append(self.current_stream())
         return super()._number(nbytes, owner, kind or self.making, band)
-
-    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
-        """Return the ledger as plain data, with each event's stream."""
-        recorded = super().log(module_paths, assumptions)
-        return replace(recorded, streams=tuple(self.streams)) if any(self.streams) else recorded
 
 
 __all__ = ["ALL_GATHER", "BUCKETS", "GRADIENTS", "REDUCE_SCATTER", "UNSHARDED", "Making", "RankLedger"]

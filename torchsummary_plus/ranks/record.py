@@ -192,8 +192,7 @@ class Ranked:
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
             if self.device.type == "cuda":
                 cards = min(self.rank.local_size, self.rank.world_size)
-                streams = stack.enter_context(cuda_alone(self.device, cards))
-                ledger.current_stream = lambda: streams.current
+                stack.enter_context(cuda_alone(self.device, cards))
                 stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))

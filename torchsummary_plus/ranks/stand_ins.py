@@ -33,17 +33,6 @@ def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
         setattr(place, name, own)
 
 
-@contextmanager
-def set_to(place: Any, name: str, value: Any) -> Iterator[None]:
-    """Set ``place.name`` to a value."""
-    own = getattr(place, name)
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, own)
-
-
 def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
     """Return a decorator that runs a function inside a context."""
 

@@ -36,10 +36,10 @@ from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
-from .ledger import Ledger
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
+from .streamed import StreamedLedger
 from .work import Work
 
 
@@ -205,7 +205,7 @@ def _record(task: _Task) -> MemoryLog:
     with ExitStack() as stack:
         exchange, mode_key = _entered(stack, task, outside)
         kernels = StepKernels(device, answers)
-        ledger = Ledger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
+        ledger = StreamedLedger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
         embeddings = Embeddings(task.example)
         work = Work(ledger)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])

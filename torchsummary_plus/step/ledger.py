@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
 from typing import Any, cast
@@ -188,6 +188,10 @@ class Ledger(Listener):
         """Return the number of the module that created an autograd node, by the node's sequence number."""
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
+    def place(self) -> Hashable:
+        """Return where a library's handle is its own: the engine's thread or the caller's."""
+        return self.phase == "backward"
+
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Book an operator's results, scratch memory and lasting workspace."""
         self._numbers.settle()
@@ -197,7 +201,7 @@ class Ledger(Listener):
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
         results = iter(_results(out))
-        lasting = self.workspaces.lasting(name, args, kwargs, out, in_engine=self.phase == "backward")
+        lasting = self.workspaces.lasting(name, args, kwargs, out, self.place())
         band = self.workspaces.band(RESERVES, name)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self._numbers.saved_bytes(args) if by_node else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 from ..data.capability import AMPERE, Capability
@@ -67,7 +67,7 @@ class Workspaces:
         self.tried: dict[str, int] = {}
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self._trials = Trials()
-        self._taken: set[tuple[bool, str]] = set()
+        self._taken: set[tuple[Hashable, str]] = set()
 
     def take_doubt(self) -> int:
         """Return how many bytes more than its rules the last operator may hold; 0 unless ``unknown`` names it."""
@@ -151,9 +151,9 @@ class Workspaces:
         return sizes or ()
 
     def lasting(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, in_engine: bool = False
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Hashable = None
     ) -> int:
-        """Return the bytes this call is the first to allocate for good in its thread, the engine's or the caller's."""
+        """Return the bytes this call is the first to allocate for good in its place, a thread and a stream."""
         rule = LASTING.get((self.backend, name))
         if rule is None:
             return 0
@@ -162,8 +162,8 @@ class Workspaces:
             self._note(name, LARGEST_LASTING)
         taken = 0
         for key, nbytes in named or ():
-            if (in_engine, key) not in self._taken:
-                self._taken.add((in_engine, key))
+            if (place, key) not in self._taken:
+                self._taken.add((place, key))
                 taken += nbytes
         return taken
 

@@ -151,3 +151,31 @@ def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
     with MemTracker(stream=stream, device="cuda"):
         kept = torch.zeros(1 << 20, device="cuda")
     assert kept.is_cuda and "Reserved Memory:20.0" in stream.getvalue()
+
+
+class TwoStreams(nn.Module):
+    """Its first layer runs on a stream of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 4096)
+        self.own: dict[Any, Any] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = torch.cuda.Stream
+        own = self.own.setdefault(kind, kind())
+        with torch.cuda.stream(own):
+            hidden = torch.relu(self.first(x) * 2)
+        torch.cuda.current_stream().wait_stream(own)
+        hidden.record_stream(torch.cuda.current_stream())
+        out: Tensor = self.second(hidden)
+        return out
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_streams_of_the_users_own_have_pools_and_workspaces(mode: str) -> None:
+    gpu = torch.cuda.get_device_name()
+    predicted = estimate_memory(TwoStreams(), (1024,), gpu=gpu, progress=False, **asked(mode=mode))
+    measured = measure_memory(TwoStreams().cuda(), (1024,), **asked(mode=mode))
+    assert measured.peak_bytes == predicted.peak_bytes
+    assert abs(measured.reserved_bytes - predicted.reserved_bytes) <= 2 * MIB, "a segment of the small pool"

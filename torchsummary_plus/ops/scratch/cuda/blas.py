@@ -36,7 +36,7 @@ def workspace_bytes(capability: Capability) -> int:
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
 def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
-    """One workspace per thread that multiplies, since each has its own handle; cublasLt shares it."""
+    """One workspace per thread and stream that multiply, since each thread has its own handle; cublasLt shares it."""
     return (("cublas", workspace_bytes(capability)),)
 
 

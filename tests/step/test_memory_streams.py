@@ -1,0 +1,114 @@
+"""Steps on CUDA with streams of their own: pools, workspaces, and memory that another stream still uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import MemoryEstimate, estimate_memory, graph, summary
+
+WORKSPACE = 32 << 20
+"""cuBLAS's on Hopper, for each thread and stream that multiplies."""
+
+
+class TwoStreams(nn.Module):
+    """Its first layer runs on a stream of its own; ``hands_over`` says how the results get to the next one."""
+
+    def __init__(self, hands_over: Callable[[Tensor], object], on_its_own: bool = True) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 4096)
+        self.hands_over, self.on_its_own = hands_over, on_its_own
+
+    def forward(self, x: Tensor) -> Tensor:
+        outer = torch.cuda.current_stream()
+        own = torch.cuda.Stream() if self.on_its_own else outer
+        own.wait_stream(outer)
+        with torch.cuda.stream(own):
+            hidden = torch.relu(self.first(x) * 2)
+            done = torch.cuda.Event()
+            done.record(own)
+        outer.wait_event(done)
+        self.hands_over(hidden)
+        out: Tensor = self.second(hidden)
+        return out
+
+
+def recorded(hidden: Tensor) -> None:
+    hidden.record_stream(torch.cuda.current_stream())
+
+
+def kept(hidden: Tensor) -> None:
+    """The program sees to the order itself."""
+
+
+def estimated(model: nn.Module, **options: Any) -> MemoryEstimate:
+    return estimate_memory(model, (1024,), 512, **{"gpu": "H100", "cudnn": "rule", **options})
+
+
+def workspaces(estimate: MemoryEstimate) -> list[int]:
+    """The stream of each workspace."""
+    return [estimate.log.stream(n) for n, storage in enumerate(estimate.log.storages) if storage.nbytes == WORKSPACE]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_each_stream_has_its_pools_and_each_thread_a_workspace_there(mode: str) -> None:
+    one, two = (estimated(TwoStreams(kept, on_its_own), mode=mode) for on_its_own in (False, True))
+    threads = 1 if mode == "eval" else 2
+    assert workspaces(one) == [0] * threads
+    assert sorted(set(workspaces(two))) == sorted(set(two.log.streams)) and len(set(two.log.streams)) > 1
+    assert all(workspaces(two).count(stream) == threads for stream in set(two.log.streams))
+    assert two.reserved_bytes > one.reserved_bytes
+
+
+def test_the_backward_of_a_layer_is_on_the_stream_of_its_forward() -> None:
+    log = estimated(TwoStreams(kept), steps=1).log
+    gradients = {log.module_paths[s.owner]: log.stream(n) for n, s in enumerate(log.storages) if s.kind == "gradients"}
+    assert gradients["first"] != 0 and gradients["second"] == 0
+
+
+def test_memory_given_to_another_stream_may_be_held_until_the_step_ends() -> None:
+    plain, given = estimated(TwoStreams(kept), mode="eval"), estimated(TwoStreams(recorded), mode="eval")
+    assert not any("record_stream" in note for note in plain.assumptions)
+    assert any(note.startswith("record_stream, 2 tensors") for note in given.assumptions)
+    assert (given.peak_bytes, given.reserved_bytes) == (plain.peak_bytes, plain.reserved_bytes)
+    assert given.device_bytes[0] == plain.device_bytes[0]
+    assert given.device_bytes[1] >= plain.device_bytes[1]
+
+
+class Piecewise(nn.Module):
+    """Copies pieces on another stream, one after the other."""
+
+    def __init__(self, hands_over: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.hands_over = nn.Linear(1024, 8), hands_over
+
+    def forward(self, x: Tensor) -> Tensor:
+        other = torch.cuda.Stream()
+        for _ in range(5):
+            with torch.cuda.stream(other):
+                piece = x.repeat(8, 1)
+            self.hands_over(piece)
+            del piece
+        out: Tensor = self.layer(x)
+        return out
+
+
+def test_pieces_that_follow_one_another_take_the_place_of_all_while_the_other_stream_is_behind() -> None:
+    plain, given = (estimated(Piecewise(how), mode="eval", steps=1) for how in (kept, recorded))
+    assert given.device_bytes[0] == plain.device_bytes[0]
+    assert given.device_bytes[1] - plain.device_bytes[1] == 4 * 8 * 512 * 1024 * 4
+
+
+def test_what_torch_cuda_answers_is_put_back() -> None:
+    names = ("Stream", "Event", "stream", "set_stream", "current_stream", "default_stream")
+    own = [getattr(torch.cuda, name) for name in names]
+    record, kind = torch.Tensor.record_stream, torch.Stream
+    assert summary(TwoStreams(recorded), (1024,), device="cuda", verbose=0).total_params == 1025 * (1024 + 4096)
+    assert len(graph(TwoStreams(recorded), (1024,), device="cuda").nodes) > 4
+    estimated(TwoStreams(recorded))
+    assert own == [getattr(torch.cuda, name) for name in names]
+    assert torch.Tensor.record_stream is record and torch.Stream is kind

@@ -1,0 +1,80 @@
+"""The ledger of a step on CUDA: each storage's stream, and which storages other streams use too."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..data.memory_records import MemoryLog
+from ..live import compat
+from ..live.streams import Streams
+from .ledger import Ledger
+
+ACCUMULATING = 1 << 62
+"""Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
+
+
+class StreamedLedger(Ledger):
+    """A ledger that notes the stream each storage is allocated in, and what ``record_stream`` gives to another one.
+
+    A backward runs each node on the stream of its forward (``Node::stream`` in torch/csrc/autograd/function.h).
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.streams: list[int] = []
+        self._elsewhere: set[int] = set()
+        self._switches: list[tuple[int, int]] = [(0, 0)]
+        """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
+        if Streams.active is not None:
+            Streams.active.follower = self
+
+    def switched(self, stream: int) -> None:
+        """Note that a stream is the current one from now on."""
+        self._switches.append((compat.sequence_number(), stream))
+
+    def handed_over(self, tensor: Tensor, stream: int) -> None:
+        """Note that ``record_stream`` gives a tensor to a stream."""
+        number = self.number_of(tensor) if self._is_here(tensor) else -1
+        if number >= 0 and self.streams[number] != stream:
+            self._elsewhere.add(number)
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's storage; -1 if it is not booked."""
+        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
+
+    def place(self) -> Hashable:
+        """Return where a library's handle is its own: a thread, and the stream that its memory is in."""
+        return super().place(), self._stream()
+
+    def _stream(self) -> int:
+        """Return the current stream: in the backward that of the node's forward."""
+        if len(self._switches) == 1:
+            return 0
+        node = compat.current_node() if self.phase == "backward" else None
+        number = ACCUMULATING if node is None else node._sequence_nr()
+        if number >= ACCUMULATING:
+            return self._switches[-1][1]
+        return self._switches[bisect_right(self._switches, (number, ACCUMULATING)) - 1][1]
+
+    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+        self.streams.append(self._stream())
+        return super()._number(nbytes, owner, kind, band)
+
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
+        """Return the ledger as plain data, with each storage's stream."""
+        if self._elsewhere:
+            assumptions += (
+                f"record_stream, {len(self._elsewhere)} tensors: another stream is done with them when they are freed; "
+                "for device_bytes' upper end, at the end of the step",
+            )
+        log = super().log(module_paths, assumptions)
+        storages = tuple(
+            replace(storage, elsewhere=True) if number in self._elsewhere else storage
+            for number, storage in enumerate(log.storages)
+        )
+        return replace(log, storages=storages, streams=tuple(self.streams) if any(self.streams) else ())
