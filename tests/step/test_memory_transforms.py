@@ -103,12 +103,13 @@ def scaled(model: nn.Module, x: Tensor) -> None:
 
 
 def differentiated_twice(model: nn.Module, x: Tensor) -> None:
-    """A number that a write to a view keeps outlives a backward that keeps the graph."""
-    out = model(x) ** 2
-    out[:, 0] *= 3
-    found = torch.autograd.grad(out.sum(), list(model.parameters()), create_graph=True)
-    torch.stack([slope.pow(2).sum() for slope in found]).sum().backward()
-    model.zero_grad()
+    """A number that a write to a view keeps outlives a backward that keeps the graph; that backward's nodes share it."""
+    for power in (1, 2):
+        out = model(x) ** power
+        out[:, 0] *= 3
+        found = torch.autograd.grad(out.pow(power).sum(), list(model.parameters()), create_graph=True)
+        torch.stack([slope.pow(2).sum() for slope in found]).sum().backward()
+        model.zero_grad()
 
 
 def plain(model: nn.Module, x: Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -41,7 +42,10 @@ class KeptNumbers:
         self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
         """The last operator's result, or the base of a view; the number written with; the next node's number."""
         self._is_view = False
-        self._nodes_of_views: set[int] = set()
+        self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
+        """Numbers kept by nodes of writes to views, by the nodes' sequence numbers."""
+        self._shared: torch.UntypedStorage | None = None
+        """The number of the last operator, if that is the gradient of a write to a view: a new node keeps the same."""
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
@@ -50,6 +54,8 @@ class KeptNumbers:
             base: Any = out._base
             self._given = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
             self._is_view = base is not None
+            node = compat.current_node() if self._of_views else None
+            self._shared = None if node is None else self._of_views.get(node._sequence_nr())
 
     def settle(self) -> None:
         """Book the number kept by the last operator's node, if any."""
@@ -62,11 +68,14 @@ class KeptNumbers:
                 self._settle(out, written_with, number)
 
     def _settle(self, out: torch.Tensor, written_with: Any, number: int) -> None:
+        shared, self._shared = self._shared, None
         if self._is_view:
             if written_with is not None:
                 self._book_until_node_ran(out, written_with, number)
-            return
-        self._book_other(out)
+        elif shared is not None and out.grad_fn is not None:
+            out.grad_fn.register_hook(_Until(shared, self.keeps_graph))
+        else:
+            self._book_other(out)
 
     def _book_other(self, out: torch.Tensor) -> None:
         kept = getattr(out.grad_fn, "_saved_other", None)
@@ -86,7 +95,7 @@ class KeptNumbers:
         node = compat.current_node() if size else None
         if node is None:
             return 0
-        return size if node.name() in _NODES or node._sequence_nr() in self._nodes_of_views else 0
+        return size if node.name() in _NODES or node._sequence_nr() in self._of_views else 0
 
     def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
         """Book the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
@@ -94,7 +103,7 @@ class KeptNumbers:
         if node is not None and node._sequence_nr() >= number:
             kept = torch.UntypedStorage(NUMBERS[type(written_with)])
             self._book(kept)
-            self._nodes_of_views.add(node._sequence_nr())
+            self._of_views[node._sequence_nr()] = kept
             node.register_hook(_Until(kept, self.keeps_graph))
 
 
