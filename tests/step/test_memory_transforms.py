@@ -103,7 +103,7 @@ def scaled(model: nn.Module, x: Tensor) -> None:
 
 
 def differentiated_twice(model: nn.Module, x: Tensor) -> None:
-    """A number that a write to a view keeps outlives a backward that keeps the graph; that backward's nodes share it."""
+    """A number kept by a write to a view outlives a backward that keeps the graph, and whose nodes share it."""
     for power in (1, 2):
         out = model(x) ** power
         out[:, 0] *= 3
