@@ -10,6 +10,7 @@ from benchmarks import (  # noqa: F401  (they register productions)
     programs_hooks,
     programs_layers,
     programs_operators,
+    programs_outside,
 )
 from benchmarks.programs_scope import Scope, Value, grow
 from benchmarks.programs_steps import draw_step

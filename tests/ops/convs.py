@@ -215,6 +215,25 @@ def _special_case(draw: random.Random) -> Case:
     )  # fmt: skip
 
 
+def wide_cases(seed: int) -> Iterator[Case]:
+    """Random convolutions along a long axis, with the wide kernels of models of sound."""
+    draw = random.Random(seed)
+    while True:
+        across = draw.choice((9, 11, 13, 14, 15, 16, 17, 19, 20, 21, 25, 31, 41))
+        before, size = draw.choice(((), (1,), (5,))), draw.choice((across, 60, 140, 240, 300, 480, 1000, 2400))
+        groups = draw.choice((1, 1, 1, 2, 4, 16))
+        ic, oc = (groups * draw.choice((1, 2, 4, 16, 20)) for _ in range(2))
+        case = Case(
+            (*before, size), (ic, oc), (*draw.choice((before and (1,), before)), across), groups=groups,
+            batch=draw.choice((1, 2, 4)), stride=(1,) * len(before) + (draw.choice((1, 1, 1, 2, 5)),),
+            padding=(0,) * len(before) + (draw.choice((across // 2, across // 2, 0, 3, across - 1)),),
+            dilation=(1,) * len(before) + (draw.choice((1, 1, 1, 2)),), bias=draw.random() < 0.5,
+            wanted=draw.choice(((True, True), (False, True), (True, False))),
+        )  # fmt: skip
+        if _is_valid(case):
+            yield case
+
+
 def _each(draw: random.Random, axes: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """One of the sizes for each axis, mostly the same one."""
     if draw.random() < 0.7:

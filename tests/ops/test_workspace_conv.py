@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, verdict
+from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, verdict, wide_cases
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -161,6 +161,13 @@ def test_those_in_channels_last_layout_lie_within_their_range(threads: None) -> 
 def test_kernels_for_special_shapes_lie_within_their_range(threads: None) -> None:
     found = Counter(verdict(one) for pair in seen(list(islice(special_cases(10), 60))) for one in pair)
     assert not found["beyond"] and found["exact"] >= 0.85 * found.total()
+
+
+@pytest.mark.parametrize("threads", [1, 4], indirect=True)
+def test_wide_kernels_are_predicted_to_the_byte(threads: None) -> None:
+    """How much code a row takes, with and without padding at its ends, decides on AVX-512's kernels."""
+    found = Counter(verdict(one) for pair in seen(list(islice(wide_cases(1), 80))) for one in pair)
+    assert not found["beyond"] and found["exact"] >= 0.97 * found.total()
 
 
 class Volumes(nn.Module):

@@ -15,7 +15,6 @@ from torchsummary_plus.ops.scratch.cpu.recurrent import RNN_FROM
 
 HALF, BOOL = torch.bfloat16, torch.bool
 
-
 pytestmark = pytest.mark.usefixtures("threads")
 
 R = torch.randn
@@ -57,8 +56,12 @@ def normalisations() -> Iterable[Call]:
     for grad in (R(30, 16), ones(30, 16)):
         for wanted in ([True] * 3, [True, False, False]):
             yield aten.native_layer_norm_backward.default, grad, rows, [16], mean, mean, W, W, wanted
-    half = rows.to(HALF)
-    yield aten.native_layer_norm.default, half, [16], W.to(HALF), W.to(HALF), 1e-5
+    half, image = rows.to(HALF), R(*IMAGE).to(HALF)
+    for weight in (W, W.to(HALF)):
+        yield aten.native_layer_norm.default, half, [16], weight, weight, 1e-5
+        stats = aten.native_layer_norm(half, [16], weight, weight, 1e-5)[1:]
+        yield aten.native_layer_norm_backward.default, half, half, [16], *stats, weight, weight, [True] * 3
+        yield aten.native_group_norm.default, image, weight, weight, 3, 16, 100, 4, 1e-5
     groups = R(3, 4)
     yield aten.native_group_norm_backward.default, R(*IMAGE), R(*IMAGE), groups, groups, W, 3, 16, 100, 4, [True] * 3
 

@@ -92,6 +92,26 @@ def adapted(model: nn.Module, x: Tensor) -> None:
     model.zero_grad()
 
 
+def scaled(model: nn.Module, x: Tensor) -> None:
+    """The nodes of products keep their numbers as tensors, at each level of gradients."""
+
+    def loss(held: dict[str, Tensor]) -> Tensor:
+        return (functional_call(model, held, (x,)) * 2 / 3).pow(2).mean()
+
+    held = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    grad(lambda given: sum(slope.pow(2).sum() for slope in grad(loss)(given).values()))(held)
+
+
+def differentiated_twice(model: nn.Module, x: Tensor) -> None:
+    """A number kept by a write to a view outlives a backward that keeps the graph, and whose nodes share it."""
+    for power in (1, 2):
+        out = model(x) ** power
+        out[:, 0] *= 3
+        found = torch.autograd.grad(out.pow(power).sum(), list(model.parameters()), create_graph=True)
+        torch.stack([slope.pow(2).sum() for slope in found]).sum().backward()
+        model.zero_grad()
+
+
 def plain(model: nn.Module, x: Tensor) -> None:
     model(x).sum().backward()
     model.zero_grad()
@@ -111,6 +131,8 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], No
     "ensemble": (Ensemble, plain),
     "grad": (mlp, gradients),
     "by sample": (mlp, gradients_by_sample),
+    "numbers": (mlp, scaled),
+    "twice through a write to a view": (mlp, differentiated_twice),
     "through a step": (mlp, adapted),
 }
 

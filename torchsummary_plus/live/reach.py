@@ -29,17 +29,24 @@ _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
 _OURS = tuple(f"{__name__.partition('.')[0]}.{room}." for room in ("trace", "data", "memory", "report", "results"))
 """Where results are from, which hold no tensors, and the objects of an outer pass, reached by a forward within it."""
+_OWN = frozenset({"torch", __name__.partition(".")[0]})
+"""Packages whose code holds nothing of a step that is not found elsewhere."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
 """Folders whose code is not searched for globals and classes; this package is among them."""
 
 _INSTALLED = ("site-packages", "dist-packages")
 """Folder names of packages installed for all environments or for a user."""
 
+_HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
+"""What is noted of the globals of installed packages, besides names for nothing and functions."""
+
 
 class Reached:
     """Everything reachable from some roots, last root first: closures, defaults, globals, attributes and containers.
 
-    ``globals`` lists the names that code uses, each with its module's dictionary.
+    ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
+    may set. Of installed packages only those that
+    a root is from are searched, and there only what its forward reaches by name.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -49,8 +56,10 @@ class Reached:
         self.mutable: list[Any] = []
         self.cells: list[CellType] = []
         self.globals: list[tuple[dict[str, Any], str]] = []
+        self.classes: list[type] = []
         seen: dict[int, Any] = {}
         waiting = list(roots)
+        self._packages = frozenset(map(_package, waiting)) - _FOREIGN - _OWN
         while waiting and len(seen) < MOST:
             value = waiting.pop()
             if id(value) not in seen and not isinstance(value, _INERT):
@@ -77,7 +86,9 @@ class Reached:
         elif isinstance(value, weakref.ref):
             yield value()
         elif isinstance(value, type):
-            yield from _in_class(value)
+            yield from self._in_class(value)
+            if issubclass(value, nn.Module) and _package(value) in self._packages:
+                yield from _by_forward(value)
         elif not isinstance(value, ModuleType):
             yield from self._in_object(value)
 
@@ -89,19 +100,49 @@ class Reached:
         if tensor.is_leaf:
             yield tensor.grad
 
+    def _in_class(self, kind: type) -> Iterator[Any]:
+        """Yield the attributes of a user's class and its bases."""
+        for base in kind.__mro__:
+            module = sys.modules.get(base.__module__)
+            path = getattr(module, "__file__", None)
+            is_own = base.__module__ == "__main__" or (module is not None and not _is_library(path))
+            if is_own or _package(base) in self._packages:
+                self.classes.append(base)
+            if is_own:
+                for value in list(vars(base).values()):
+                    yield from _behind(value)
+
     def _in_function(self, function: FunctionType) -> Iterator[Any]:
         yield from (function.__defaults__, function.__kwdefaults__, vars(function))
         for cell in function.__closure__ or ():
             self.cells.append(cell)
             yield from content_of(cell)
+        named, attributes = _names(function.__code__)
         if not _is_library(function.__code__.co_filename):
-            named, attributes = _names(function.__code__)
             for name in named & function.__globals__.keys():
                 self.globals.append((function.__globals__, name))
                 value = function.__globals__[name]
                 yield value
                 if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
                     yield from (vars(value)[inner] for inner in attributes & vars(value).keys())
+        elif _package(function) in self._packages:
+            yield from self._in_installed(function.__globals__, named, attributes)
+
+    def _in_installed(
+        self, namespace: dict[str, Any], named: frozenset[str], attributes: frozenset[str]
+    ) -> Iterator[Any]:
+        """Yield the tensors, containers and functions among the names that an installed package's code uses."""
+        for name in named & namespace.keys():
+            value = namespace[name]
+            if value is None or isinstance(value, _HOLDERS):
+                self.globals.append((namespace, name))
+            if isinstance(value, (FunctionType, *_HOLDERS)):
+                yield value
+            elif isinstance(value, ModuleType) and _top(value.__name__) in self._packages:
+                yield from self._in_installed(vars(value), attributes, frozenset())
+            elif _package(value) in self._packages:
+                held = vars(value) if hasattr(value, "__dict__") else {}
+                yield from (held[inner] for inner in attributes & held.keys() if isinstance(held[inner], _HOLDERS))
 
     def _in_object(self, value: Any) -> Iterator[Any]:
         if isinstance(value, nn.Module):
@@ -129,13 +170,29 @@ def content_of(cell: CellType) -> list[Any]:
         return []
 
 
-def _in_class(kind: type) -> Iterator[Any]:
-    """Yield the attributes of a user's class and its bases."""
-    for base in kind.__mro__:
-        module = sys.modules.get(base.__module__)
-        if base.__module__ == "__main__" or (module is not None and not _is_library(getattr(module, "__file__", None))):
-            for value in list(vars(base).values()):
-                yield from _behind(value)
+def _by_forward(kind: type) -> Iterator[Any]:
+    """Yield what an installed module's forward, and the methods it calls, reach by name on their class."""
+    waiting, seen = ["forward"], set(dir(nn.Module)) - {"forward"}
+    while waiting:
+        name = waiting.pop()
+        base = next((base for base in kind.__mro__ if name in vars(base)), None)
+        if name in seen or base is None or _package(base) in _OWN | _FOREIGN:
+            continue
+        seen.add(name)
+        for value in _behind(vars(base)[name]):
+            if isinstance(value, (FunctionType, *_HOLDERS)):
+                yield value
+            if isinstance(value, FunctionType):
+                waiting.extend(_names(value.__code__)[1])
+
+
+def _package(value: Any) -> str:
+    """Return the top package of a function, a class, or any other object's class."""
+    return _top(getattr(value, "__module__", None) or type(value).__module__)
+
+
+def _top(module: Any) -> str:
+    return str(module).partition(".")[0]
 
 
 def _behind(value: Any) -> Iterator[Any]:

@@ -29,7 +29,7 @@ from .runner import Holding, Step, Steps
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
     """Tell a ledger which storages stand for real ones, and book those that existed before the steps.
 
-    The ledger also learns whether an engine formula or Python code is running.
+    The ledger also learns whether an engine formula or Python code is running, and whether the graph is kept.
     """
 
     def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
@@ -38,6 +38,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
 
     ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
     ledger.in_engine = lambda: kernels.watch.state.by_engine
+    ledger.numbers.keeps_graph = lambda: kernels.watch.state.keeps_graph
 
 
 @contextmanager
@@ -87,6 +88,8 @@ class RecordedSteps(Steps):
             engine = CudaEngine(self.watch)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
+            if not functions.on_cuda:
+                functions.keep_number = self.ledger.numbers.transformed
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)

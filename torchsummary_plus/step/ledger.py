@@ -71,7 +71,7 @@ class Ledger(Listener):
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self._numbers = KeptNumbers(self._book_number)
+        self.numbers = KeptNumbers(self._book_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
@@ -83,7 +83,7 @@ class Ledger(Listener):
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
-        self._numbers.settle()
+        self.numbers.settle()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
@@ -141,7 +141,7 @@ class Ledger(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Open a call's entry, and the forward phase after the end of a step."""
-        self._numbers.settle()
+        self.numbers.settle()
         if self.phase == "end":
             self.enter("forward", self.step)
         self._turn(OUTSIDE if frame.module is None else frame.module)
@@ -152,7 +152,7 @@ class Ledger(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Close a call's entry, with its outputs."""
-        self._numbers.settle()
+        self.numbers.settle()
         outer = frame.outer
         if outer is None and not torch.is_grad_enabled():
             self.hold(cached_tensors(output), KV_CACHE)
@@ -194,7 +194,7 @@ class Ledger(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Book an operator's results, scratch memory and lasting workspace."""
-        self._numbers.settle()
+        self.numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -204,7 +204,7 @@ class Ledger(Listener):
         lasting = self.workspaces.lasting(name, args, kwargs, out, self.place())
         band = self.workspaces.band(RESERVES, name)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
-        saved = self._numbers.saved_bytes(args) if by_node else 0
+        saved = self.numbers.saved_bytes(args) if by_node else 0
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
             self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
@@ -234,7 +234,7 @@ class Ledger(Listener):
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
         if self.backend == "cpu":
-            self._numbers.give(func, args, out)
+            self.numbers.give(func, args, out)
 
     def _book_blocks(self, live_blocks: dict[str, int], phase: Phase, owner: int) -> None:
         """Book a phase's blocks that are not live yet; ``live_blocks`` maps names to live blocks."""
@@ -361,14 +361,14 @@ class Ledger(Listener):
         self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
 
     def _free(self, key: int) -> None:
-        self._numbers.settle()
+        self.numbers.settle()
         number, _ = self._live.pop(key)
         if self.nbytes[number]:
             self._event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
-        self._numbers.settle()
+        self.numbers.settle()
         every = range(len(self.nbytes))
         lesser = (self.lesser.get(number, ()) for number in every)
         assumed, emptying = (map(which.__contains__, every) for which in (self.assumed, self.emptying))

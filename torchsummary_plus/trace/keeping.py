@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from types import CellType
@@ -31,6 +31,7 @@ def kept_besides(
     objects = [*(value for value in reach.mutable if type(value) not in LOGS), *alone]
     cells = [(cell, content_of(cell)) for cell in reach.cells]
     names = [(namespace, name, namespace[name]) for namespace, name in reach.globals]
+    classes = [(kind, dict(vars(kind))) for kind in dict.fromkeys(reach.classes)]
     try:
         with restored(modules, others, objects):
             yield
@@ -44,6 +45,8 @@ def kept_besides(
         for namespace, name, value in names:
             if namespace.get(name) is not value:
                 namespace[name] = value
+        for kind, attributes in classes:
+            _reset_class(kind, attributes)
         contents.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
         objects.clear()
 
@@ -71,6 +74,16 @@ def is_log(now: list[Any], before: list[Any]) -> bool:
 def _parts(item: Any) -> tuple[Any, ...]:
     """Return the key and value of a dict's item, a tuple created on each access; any other item alone."""
     return item if type(item) is tuple else (item,)
+
+
+def _reset_class(kind: type, attributes: Mapping[str, Any]) -> None:
+    """Give a class the attributes it had, except for what Python and torch note about it."""
+    now = dict(vars(kind))
+    for name in now.keys() | attributes.keys():
+        if name not in attributes and all_tensors([now[name]]):
+            delattr(kind, name)
+        elif name in attributes and now.get(name) is not attributes[name] and not name.startswith("__"):
+            setattr(kind, name, attributes[name])
 
 
 def _refill_cell(cell: CellType, content: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ class Composite(Enum):
 class State:
     """Who calls operators at present, inside which function, and whether listeners are notified of them."""
 
-    __slots__ = ("by_engine", "composite", "heard", "in_engine", "transformed")
+    __slots__ = ("by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
 
     def __init__(self) -> None:
         self.heard = True
@@ -28,6 +28,8 @@ class State:
         self.transformed = False
         """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
         (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
+        self.keeps_graph = False
+        """Whether the engine's run keeps the graph for another one."""
         self.composite: Composite | None = None
 
     def being(self, **values: Any) -> _Being:

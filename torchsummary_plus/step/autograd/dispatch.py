@@ -209,14 +209,15 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
     """Run backwards in this thread, under the function mode, with the state of the pass set."""
     run = getattr(*compat.RUN_BACKWARD)
 
-    def watched(roots: Any, *args: Any, **kwargs: Any) -> Any:
+    def watched(roots: Any, gradients: Any, keeps_graph: bool, *args: Any, **kwargs: Any) -> Any:
+        transformed = any(map(is_transformed, roots))
         with (
-            functions.watch.state.being(in_engine=True, transformed=any(map(is_transformed, roots))),
+            functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
             functions.engine.started(roots) as begun,
             nullcontext() if is_on(StepFunctions) else functions.again(),
         ):
-            return run(begun, *args, **kwargs)
+            return run(begun, gradients, keeps_graph, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

@@ -55,11 +55,13 @@ class StepFunctions(TorchFunctionMode):
         self.on_cuda = device.type == "cuda"
         self.capability = capability
         self.renewed = RenewedViews(watch)
+        self.keep_number: Callable[[tuple[Any, ...], Any], None] = lambda args, out: None
+        """Called with a function's arguments and its result under ``torch.func`` transforms."""
 
     def again(self) -> StepFunctions:
         """Return a copy, since a mode can be nested in itself only as another object."""
         same = StepFunctions(self.watch, self.engine, self.device, self.capability)
-        same.renewed = self.renewed
+        same.renewed, same.keep_number = self.renewed, self.keep_number
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,6 +74,8 @@ class StepFunctions(TorchFunctionMode):
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
+            if isinstance(out, torch.Tensor) and compat.is_functorch_wrapped(out):
+                self.keep_number(args, out)
             return out
         except Exception as error:
             note_node(error)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from ...live import compat
+from ...live.stored import is_transformed, stored
 
 NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}
 """Bytes of the tensor that torch makes of a number."""
@@ -35,10 +37,15 @@ class KeptNumbers:
 
     def __init__(self, book: Callable[[torch.UntypedStorage], object]) -> None:
         self._book = book
+        self.keeps_graph: Callable[[], bool] = lambda: False
+        """Whether the backward under way keeps the graph for another one."""
         self._given: tuple[weakref.ref[torch.Tensor], Any, int] | None = None
         """The last operator's result, or the base of a view; the number written with; the next node's number."""
         self._is_view = False
-        self._nodes_of_views: set[int] = set()
+        self._of_views: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
+        """Numbers kept by nodes of writes to views, by the nodes' sequence numbers."""
+        self._shared: torch.UntypedStorage | None = None
+        """The number of the last operator, if that is the gradient of a write to a view: a new node keeps the same."""
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
@@ -47,6 +54,8 @@ class KeptNumbers:
             base: Any = out._base
             self._given = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
             self._is_view = base is not None
+            node = compat.current_node() if self._of_views else None
+            self._shared = None if node is None else self._of_views.get(node._sequence_nr())
 
     def settle(self) -> None:
         """Book the number kept by the last operator's node, if any."""
@@ -59,13 +68,26 @@ class KeptNumbers:
                 self._settle(out, written_with, number)
 
     def _settle(self, out: torch.Tensor, written_with: Any, number: int) -> None:
+        shared, self._shared = self._shared, None
         if self._is_view:
             if written_with is not None:
                 self._book_until_node_ran(out, written_with, number)
-            return
+        elif shared is not None and out.grad_fn is not None:
+            out.grad_fn.register_hook(_Until(shared, self.keeps_graph))
+        else:
+            self._book_other(out)
+
+    def _book_other(self, out: torch.Tensor) -> None:
         kept = getattr(out.grad_fn, "_saved_other", None)
         if isinstance(kept, torch.Tensor):
-            self._book(kept.untyped_storage())
+            self._book(next(iter(stored(kept))).untyped_storage())
+
+    def transformed(self, args: tuple[Any, ...], out: Any) -> None:
+        """Book the number kept by a product under ``torch.func`` transforms, whose nodes the operator does not show."""
+        if len(args) > 1 and type(args[1]) in NUMBERS:
+            while is_transformed(out):
+                self._book_other(out)
+                out = compat.functorch_unwrapped(out)
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
@@ -73,23 +95,25 @@ class KeptNumbers:
         node = compat.current_node() if size else None
         if node is None:
             return 0
-        return size if node.name() in _NODES or node._sequence_nr() in self._nodes_of_views else 0
+        return size if node.name() in _NODES or node._sequence_nr() in self._of_views else 0
 
     def _book_until_node_ran(self, base: Any, written_with: Any, number: int) -> None:
-        """Book the number kept by a write to a view until a hook says its node ran; Python cannot reach the node."""
+        """Book the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
             kept = torch.UntypedStorage(NUMBERS[type(written_with)])
             self._book(kept)
-            self._nodes_of_views.add(node._sequence_nr())
-            node.register_hook(_Until(kept))
+            self._of_views[node._sequence_nr()] = kept
+            node.register_hook(_Until(kept, self.keeps_graph))
 
 
 class _Until:
-    """A node's hook that holds a storage until the node has run or is freed."""
+    """A node's hook that holds a storage until the node is freed, or has run and its graph is not kept."""
 
-    def __init__(self, storage: torch.UntypedStorage) -> None:
+    def __init__(self, storage: torch.UntypedStorage, keeps_graph: Callable[[], bool]) -> None:
         self.storage: torch.UntypedStorage | None = storage
+        self._keeps_graph = keeps_graph
 
     def __call__(self, *_: Any) -> None:
-        self.storage = None
+        if not self._keeps_graph():
+            self.storage = None

@@ -18,17 +18,25 @@ from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, s
 def _layer_norm_backward(
     out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Any
 ) -> int:
-    """Two sums per thread if the gradient of weight or bias is wanted."""
-    kind = x if weight is None else weight
-    sums = 2 * torch.get_num_threads() * prod(shape) * itemsize(kind) if wanted[1] or wanted[2] else 0
+    """Two sums per thread, in the input's dtype, if the gradient of weight or bias is wanted."""
+    sums = 2 * torch.get_num_threads() * prod(shape) * itemsize(x) if wanted[1] or wanted[2] else 0
     return copied(grad) + copied(x) + sums
 
 
 @reserve("cpu", "aten::native_layer_norm", source=f"{NATIVE}layer_norm.cpp", band=0.0)
-def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *rest: Any) -> tuple[int | None, ...]:
+def _layer_norm_statistics(out: Any, x: Any, shape: Any, weight: Any, *_: Any) -> tuple[int | None, ...]:
     """Mean and rstd have the weight's dtype on the CPU, else the input's."""
-    kind = x if weight is None else weight
-    return None, *(itemsize(kind) * elements(t) for t in out[1:])
+    return _statistics(out, x if weight is None else weight)
+
+
+@reserve("cpu", "aten::native_group_norm", source=f"{NATIVE}group_norm.cpp", band=0.0)
+def _group_norm_statistics(out: Any, x: Any, weight: Any, *_: Any) -> tuple[int | None, ...]:
+    """Mean and rstd have the weight's dtype on the CPU, else the input's."""
+    return _statistics(out, x if weight is None else weight)
+
+
+def _statistics(out: Any, kind: Any) -> tuple[int | None, ...]:
+    return None, *(itemsize(kind) * elements(result) for result in out[1:])
 
 
 @scratch("cpu", "aten::native_group_norm", source=f"{NATIVE}cpu/group_norm_kernel.cpp", band=0.0)

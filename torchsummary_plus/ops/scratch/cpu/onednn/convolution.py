@@ -15,11 +15,8 @@ from .description import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
 BATCH_ELEMENT = 40
 """Bytes of ``brgemm_batch_element_t``."""
 
-MOST_UNROLLED = 5824
-"""Largest unrolled row of the kernel, in multiply-adds, for AVX-512's generated code; measured: 5,832 is too many.
-
-The code must fit in 256 KiB (``jit_generator.hpp``).
-"""
+CODE_BYTES, INSTRUCTION_BYTES = 256 * 1024, 15
+"""Room for generated code, and oneDNN's bound on an instruction (``jit_avx512_common_conv_kernel.cpp``)."""
 
 
 def forward_plan(conv: Conv) -> Plan:
@@ -187,9 +184,9 @@ def _direct_forward(conv: Conv, wide: int) -> int:
         if conv.padding[-1] > unroll or behind > unroll:
             return 0
         few = _takes_few(conv, wide)
-        if unroll * conv.kernel[-1] * (conv.ic if few else wide) > MOST_UNROLLED:
-            return 0
-        return wide if few else group_block(conv, wide)
+        block = wide if few else group_block(conv, wide)
+        fits = _fits_code(conv, unroll, conv.ic if few else block, conv.padding[-1], behind)
+        return block if fits else 0
     few = conv.ic < 8
     if conv.groups > 1 and (conv.oc % 8 or (conv.ic % 8 and not few) or few != (conv.groups * conv.ic < 8)):
         return 0
@@ -218,13 +215,28 @@ def direct_data(conv: Conv, wide: int, last: bool = False) -> int:
         same = len(set(conv.stride[-2:])) == 1 and all(s == 1 for s in conv.stride[:-2])
         wasteful = conv.ic < 8 and conv.kernel[-1] > 3 and conv.stride[-1] > 1
         return block if same and not wasteful and _unrolls(conv, ceil_div(conv.ic, 8)) else 0
+    if _covers_width(conv, wide):
+        return block
     unroll = min(conv.inp[-1], 28)
     across = conv.stride[-1]
-    if (conv.inp[-1] > 28 and unroll % across) or unroll * conv.kernel[-1] * wide > MOST_UNROLLED:
+    if conv.inp[-1] > 28 and unroll % across:
         return 0
     before = max(0, (conv.reach[-1] - 1 - conv.padding[-1]) // across)
     behind = max(0, (conv.reach[-1] - 1 - max(0, conv.ends[-1] + conv.inp[-1] % unroll)) // across)
-    return block if before * across <= unroll and behind * across <= unroll else 0
+    fits = max(before, behind) * across <= unroll and _fits_code(conv, unroll, block, before, behind)
+    return block if fits else 0
+
+
+def _fits_code(conv: Conv, unroll: int, block: int, before: int, behind: int) -> bool:
+    """Whether AVX-512's unrolled row fits in memory, with copies of it for the padding before and behind, if any."""
+    copies = 1 + (before > 0) + (behind > 0)
+    return copies * unroll * conv.kernel[-1] * block * INSTRUCTION_BYTES <= CODE_BYTES
+
+
+def _covers_width(conv: Conv, wide: int) -> bool:
+    """Whether a kernel as wide as its input, over one output column, has an AVX-512 kernel of its own."""
+    alone = 14 <= conv.kernel[-1] < 20 and conv.out[-1] == 1 and conv.kernel[-1] == conv.inp[-1]
+    return alone and conv.ic > wide and conv.stride[-1] == 1 and not conv.is_dilated
 
 
 def _unrolls(conv: Conv, blocks: int) -> bool:

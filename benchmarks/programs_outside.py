@@ -1,0 +1,93 @@
+"""What the generated programs reach outside the model, sparse gradients, and operators that call functions."""
+
+from __future__ import annotations
+
+from benchmarks.programs_layers import WIDTHS
+from benchmarks.programs_scope import Scope, production
+from benchmarks.programs_text import Statement
+
+HOLDERS = {
+    "remember": """
+MEMO = {}
+
+def remember(x):
+    MEMO["last"] = MEMO.get("last", 0) * 0.5 + x.detach()
+    return MEMO["last"] * x
+""",
+    "counted": """
+def make_counted():
+    total = torch.zeros(1)
+
+    def counted(x):
+        nonlocal total
+        total = total + x.detach().mean()
+        return x * total
+
+    return counted
+
+counted = make_counted()
+""",
+    "Bank": """
+class Bank:
+    rows = torch.zeros(64)
+    last = None
+
+    @classmethod
+    def push(cls, x):
+        cls.last = x.detach().clone()
+        cls.rows[:1].copy_(cls.last.flatten()[:1])
+        return x + cls.rows[:1]
+""",
+    "tabled": """
+def tabled(x, table=torch.full((32,), 0.5)):
+    return x * table[:1]
+""",
+}
+"""Functions whose tensors a module's global, a closure, a class or a default holds."""
+
+
+@production(1.5)
+def held_outside(scope: Scope) -> Statement | None:
+    """A function that keeps tensors of its own from call to call."""
+    x = scope.pick(lambda value: len(value.shape) >= 2)
+    if x is None or scope.depth:
+        return None
+    name, text = scope.one(list(HOLDERS.items()))
+    if name == "remember" and name in scope.helpers:
+        return None
+    scope.helper(name, text)
+    scope.keep(x)
+    return scope.make(f"{'Bank.push' if name == 'Bank' else name}({x.name})", x)
+
+
+@production(1)
+def sparse_gradient(scope: Scope) -> Statement | None:
+    """An embedding whose gradient is sparse."""
+    x = scope.of_rank(2, 3)
+    if x is None or scope.depth:
+        return None
+    width = scope.one(WIDTHS)
+    kind = scope.one(["nn.Embedding(50, {}, sparse=True)", "nn.EmbeddingBag(50, {}, mode='sum', sparse=True)"])
+    name = scope.layer(kind.format(width))
+    rows = f"{name}(x.flatten(1)[:, :6].argsort(-1))"
+    return scope.make(rows if "Bag" in kind else f"{rows}.sum(1)", x, (x.shape[0], width), learns=True)
+
+
+CALLING = (
+    "torch.cond(x.sum() > 1e9, lambda a: a.sin(), lambda a: a.cos(), ({0},))",
+    "torch._higher_order_ops.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 0.5), "
+    "(torch.zeros((), dtype=torch.long), {0}.detach()))[1]",
+    "torch.func.vmap(torch.func.grad(lambda row: (row * 2 / 3).square().sum()))({0})",
+    "torch.func.jacrev(lambda a: (a * 0.5).sum(0).sin())({0}).sum(0).flatten()[:1] + {0}",
+)
+
+
+@production(0.7)
+def calling(scope: Scope) -> Statement | None:
+    """An operator that is given functions."""
+    x = scope.of_rank(2)
+    if x is None or scope.depth or max(x.shape) > 64:
+        return None
+    form = scope.one(CALLING)
+    scope.keep(x)
+    return scope.make(form.format(x.name), x, learns=x.learns and "while_loop" not in form)

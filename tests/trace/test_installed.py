@@ -1,0 +1,156 @@
+"""What modules of installed packages hold in globals, classes and closures is left as it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory, measure_memory, summary
+
+STORE = """
+LAST, STORE = None, {}
+
+
+def remember(y):
+    global LAST
+    LAST = STORE["y"] = y.detach() * 2
+    return LAST
+"""
+
+LIBRARY = """
+import torch
+from torch import nn
+
+from installed_library import store
+
+STATE, BOX, LOG, TABLE = None, {}, [], torch.eye(8)
+
+
+def closure():
+    memo = {}
+
+    def put(y):
+        memo["y"] = y.detach()
+        return memo["y"]
+
+    return put
+
+
+put = closure()
+
+
+def note(y, memo={}):
+    memo["y"] = y.detach()
+    return memo["y"]
+
+
+class Base(nn.Module):
+    shared, last = {}, None
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y * self.kept(y)
+
+
+class Global(Base):
+    def kept(self, y):
+        global STATE
+        STATE = y.detach() if STATE is None else STATE * 0.9 + y.detach()
+        return STATE
+
+
+class Box(Base):
+    def kept(self, y):
+        BOX["y"] = BOX.get("y", 0) * 0.9 + y.detach()
+        return BOX["y"]
+
+
+class Log(Base):
+    def kept(self, y):
+        LOG.append(y.detach().mean())
+        return LOG[-1]
+
+
+class Shared(Base):
+    def kept(self, y):
+        self.shared["y"] = self.shared.get("y", 0) * 0.9 + y.detach()
+        return self.shared["y"]
+
+
+class Attribute(Base):
+    def kept(self, y):
+        type(self).last = y.detach() if self.last is None else self.last * 0.9 + y.detach()
+        return self.last
+
+
+class Default(Base):
+    def kept(self, y):
+        return note(y)
+
+
+class Closure(Base):
+    def kept(self, y):
+        return put(y)
+
+
+class Elsewhere(Base):
+    def kept(self, y):
+        return store.remember(y)
+
+
+class Table(Base):
+    def kept(self, y):
+        return y @ TABLE
+"""
+
+NAMES = ["Global", "Box", "Log", "Shared", "Attribute", "Default", "Closure", "Elsewhere", "Table"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """A package in a folder of installed ones."""
+    folder: Path = tmp_path_factory.mktemp("installed") / "site-packages" / "installed_library"
+    folder.mkdir(parents=True)
+    (folder / "store.py").write_text(STORE)
+    (folder / "__init__.py").write_text(LIBRARY)
+    sys.path.insert(0, str(folder.parent))
+    yield import_module("installed_library")
+    sys.path.remove(str(folder.parent))
+    del sys.modules["installed_library"], sys.modules["installed_library.store"]
+
+
+def held(library: Any) -> list[Any]:
+    """Everything that the package's code keeps."""
+    kept = [library.STATE, library.BOX, library.LOG, library.Base.shared, library.note.__defaults__[0]]
+    kept += [library.put.__closure__[0].cell_contents, library.store.LAST, library.store.STORE]
+    return [*map(repr, kept), *(repr(vars(getattr(library, name)).get("last")) for name in NAMES)]
+
+
+CALLS: list[Callable[[nn.Module, Tensor], Any]] = [
+    lambda model, x: summary(model, input_data=x, verbose=0),
+    lambda model, x: estimate_memory(model, input_data=x, optimizer="sgd"),
+    lambda model, x: measure_memory(model, input_data=x, optimizer="sgd"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: Any) -> None:
+    model, x, before = getattr(library, name)(), torch.randn(4, 8), held(library)
+    _, predicted, measured = (call(model, x) for call in CALLS)
+
+    assert held(library) == before
+    assert predicted.peak_bytes == measured.peak_bytes
+    with torch.no_grad():
+        assert type(model(x)) is Tensor
