@@ -119,9 +119,9 @@ ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTr
 @scratch("cuda", "aten::roll", source=ROLL, band=0.0)
 def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
     """A contiguous copy of the input, and one rolled tensor for each axis but the last."""
-    steps: list[Any] = list(_copy(x))
-    for _ in range(len(dims) - 1):
+    copies = _copy(x)
+    steps: list[Any] = list(copies)
+    for buffer in range(len(copies), len(copies) + len(dims) - 1):
         steps.append(Alloc(x.numel() * x.element_size()))
-        before = sum(isinstance(step, Alloc) for step in steps) - 2
-        steps += [Free(before)] * (before >= 0)
+        steps += [Free(buffer - 1)] if buffer else []
     return *steps, Result(0)
