@@ -19,7 +19,7 @@ from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
-from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
+from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
@@ -256,34 +256,6 @@ def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) ->
 
 
 # Recurrent layers
-
-
-@pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
-def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
-    """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers; cuDNN 9 adds its state."""
-    x, hidden = meta(500, 50, 123), meta(4, 50, 320)
-    weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
-    args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
-    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes + STATE
-
-
-@pytest.mark.parametrize(
-    ("shape", "settings", "infers", "trains", "reserve"),
-    [
-        ((16, 4, 32), (0, 64, 0, 1, 0.0, False), 8_457_504, 8_500_512, 16_640),
-        ((400, 40, 96), (2, 64, 0, 1, 0.0, False), 29_381_184, 39_385_664, 20_480_256),
-        ((300, 120, 64), (2, 128, 48, 3, 0.0, False), 124_950_720, 124_950_720, 389_376_256),
-        ((700, 9, 64), (3, 128, 0, 2, 0.5, False), 29_114_720, 30_524_768, 42_033_856),
-        ((50, 16, 128), (1, 64, 0, 2, 0.5, True), 35_881_344, 37_962_112, 1_254_656),
-        ((300, 8, 64), (2, 96, 32, 2, 0.0, True), 48_456_000, 48_456_000, 25_190_656),
-    ],
-)
-def test_the_sizes_of_a_recurrent_layer_are_cudnns(
-    shape: tuple[int, ...], settings: Any, infers: int, trains: int, reserve: int
-) -> None:
-    """As cuDNN 9.20 printed them for an input (steps, batch, width) in fp32."""
-    run = recurrence(meta(*shape), *settings, ())
-    assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
