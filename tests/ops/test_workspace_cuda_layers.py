@@ -97,3 +97,38 @@ def test_group_norm_works_in_factors_of_each_channel() -> None:
 def test_a_roll_along_several_axes_goes_axis_by_axis(dims: tuple[int, ...], buffers: list[int]) -> None:
     x = meta(4, 5, 5)
     assert course("aten::roll", (x, [1] * max(1, len(dims)), dims), x) == [*buffers, "result 0"]
+
+
+def image(channels: int, kind: str) -> torch.Tensor:
+    """An image of 16 x 16 in fp32, or a slice of the channels of a larger one."""
+    plain = meta(2, channels, 16, 16)
+    cut, last = meta(2, channels + 2, 16, 16), torch.channels_last
+    return {
+        "plain": plain,
+        "last": plain.to(memory_format=last),
+        "expanded": meta(1, 1, 1, 1).expand(2, channels, 16, 16),
+        "slice": cut[:, 1:-1],
+        "slice of last": cut.to(memory_format=last)[:, 1:-1],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("channels", "kind", "nearest", "bicubic"),
+    [
+        (3, "plain", [], []),
+        (3, "last", [1536, 6144], [6144]),
+        (3, "expanded", [6144], [6144]),
+        (3, "slice of last", [1536, 6144], [6144]),
+        (8, "last", [], [16_384]),
+        (8, "slice", [16_384], [16_384]),
+        (8, "slice of last", [16_384], [16_384]),
+    ],
+)
+def test_the_gradient_of_upsampling_copies_what_it_cannot_read(
+    channels: int, kind: str, nearest: list[int], bicubic: list[int]
+) -> None:
+    """As torch allocates them: kernels read channels-last images from four channels on, and bicubic's never do."""
+    grad, out = image(channels, kind), meta(2, channels, 8, 8)
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"):
+        assert course(f"aten::{name}_backward", (grad, [16, 16], list(out.shape)), out)[1:] == nearest
+    assert course("aten::upsample_bicubic2d_backward", (grad, [16, 16], list(out.shape), False), out)[1:] == bicubic
