@@ -52,7 +52,7 @@ def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
     assert "peak" in str(beside).lower()
 
 
-@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 0.001), (torch.bfloat16, 0.02)], ids=str)
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 0.005), (torch.bfloat16, 0.02)], ids=str)
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -65,7 +65,7 @@ def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
 def test_the_workspace_of_a_recurrent_layer_is_cudnns(
     kind: Callable[..., nn.Module], settings: dict[str, Any], dtype: torch.dtype, within: float
 ) -> None:
-    """300 steps: more than the forward computes the gates of together; in half precision a few bytes are missing."""
+    """300 steps: more than the forward computes the gates of together; blocks whose rest is not split off differ."""
     layer = kind(256, 512, batch_first=True, **settings).to(dtype)
     step = asked(batch_size=16, loss=lambda out: out[0].sum())
     predicted = estimate_memory(layer, (300, 256), gpu=torch.cuda.get_device_name(), progress=False, **step)
