@@ -10,6 +10,7 @@ import torch
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
+from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import Workspaces
 
 
@@ -61,6 +62,20 @@ def test_the_sizes_of_a_recurrent_layer_are_cudnns(
     """As cuDNN 9.20 printed them for an input (steps, batch, width) in fp32."""
     run = recurrence(meta(*shape), *settings, ())
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch.dtype) -> None:
+    """But for the buffer, what torch's meta kernel says."""
+    x, hx = meta(7, 3, 8, dtype=dtype), meta(4, 3, 6, dtype=dtype)
+    weights = [meta(24, width, dtype=dtype) for layer in (8, 12) for _ in range(2) for width in (layer, 6)]
+    args = (x, weights, 2, meta(0), hx, hx, 2, 6, 0, 2, False, 0.0, True, True, [], None)
+    func = torch.ops.aten._cudnn_rnn.default
+    found: Any = ruled(func, args, {})
+    assert found is not None
+    assert [one[0] for one in found[:4]] == [tuple(one.shape) for one in func(*args)[:4]]
+    copied = sum(weight.numel() for weight in weights) if dtype is torch.bfloat16 else 0
+    assert (found[4][0], found[4][2]) == ((copied,), dtype)
 
 
 # Normalisation
