@@ -1,7 +1,7 @@
 """Single operators on the no-op runtime: ``python -m benchmarks.gpu_calls --card A100`` draws calls and records them.
 
-Each call runs once, forward and backward, on the no-op runtime (benchmarks/nocuda), which records the requested sizes
-in order. ``--compare`` prints the calls that are predicted differently, and their share.
+Each call runs once, forward and backward, in its own process on the no-op runtime (benchmarks/nocuda), which records
+the requested sizes in order. ``--compare`` prints the calls that are predicted differently, and their share.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_calls_kinds import DTYPES, KINDS
-from benchmarks.gpu_truth import DATA, describe, record, write
+from benchmarks.gpu_truth import DATA, describe, in_child, record, warm_up, write
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.nocuda.cards import card_path
@@ -151,13 +152,14 @@ def main() -> None:
     if not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_calls"]
         os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
-    header = describe("cuda")
+    warm_up()
+    header = in_child(partial(describe, "cuda"), options.card)
     path = recording_path(options.card, header)
     kept = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
     records = [one for one in kept if not one["name"].startswith(f"{options.kind}(")]
     for call in calls():
         if options.kind in call.kind:
-            records.append(recorded(call))
+            records.append(in_child(partial(recorded, call), options.card))
             write(path, header, records)
     print(f"written to {path}")
 

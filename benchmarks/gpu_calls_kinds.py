@@ -205,19 +205,26 @@ def draw_lost(draw: Draw) -> dict[str, Any]:
             "classes": draw.choice((10, 1000, 32_000)), "dtype": draw.choice(tuple(DTYPES))}  # fmt: skip
 
 
-def recurrent(kind: str, width: int, layers: int, steps: int, batch: int, both: bool) -> nn.Module:
+def recurrent(
+    kind: str, width: int, layers: int, steps: int, batch: int, both: bool, dropout: float, projected: int
+) -> nn.Module:
     def run(module: nn.Module, x: Tensor) -> Tensor:
         out: Tensor = module(x)[0]
         return out
 
-    module = getattr(nn, kind)(width, width, layers, bidirectional=both)
+    size = {"proj_size": projected} if projected else {}
+    module = getattr(nn, kind)(width, width, layers, bidirectional=both, dropout=dropout, **size)
     return Of(run, (steps, batch, width), parts=[module])
 
 
 def draw_recurrent(draw: Draw) -> dict[str, Any]:
-    return {"kind": draw.choice(("LSTM", "GRU")), "width": draw.choice((64, 256, 320, 1024)),
-            "layers": draw.choice((1, 2, 3)), "steps": draw.choice((10, 64, 256)),
-            "batch": draw.choice((8, 32, 128)), "both": draw.random() < 0.3}  # fmt: skip
+    drawn = {"kind": draw.choice(("LSTM", "LSTM", "GRU", "RNN")), "width": draw.choice((64, 256, 320, 1024)),
+             "layers": draw.choice((1, 2, 3)), "steps": draw.choice((10, 64, 256, 600)),
+             "batch": draw.choice((8, 32, 128)), "both": draw.random() < 0.3,
+             "dtype": draw.choice(tuple(DTYPES))}  # fmt: skip
+    deep, projects = drawn["layers"] > 1, drawn["kind"] == "LSTM" and drawn["dtype"] == "fp32"
+    drawn["dropout"] = 0.1 if deep and draw.random() < 0.4 else 0.0
+    return {**drawn, "projected": 48 if projects and draw.random() < 0.5 else 0}
 
 
 def image(operator: str, shape: Sequence[int]) -> nn.Module:
@@ -250,7 +257,7 @@ def draw_image(draw: Draw) -> dict[str, Any]:
 
 KINDS: dict[str, tuple[Callable[[Draw], dict[str, Any]], Callable[..., nn.Module], int]] = {
     "looked_up": (draw_looked_up, looked_up, 14),
-    "recurrent": (draw_recurrent, recurrent, 8),
+    "recurrent": (draw_recurrent, recurrent, 24),
     "normalised": (draw_normalised, normalised, 16),
     "attention": (draw_attention, attention, 40),
     "reduced": (draw_reduced, reduced, 40),

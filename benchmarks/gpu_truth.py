@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import hashlib
 import json
 import os
 import platform
@@ -23,9 +24,9 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
+import torchsummary_plus
 from benchmarks.gpu_truth_configs import STEPS, configurations
 from benchmarks.gpu_truth_history import histories_path, read_histories, write_histories
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
@@ -81,7 +83,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="start no configuration after this time")
-    parser.add_argument("--resume", action="store_true", help="record only what the file lacks")
+    parser.add_argument(
+        "--resume", action="store_true", help="record, or predict with today's code, only what is missing"
+    )
     parser.add_argument(
         "--compare", type=Path, nargs="?", const=Path(), help="print a recording next to its predictions"
     )
@@ -91,7 +95,7 @@ def main() -> None:
         path = options.compare
         if not path.name:
             path = latest_recording(options.card or parser.error("no --card"), options.set)
-        compare_file(path, options.only, options.write)
+        compare_file(path, options.only, options.write, options.seconds, options.resume)
         return
     if options.card and not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", options.card.split(",")[0], "-m", "benchmarks.gpu_truth"]
@@ -311,20 +315,39 @@ def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> N
     out.write_text(f'{{{head},\n"records":[\n{lines}\n]}}\n')
 
 
-def compare_file(path: Path, only: str, is_noted: bool) -> None:
-    """Print a recording beside the predictions, and note these in it where they are to be."""
+def compare_file(path: Path, only: str, is_noted: bool, seconds: int = SECONDS, resumes: bool = False) -> None:
+    """Print a recording beside the predictions, and note these in it as they are made where they are to be."""
     recording = json.loads(path.read_text())
-    compare(recording, only)
-    if is_noted:
-        records = recording.pop("records")
-        write(path, recording, records)
+    done = {r["name"] for r in recording["records"] if resumes and r.get("predicted", {}).get("code") == code()}
+
+    def note() -> None:
+        write(path, {key: value for key, value in recording.items() if key != "records"}, recording["records"])
+
+    compare(recording, only, done, seconds, note if is_noted else lambda: None)
 
 
-def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]:
+@cache
+def code() -> str:
+    """The checksum of the code that predicts."""
+    package = Path(torchsummary_plus.__file__).parent
+    rooms = ("data", "live", "ops", "trace", "step", "memory")
+    sources = sorted(path for room in rooms for path in (package / room).rglob("*") if path.suffix in (".py", ".json"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:8]
+
+
+def compare(
+    recording: dict[str, Any],
+    only: str = "",
+    done: Container[str] = (),
+    seconds: int = SECONDS,
+    note: Callable[[], None] = lambda: None,
+) -> dict[str, list[float]]:
     """Print each configuration's figures beside the predicted ones; the relative errors of peaks and reserved bytes.
 
-    The records are given what was predicted, or why nothing was.
+    The records are given what was predicted by which code, or why nothing was; every few of them are noted. What is
+    ``done`` is left alone, and after ``seconds`` no prediction begins.
     """
+    began = time.monotonic()
     known = {c.name: c for c in configured(recording.get("set", "own"), recording["device"] == "cpu")}
     gpu = recording["gpu"] if recording["device"] == "cuda" else None
     errors: dict[str, list[float]] = {"peak_bytes": [], "reserved_bytes": []}
@@ -332,14 +355,16 @@ def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]
     for found in recording["records"]:
         if "error" in found or found["name"] not in known or not re.search(only, found["name"]):
             continue
+        if found["name"] in done or time.monotonic() - began > seconds:
+            continue
         try:
             estimate = known[found["name"]].predict(recording["device"], gpu)
         except (SummaryError, *ERRORS) as error:
             why = described(error)
             print(f"{found['name']:44} not predicted: {why}", flush=True)
-            found["predicted"] = {"error": why}
+            found["predicted"] = {"error": why, "code": code()}
             continue
-        found["predicted"] = {}
+        found["predicted"] = {"code": code()}
         for key in errors:
             if key in found:
                 predicted = found["predicted"][key] = getattr(estimate, key)
@@ -350,6 +375,9 @@ def compare(recording: dict[str, Any], only: str = "") -> dict[str, list[float]]
                     f" {key.removesuffix('_bytes')}",
                     flush=True,
                 )
+        if len(errors["peak_bytes"]) % SAVED == 0:
+            note()
+    note()
     for key, values in errors.items():
         if values:
             median, worst = percentile(values, 50), percentile(values, 95)

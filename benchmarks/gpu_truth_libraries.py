@@ -17,6 +17,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from benchmarks.nocuda.runtime import is_active
 from benchmarks.torchvision_on_cpu import import_torchvision
 
 Shape = tuple[tuple[int, ...], int]
@@ -218,7 +219,10 @@ def _transformer(kind: str) -> nn.Module:
     name, changes, *_ = TEXT[kind]
     config = library.AutoConfig.for_model(kind, **changes)
     config.use_cache = False
-    import_module("transformers.masking_utils").__dict__["find_packed_sequence_indices"] = _none_is_packed
+    masks = import_module("transformers.masking_utils").__dict__
+    masks["find_packed_sequence_indices"] = _none_is_packed
+    if is_active():
+        masks["fast_all"] = _all_is_attended
     model: nn.Module = getattr(library, name)(config)
     return model
 
@@ -228,6 +232,12 @@ def _none_is_packed(position_ids: Tensor) -> None:
 
     The no-op runtime's zeros would say that they are, and the mask made for them changes the attention kernel.
     """
+
+
+def _all_is_attended(mask: Tensor) -> bool:
+    """What a GPU answers for a plain batch, whose mask is full of ones, unlike the no-op runtime's zeros."""
+    _ = mask.sum() == mask.numel()
+    return True
 
 
 VOLUME: dict[str, Shape] = {"x": ((1, 64, 64, 64), 0)}

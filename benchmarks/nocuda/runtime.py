@@ -14,7 +14,7 @@ from benchmarks.nocuda.cards import card_path
 
 UNKNOWN = (
     "values: copies to the host give zeros, so control flow that depends on data takes the way of zeros",
-    "cuDNN's recurrent layers: temporary sizes are those that it gives to a handle of zeros, in bfloat16 a rule's",
+    "cuDNN's recurrent layers: temporary sizes are those for a handle of zeros, in bfloat16 those of float16",
     "cuDNN's batch norm: its workspace, which is said to be 0; dropout states: by rule",
     "the CUDA context and modules that are loaded lazily: a constant of the card's file",
     "kernels' local memory, registers and occupancy: every kernel has 32 registers",

@@ -265,6 +265,20 @@ def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
         assert log_fits(log, "cuda", options, (120 << 20) + context) is fits
 
 
+@pytest.mark.parametrize(("lesser", "fits"), [(12, False), (13, True)])
+def test_a_convolution_begins_with_the_plan_that_ran_before(lesser: int, fits: bool) -> None:
+    """As ``run_single_conv`` does: only another convolution tries its largest plan, whose failure empties the cache."""
+    small = {1: (12 << 20,), 4: (lesser << 20,)}
+    sizes = [size << 20 for size in (30, 100, 10, 60, 100, 10, 55)]
+    storages = tuple(StorageSpec(size, None, 0, small.get(n, ())) for n, size in enumerate(sizes))
+    order = (0, 1, -1, 2, 3, -3, 4, -4, 5, 6)
+    events = tuple((0, abs(n), sizes[n] if n >= 0 else 0) for n in order)
+    log = MemoryLog((Moment("", -1, "forward", 0),), events, storages, ("",))
+    options = estimate_memory(nn.ReLU(), (1,), 1, "cuda", mode="eval", progress=False).options
+    context = context_range(1 << 40, uses_libraries=False)[1]
+    assert log_fits(log, "cuda", options, (120 << 20) + context) is fits
+
+
 def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> Any:
     tensor = torch.empty(shape, dtype=dtype, device="meta")
     return strided(tensor.to(memory_format=torch.channels_last) if last else tensor)

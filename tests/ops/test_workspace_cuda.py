@@ -17,8 +17,9 @@ from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
-from torchsummary_plus.ops.scratch.cuda.blas import RNN_STATE, workspace_bytes
+from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
+from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
@@ -257,15 +258,6 @@ def test_a_step_runs_the_kernel_of_its_gpu(capability: Capability, name: str) ->
 # Recurrent layers
 
 
-@pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
-def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
-    """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers; cuDNN 9 adds its state."""
-    x, hidden = meta(500, 50, 123), meta(4, 50, 320)
-    weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
-    args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
-    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes + RNN_STATE
-
-
 @pytest.mark.parametrize(("kind", "kept"), [(nn.LSTM, 5), (nn.GRU, 6), (nn.RNN, 1)])
 def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNNBase], kept: int) -> None:
     """Two layers both ways: the reserve, and one output; weights' gradients are as large as the weights."""
@@ -274,7 +266,7 @@ def test_a_recurrent_layer_keeps_what_it_reads_and_its_reserve(kind: type[nn.RNN
     estimate = estimate_memory(
         layer, (steps, width), batch, "cuda", loss=lambda out: out[0].sum(), steps=1, autocast=None
     )
-    reserve = batch * steps * hidden * 2 * (2 * kept + 1) * 4 + RNN_STATE
+    reserve = batch * steps * hidden * 2 * (2 * kept + 1) * 4 + STATE
     assert reserve in [spec.nbytes for spec in estimate.log.storages]
     gradients = [spec.nbytes for spec in estimate.log.storages if spec.kind == "gradients"]
     assert sum(gradients) == sum(p.numel() * 4 for p in layer.parameters())

@@ -219,7 +219,7 @@ def test_noted_predictions_are_no_fewer_than_what_was_recorded(path: Path) -> No
     records = [r for r in json.loads(path.read_text())["records"] if "error" not in r]
     noted = [r for r in records if "predicted" in r]
     assert len(noted) in (0, len(records))
-    assert all(set(r["predicted"]) in ({"error"}, {"peak_bytes", "reserved_bytes"}) for r in noted)
+    assert all(set(r["predicted"]) - {"code"} in ({"error"}, {"peak_bytes", "reserved_bytes"}) for r in noted)
 
 
 def test_a_prediction_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -234,11 +234,11 @@ def test_a_prediction_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("gpu_batches_noop_*.json")), ids=lambda path: path.stem)
-def test_the_largest_batches_were_tried_and_most_are_right(path: Path) -> None:
+def test_the_largest_batches_were_tried_and_are_right(path: Path) -> None:
     lines = json.loads(path.read_text())["models"]
     assert len(lines) >= 40 and all("fits" in line or "error" in line for line in lines)
     tried = [line for line in lines if "fits" in line]
-    assert sum(map(is_right, tried)) >= 0.8 * len(tried)
+    assert sum(map(is_right, tried)) >= 0.95 * len(tried)
 
 
 def test_a_library_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from ..data.memory_records import LEAST_DOUBT, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
 from .allocator_options import AllocatorOptions
 from .attribution import (
+    Allocator,
     TimelinePoint,
     allocator_for,
     at_edge,
@@ -212,20 +213,32 @@ def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: in
     room = room_for_tensors(memory, backend, uses_libraries(log), gpu) - outside
     allocator = new_allocator(backend, options, room)
     spared: set[int] = set()
+    plans: dict[tuple[int, ...], int] = {}
     for _, storage, nbytes in log.events:
-        stream = log.stream(storage)
         if storage in spared:
             spared.remove(storage)
         elif not nbytes:
             give_back(allocator, log, storage)
-        elif allocator.allocate(storage, nbytes, stream):
-            lesser = log.storages[storage].lesser
-            taken = next((size for size in lesser if not size or not allocator.allocate(storage, size, stream)), None)
+        else:
+            sizes = (nbytes, *log.storages[storage].lesser)
+            cached = (plans[sizes],) if sizes in plans else ()
+            taken = _first_that_fits(allocator, storage, (*cached, *sizes), log.stream(storage))
             if taken is None:
                 return False
             if not taken:
                 spared.add(storage)
+            if len(sizes) > 1:
+                plans[sizes] = taken
     return True
+
+
+def _first_that_fits(allocator: Allocator, storage: int, sizes: tuple[int, ...], stream: int) -> int | None:
+    """Allocate a storage in the first of these sizes that there is memory for; None if there is none.
+
+    A convolution begins with the workspace of its cached plan, the one that ran before: a failed try of a larger one
+    would have emptied the allocator's cache (``run_single_conv`` in aten/src/ATen/native/cudnn/Conv_v8.cpp).
+    """
+    return next((size for size in sizes if not size or not allocator.allocate(storage, size, stream)), None)
 
 
 COMMUNICATOR_BYTES = (512 * MIB, 717 * MIB)

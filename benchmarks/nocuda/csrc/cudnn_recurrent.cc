@@ -1,14 +1,16 @@
-// libcudnn's recurrent layers: weights where cuDNN lays them out; temporary sizes are the real library's where it gives
-// them to a handle of zeros, and by rule where it does not, which is said.
+// libcudnn's recurrent layers: weights where cuDNN lays them out; temporary sizes are those that the real library gives to
+// a handle of zeros, in bfloat16 those of float16.
 #include "cudnn.h"
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace {
 enum { LSTM = 2, GRU = 3 };
+enum { HALF = 2, BFLOAT16 = 9 };
 struct Layers { int cell, bias, bidirectional, input_mode, type, precision, math, input, hidden, projection, count; Descriptor dropout; unsigned flags; };
-struct Sequence { int length, batch; };
+struct Sequence { int layout, length, width; std::vector<int> lengths; };
 std::mutex lock;
 std::unordered_map<Descriptor, Layers> layers;
 std::unordered_map<Descriptor, Sequence> sequences;
@@ -58,14 +60,18 @@ API int cudnnSetRNNDescriptor_v8(Descriptor d, int algorithm, int cell, int bias
   }
   return describe(d, algorithm, l);
 }
-API int cudnnSetDropoutDescriptor(Descriptor d, Handle, float, void *, size_t, unsigned long long seed) {
+// Restored states are not read: the descriptor is set anew, without states, for the sizes that its probability decides.
+API int cudnnSetDropoutDescriptor(Descriptor d, Handle, float probability, void *, size_t, unsigned long long seed) {
   auto set = (int (*)(Descriptor, Handle, float, void *, size_t, unsigned long long))nocuda_cudnn("cudnnSetDropoutDescriptor");
-  return set(d, zeros(), 0, nullptr, 0, seed);
+  return set(d, zeros(), probability, nullptr, 0, seed);
+}
+API int cudnnRestoreDropoutDescriptor(Descriptor d, Handle handle, float probability, void *states, size_t bytes, unsigned long long seed) {
+  return cudnnSetDropoutDescriptor(d, handle, probability, states, bytes, seed);
 }
 API int cudnnSetRNNDataDescriptor(Descriptor d, int type, int layout, int length, int batch, int width, const int *lengths, void *fill) {
   {
     std::lock_guard<std::mutex> guard(lock);
-    sequences[d] = {length, batch};
+    sequences[d] = {layout, length, width, {lengths, lengths + batch}};
   }
   return ask_cudnn("cudnnSetRNNDataDescriptor", d, type, layout, length, batch, width, lengths, fill);
 }
@@ -92,22 +98,33 @@ API int cudnnGetRNNWeightParams(Handle, Descriptor d, int pseudo_layer, size_t, 
   return 0;
 }
 // The real library writes both sizes, then fails for want of a device (5003): they are taken where it wrote any. A
-// persistent algorithm is not offered to zeros: the standard one's sizes then; bfloat16 neither: a rule then.
+// persistent algorithm is not offered to zeros: the standard one's sizes then; bfloat16 neither: those of float16 then.
 API int cudnnGetRNNTempSpaceSizes(Handle, Descriptor d, int training, Descriptor x, size_t *workspace, size_t *reserve) {
-  const Layers l = layers_of(d);
+  Layers l = layers_of(d);
   size_t work = 0, kept = 0;
-  ask_cudnn("cudnnGetRNNTempSpaceSizes", zeros(), d, training, x, &work, &kept);
+  auto ask = [&](Descriptor data) { ask_cudnn("cudnnGetRNNTempSpaceSizes", zeros(), d, training, data, &work, &kept); };
+  ask(x);
   if (!work) {
     describe(d, 0, l);
-    ask_cudnn("cudnnGetRNNTempSpaceSizes", zeros(), d, training, x, &work, &kept);
+    ask(x);
+  }
+  if (!work && l.type == BFLOAT16) {
+    Descriptor same = nullptr;
+    Sequence s;
+    {
+      std::lock_guard<std::mutex> guard(lock);
+      s = sequences[x];
+    }
+    l.type = HALF;
+    describe(d, 0, l);
+    ask_cudnn("cudnnCreateRNNDataDescriptor", &same);
+    ask_cudnn("cudnnSetRNNDataDescriptor", same, l.type, s.layout, s.length, int(s.lengths.size()), s.width, (const int *)s.lengths.data(), (void *)nullptr);
+    ask(same);
+    ask_cudnn("cudnnDestroyRNNDataDescriptor", same);
   }
   if (!work) {
-    std::lock_guard<std::mutex> guard(lock);
-    const Sequence &s = sequences[x];
-    const size_t state = size_t(s.length) * s.batch * l.hidden * directions(l) * item_bytes(l.type);
-    kept = state * ((l.cell == LSTM ? 5 : l.cell == GRU ? 6 : 1) * l.count + l.count - 1);
-    work = state * gates(l) * l.count;
-    std::fprintf(stderr, "nocuda: the temporary sizes of a recurrent layer are by rule, not by cuDNN\n");
+    std::fprintf(stderr, "nocuda: cuDNN gives no temporary sizes for a recurrent layer of type %d\n", l.type);
+    return 5003;
   }
   *workspace = work;
   if (reserve) *reserve = training ? kept : 0;

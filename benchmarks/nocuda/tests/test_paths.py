@@ -52,6 +52,27 @@ def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
     assert "peak" in str(beside).lower()
 
 
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 0.005), (torch.bfloat16, 0.02)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (nn.LSTM, {}),
+        (nn.LSTM, {"num_layers": 2, "proj_size": 128}),
+        (nn.GRU, {"bidirectional": True}),
+        (nn.RNN, {"num_layers": 3}),
+    ],
+)
+def test_the_workspace_of_a_recurrent_layer_is_cudnns(
+    kind: Callable[..., nn.Module], settings: dict[str, Any], dtype: torch.dtype, within: float
+) -> None:
+    """300 steps: more than the forward computes the gates of together; blocks whose rest is not split off differ."""
+    layer = kind(256, 512, batch_first=True, **settings).to(dtype)
+    step = asked(batch_size=16, loss=lambda out: out[0].sum())
+    predicted = estimate_memory(layer, (300, 256), gpu=torch.cuda.get_device_name(), progress=False, **step)
+    measured = measure_memory(layer.cuda(), (300, 256), **step)
+    assert abs(measured.peak_bytes / predicted.peak_bytes - 1) <= within
+
+
 def test_a_convolution_measured_is_at_most_what_is_predicted_with_its_scratch() -> None:
     gpu = torch.cuda.get_device_name()
     predicted = estimate_memory(pictures(), (3, 64, 64), gpu=gpu, progress=False, **asked(mode="eval"))

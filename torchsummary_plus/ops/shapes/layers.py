@@ -303,6 +303,23 @@ def mkldnn_rnn_layer_backward(
     return [fresh(t.shape, torch.float32) for t in given]
 
 
+@rule("_cudnn_rnn")
+def cudnn_rnn(
+    x: Tensor, weights: Any, stride: int, buffer: Tensor | None, hx: Tensor, cx: Tensor | None, *settings: Any
+) -> Outs:
+    """The output, both final states, an empty reserve, whose size is a reserve rule, and a buffer of all weights.
+
+    Each call copies bfloat16 weights to such a buffer: ``flatten_parameters`` leaves them alone
+    (``torch.backends.cudnn.is_acceptable``). The meta kernel returns the buffer it is given.
+    """
+    _, hidden, projected, _, batch_first, _, _, both, *_ = settings
+    sure(not batch_first and x.dtype in FLOATS)
+    width = (projected or hidden) * (2 if both else 1)
+    copied = sum(numel(weight.shape) for weight in weights) if x.dtype is torch.bfloat16 else 0
+    states = [fresh(hx.shape, hx.dtype), fresh((0,), torch.float32) if cx is None else fresh(cx.shape, cx.dtype)]
+    return [fresh((*x.shape[:-1], width), x.dtype), *states, fresh((0,), torch.uint8), fresh((copied,), x.dtype)]
+
+
 GRU_GATES = 5
 """Values kept per unit: ``GRU_WORKSPACE_MULTIPLIER`` in aten/src/ATen/native/cuda/RNN.cu."""
 

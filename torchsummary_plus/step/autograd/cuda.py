@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...data.capability import Capability
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
-from ...ops.scratch.cuda.blas import KEPT, rnn_workspace
+from ...ops.scratch.cuda.recurrent import KEPT, recurrence
 from .encoder import encoder_function
 
 aten: Any = torch.ops.aten
@@ -128,7 +128,9 @@ def recurrent(capability: Capability, func: Callable[..., Any], mode: int, *args
     hx, cx = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
     weights = _flat(weights)
     x, hx, cx = _autocast((x, hx, cx), torch.float16)
-    settings = (mode, hx.shape[-1], 0, layers, False, dropout, train, bidirectional, sizes)
+    width = hx.shape[-1] if cx is None else cx.shape[-1]
+    projected = hx.shape[-1] if hx.shape[-1] != width else 0
+    settings = (mode, width, projected, layers, False, dropout, train, bidirectional, sizes)
     apply: Any = CudnnRNN.apply
     output, hy, cy = apply(settings, x.transpose(0, 1) if batch_first else x, hx, cx, *weights)
     output = output.transpose(0, 1) if batch_first else output
@@ -142,25 +144,27 @@ class CudnnRNN(torch.autograd.Function):
     def forward(ctx: Any, settings: Any, x: Tensor, hx: Tensor, cx: Tensor | None, *weights: Tensor) -> Any:
         """Run the layer and save what cuDNN's backward reads."""
         stride = len(weights) // (settings[3] * (2 if settings[7] else 1))
-        output, hy, cy, reserve, _ = aten._cudnn_rnn(x, weights, stride, x.new_empty(0), hx, cx, *settings, None)
-        ctx.save_for_backward(x, hx, cx, output, reserve, *weights)
+        empty = x.new_empty(0)
+        output, hy, cy, reserve, flat = aten._cudnn_rnn(x, weights, stride, empty, hx, cx, *settings, None)
+        ctx.save_for_backward(x, hx, cx, output, reserve, flat, *weights)
         ctx.set_materialize_grads(False)
-        ctx.sizes = settings[0], settings[1], settings[3], settings[7]
+        mode, hidden, projected, layers, _, dropout, _, bidirectional, sizes = settings
+        run = recurrence(x, mode, hidden, projected, layers, dropout, bidirectional, sizes)
+        ctx.nbytes = run.workspace_bytes(train=True)
         return output, hy, cy
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, dhy: Tensor | None, dcy: Tensor | None) -> Any:
         """Return the gradients, with the backward's workspace and copies allocated as cuDNN does."""
-        x, hx, cx, output, _, *weights = ctx.saved_tensors
-        nbytes = rnn_workspace(x, weights, *ctx.sizes)
+        x, hx, cx, output, _, _, *weights = ctx.saved_tensors
         ends = [torch.zeros_like(t) if given is None else given for given, t in ((dhy, hx), (dcy, cx)) if t is not None]
         given = x.contiguous(), (torch.zeros_like(output) if grad is None else grad).contiguous()
         dx, dhx, dcx = torch.empty_like(given[0]), torch.empty_like(hx), None if cx is None else torch.empty_like(cx)
-        work = x.new_empty(nbytes, dtype=torch.uint8)
+        work = x.new_empty(ctx.nbytes, dtype=torch.uint8)
         del work, given
         read = x.contiguous()
         flat = x.new_zeros(sum(weight.numel() for weight in weights))
-        work = x.new_empty(nbytes, dtype=torch.uint8)
+        work = x.new_empty(ctx.nbytes, dtype=torch.uint8)
         del work, read, ends
         return None, dx, dhx, dcx, *_views(flat, weights)
 

@@ -1,3 +1,12 @@
 """Scratch memory of CUDA kernels: cuBLAS, cuDNN and fused attention. Importing the package registers the rules."""
 
-from . import attention, blas, convolution, norms, products, reductions  # noqa: F401 - the modules register their rules
+from . import (  # noqa: F401 - the modules register their rules
+    attention,
+    blas,
+    convolution,
+    norms,
+    products,
+    recurrent,
+    reductions,
+    upsampling,
+)

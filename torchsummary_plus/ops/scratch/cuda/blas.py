@@ -1,4 +1,4 @@
-"""CUDA: workspaces of cuBLAS and of cuDNN's recurrent layers, and the sort in an embedding's gradient."""
+"""CUDA: workspaces of cuBLAS, and of losses and embeddings in their gradients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import os
 import re
 from typing import Any
 
-import torch
-
 from ....data.capability import Capability
 from ....data.units import MIB
-from ..registry import Alloc, Course, Free, Result, lasting, reserve, scratch
+from ..registry import Alloc, Course, Free, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
@@ -38,55 +36,6 @@ def workspace_bytes(capability: Capability) -> int:
 def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle; cublasLt shares it."""
     return (("cublas", workspace_bytes(capability)),)
-
-
-CUDNN_RNN = (
-    "cudnnGetRNNTempSpaceSizes, as printed in pytorch/pytorch#2895: 4 layers of 320 at 25,000 steps reserve"
-    " 736,000,000 bytes for LSTM and 864,000,000 for GRU"
-)
-KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
-"""Numbers kept per hidden unit and step: an LSTM's gates and cell, a GRU's gates and their parts."""
-
-
-@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
-def cudnn_rnn(
-    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
-    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
-) -> tuple[int | None, ...]:  # fmt: skip
-    """cuDNN's reserve for the backward: each layer's gates, and the activations between layers."""
-    kept = list(KEPT.values())[mode] * layers + layers - 1
-    steps = x.numel() // x.shape[-1]
-    directions = 2 if bidirectional else 1
-    reserve_bytes = steps * hidden * directions * kept * x.element_size() + RNN_STATE
-    return None, None, None, reserve_bytes if train else 0, 0
-
-
-RNN_STATE = 256
-"""Reserve bytes that do not depend on the shapes."""
-RNN_FIXED = 16 * MIB
-
-
-@scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
-def cudnn_rnn_scratch(
-    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
-    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, *_: Any,
-) -> Course:  # fmt: skip
-    """Copies of a non-contiguous input and of weights that are not in a flat buffer."""
-    copied = () if x.is_contiguous() else (Alloc(x.numel() * x.element_size()),)
-    flat = (Alloc(_bytes(weights)),) if x.dtype is torch.bfloat16 and not train else ()
-    work = Alloc(rnn_workspace(x, weights, mode, hidden, layers, bidirectional))
-    return (*copied, Result(0), Result(1), Result(2), *flat, work, Result(3))
-
-
-def _bytes(tensors: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def rnn_workspace(x: Any, weights: Any, mode: int, hidden: int, layers: int, bidirectional: bool) -> int:
-    """Return the workspace of cuDNN's recurrent kernels: two layers' gates, and reordered weights."""
-    states: int = x.numel() // x.shape[-1] * hidden * x.element_size() * (2 if bidirectional else 1)
-    gates = {2: 4, 3: 3}.get(mode, 1)
-    return states * (gates + 2) + _bytes(weights) + RNN_FIXED
 
 
 SORTED_FROM = 3072

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..registry import Alloc, Course, Result, scratch
+from ..registry import Alloc, Course, Free, Result, scratch
 from .chips import chip_of
 from .iterator import Reduction
 from .reductions import Kind, course, staged
@@ -24,8 +24,8 @@ def dropout(out: Any, *_: Any, **__: Any) -> Course:
 
 @scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM, band=0.0)
 def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """A contiguous copy of the input."""
-    return _copy(x)
+    """A contiguous copy of the input; the output comes before the statistics."""
+    return *_copy(x), *(Result(place) for place in range(len(out)))
 
 
 @scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM, band=0.0, by_capability=True)
@@ -48,7 +48,7 @@ MANY_ROWS, BLOCKS = 64 << 10, 32 << 10
 
 
 def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, weight: Any, count: int) -> Course:
-    """Copies of non-contiguous tensors; for many rows, partial sums of the weights' gradients, reduced at the end."""
+    """Copies of non-contiguous tensors; for many rows, partial sums of each weight's gradient, reduced one by one."""
     steps = [*_copy(x), *(Result(place) for place in range(sum(t is not None for t in out))), *_copy(grad)]
     rows = rstd.numel()
     width = x.numel() // max(1, rows)
@@ -59,8 +59,36 @@ def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, we
     steps += [Alloc(blocks * width * weight.element_size())] * count
     size = weight.element_size()
     summed = Reduction((blocks, width), (0, size), (width * size, size), 0)
-    sizes = staged(chip, summed, Kind(max(4, size), 8 if size == 2 else 4, weight.dtype))
-    return (*steps, Alloc(width * size), *(Alloc(nbytes) for nbytes in sizes or ()))
+    sizes = staged(chip, summed, Kind(max(4, size), 8 if size == 2 else 4, weight.dtype)) or ()
+    for _ in range(count):
+        first = sum(isinstance(step, Alloc) for step in steps)
+        steps += [Alloc(width * size), *map(Alloc, sizes)]
+        steps += [Free(first + place) for place in reversed(range(1 + len(sizes)))]
+    return tuple(steps)
+
+
+GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
+
+
+@scratch("cuda", "aten::native_group_norm", source=GROUP_NORM, band=0.0)
+def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, *_: Any) -> Course:
+    """A factor and a summand for each channel of each sample, unless there are no weights or one place per channel."""
+    plain = hxw == 1 or (weight is None and bias is None)
+    each = Alloc(n * c * max(4, x.element_size()))
+    return (*(Result(place) for place in range(len(out))), *(() if plain else (each, each)))
+
+
+@scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM, band=0.0)
+def group_norm_backward(
+    out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
+) -> Course:
+    """Sums for each channel, then three factors for the input's gradient, of which one is the channel's."""
+    size = max(4, x.element_size())
+    each, of_group = Alloc(n * c * size), Alloc(n * groups * size)
+    results = tuple(Result(place) for place in range(sum(one is not None for one in out)))
+    if hxw == 1 or out[0] is None:
+        return *results, each, each
+    return (*results, each, each, of_group, of_group, *(() if weight is None else (each,)))
 
 
 def _copy(tensor: Any) -> Course:
@@ -83,3 +111,17 @@ def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any 
 def softmax_backward(out: Any, grad: Any, *_: Any) -> int:
     """The product of gradient and output."""
     return int(grad.numel() * grad.element_size())
+
+
+ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"
+
+
+@scratch("cuda", "aten::roll", source=ROLL, band=0.0)
+def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
+    """A contiguous copy of the input, and one rolled tensor for each axis but the last."""
+    copies = _copy(x)
+    steps: list[Any] = list(copies)
+    for buffer in range(len(copies), len(copies) + len(dims) - 1):
+        steps.append(Alloc(x.numel() * x.element_size()))
+        steps += [Free(buffer - 1)] if buffer else []
+    return *steps, Result(0)

@@ -1,0 +1,149 @@
+"""What CUDA's recurrent layers, normalisations and rolls allocate, in order, as torch does on the no-op runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchsummary_plus.data.capability import AMPERE
+from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
+from torchsummary_plus.ops.shapes import ruled
+from torchsummary_plus.step.workspace import Workspaces
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def course(name: str, args: tuple[Any, ...], out: Any) -> list[Any]:
+    """What an operator allocates: a result's position as text, a buffer's bytes, a freed buffer's bytes below zero."""
+    held: list[int] = []
+    told: list[Any] = []
+    for step in Workspaces("cuda", AMPERE).scratch(name, args, {}, out):
+        if isinstance(step, Result):
+            told.append(f"result {step.result}")
+        elif isinstance(step, Alloc):
+            held.append(step.nbytes)
+            told.append(step.nbytes)
+        elif isinstance(step, Free):
+            told.append(-held[step.buffer])
+    return told
+
+
+# Recurrent layers
+
+
+@pytest.mark.parametrize(("mode", "gates", "nbytes"), [(2, 4, 736_000_000), (3, 3, 864_000_000)])
+def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int, gates: int, nbytes: int) -> None:
+    """pytorch/pytorch#2895: four layers of 320 units at 25,000 steps of 123 numbers; cuDNN 9 adds its state."""
+    x, hidden = meta(500, 50, 123), meta(4, 50, 320)
+    weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
+    args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
+    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes + STATE
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "infers", "trains", "reserve"),
+    [
+        ((16, 4, 32), (0, 64, 0, 1, 0.0, False), 8_457_504, 8_500_512, 16_640),
+        ((400, 40, 96), (2, 64, 0, 1, 0.0, False), 29_381_184, 39_385_664, 20_480_256),
+        ((300, 120, 64), (2, 128, 48, 3, 0.0, False), 124_950_720, 124_950_720, 389_376_256),
+        ((700, 9, 64), (3, 128, 0, 2, 0.5, False), 29_114_720, 30_524_768, 42_033_856),
+        ((50, 16, 128), (1, 64, 0, 2, 0.5, True), 35_881_344, 37_962_112, 1_254_656),
+        ((300, 8, 64), (2, 96, 32, 2, 0.0, True), 48_456_000, 48_456_000, 25_190_656),
+    ],
+)
+def test_the_sizes_of_a_recurrent_layer_are_cudnns(
+    shape: tuple[int, ...], settings: Any, infers: int, trains: int, reserve: int
+) -> None:
+    """As cuDNN 9.20 printed them for an input (steps, batch, width) in fp32."""
+    run = recurrence(meta(*shape), *settings, ())
+    assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recurrent_layer_returns_a_buffer_of_its_bfloat16_weights(dtype: torch.dtype) -> None:
+    """But for the buffer, what torch's meta kernel says."""
+    x, hx = meta(7, 3, 8, dtype=dtype), meta(4, 3, 6, dtype=dtype)
+    weights = [meta(24, width, dtype=dtype) for layer in (8, 12) for _ in range(2) for width in (layer, 6)]
+    args = (x, weights, 2, meta(0), hx, hx, 2, 6, 0, 2, False, 0.0, True, True, [], None)
+    func = torch.ops.aten._cudnn_rnn.default
+    found: Any = ruled(func, args, {})
+    assert found is not None
+    assert [one[0] for one in found[:4]] == [tuple(one.shape) for one in func(*args)[:4]]
+    copied = sum(weight.numel() for weight in weights) if dtype is torch.bfloat16 else 0
+    assert (found[4][0], found[4][2]) == ((copied,), dtype)
+
+
+# Normalisation
+
+
+def test_layer_norm_allocates_its_output_before_the_statistics() -> None:
+    x, row = meta(8, 50, 64).transpose(0, 1), meta(64)
+    out = meta(50, 8, 64), meta(50, 8, 1), meta(50, 8, 1)
+    found = course("aten::native_layer_norm", (x, [64], row, row, 1e-5), out)
+    assert found == [8 * 50 * 64 * 4, "result 0", "result 1", "result 2"]
+
+
+def test_the_gradients_of_a_layer_norms_weights_are_summed_one_after_the_other() -> None:
+    """70,000 rows: two buffers of partial sums, then for each a result, partial sums of its own and counters."""
+    x, row, of_rows = meta(70_000, 768), meta(768), meta(70_000, 1)
+    found = course("aten::native_layer_norm_backward", (x, x, [768], of_rows, of_rows, row, row), (x, row, row))
+    assert found[:5] == ["result 0", "result 1", "result 2", 1365 * 768 * 4, 1365 * 768 * 4]
+    first, second = found[5 : 5 + len(found[5:]) // 2], found[5 + len(found[5:]) // 2 :]
+    assert first == second and first[0] == 768 * 4 and sum(first) == 0
+
+
+def test_group_norm_works_in_factors_of_each_channel() -> None:
+    """As torch allocates them for 1,249 images of 64 channels in 32 groups."""
+    x, row, stats = meta(1249, 64, 32, 32), meta(64), meta(1249, 32)
+    forward = course("aten::native_group_norm", (x, row, row, 1249, 64, 1024, 32, 1e-5), (x, stats, stats))
+    assert forward == ["result 0", "result 1", "result 2", 319_744, 319_744]
+    args = (x, x, stats, stats, row, 1249, 64, 1024, 32, [True] * 3)
+    backward = course("aten::native_group_norm_backward", args, (x, row, row))
+    assert backward[3:] == [319_744, 319_744, 159_872, 159_872, 319_744]
+    assert course("aten::native_group_norm", (x, None, None, 1249, 64, 1024, 32, 1e-5), (x, stats, stats))[3:] == []
+
+
+@pytest.mark.parametrize(("dims", "buffers"), [((1,), []), ((1, 2), [400]), ((0, 1, 2), [400, 400, -400]), ((), [])])
+def test_a_roll_along_several_axes_goes_axis_by_axis(dims: tuple[int, ...], buffers: list[int]) -> None:
+    x = meta(4, 5, 5)
+    assert course("aten::roll", (x, [1] * max(1, len(dims)), dims), x) == [*buffers, "result 0"]
+
+
+def image(channels: int, kind: str) -> torch.Tensor:
+    """An image of 16 x 16 in fp32, or a slice of the channels of a larger one."""
+    plain = meta(2, channels, 16, 16)
+    cut, last = meta(2, channels + 2, 16, 16), torch.channels_last
+    return {
+        "plain": plain,
+        "last": plain.to(memory_format=last),
+        "expanded": meta(1, 1, 1, 1).expand(2, channels, 16, 16),
+        "slice": cut[:, 1:-1],
+        "slice of last": cut.to(memory_format=last)[:, 1:-1],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("channels", "kind", "nearest", "bicubic"),
+    [
+        (3, "plain", [], []),
+        (3, "last", [1536, 6144], [6144]),
+        (3, "expanded", [6144], [6144]),
+        (3, "slice of last", [1536, 6144], [6144]),
+        (8, "last", [], [16_384]),
+        (8, "slice", [16_384], [16_384]),
+        (8, "slice of last", [16_384], [16_384]),
+    ],
+)
+def test_the_gradient_of_upsampling_copies_what_it_cannot_read(
+    channels: int, kind: str, nearest: list[int], bicubic: list[int]
+) -> None:
+    """As torch allocates them: kernels read channels-last images from four channels on, and bicubic's never do."""
+    grad, out = image(channels, kind), meta(2, channels, 8, 8)
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"):
+        assert course(f"aten::{name}_backward", (grad, [16, 16], list(out.shape)), out)[1:] == nearest
+    assert course("aten::upsample_bicubic2d_backward", (grad, [16, 16], list(out.shape), False), out)[1:] == bicubic

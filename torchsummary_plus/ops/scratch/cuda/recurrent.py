@@ -1,0 +1,163 @@
+"""CUDA: the reserve and the workspace of cuDNN's recurrent layers.
+
+The sizes are those that cuDNN 9.20's ``cudnnGetRNNTempSpaceSizes`` returns for the standard algorithm without a GPU: to
+the byte for widths that are multiples of 8, and otherwise less the alignment of a few buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ....data.capability import Capability
+from ....data.units import MIB
+from ..registry import Alloc, Course, Result, lasting, reserve, scratch
+from .chips import chip_of
+
+CUDNN_RNN = (
+    "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
+    " reserve 736,000,000 bytes for LSTM and 864,000,000 for GRU"
+)
+KEPT = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
+"""Numbers kept per hidden unit and step: an LSTM's gates and cell, a GRU's gates and their parts."""
+GATES = (1, 1, 4, 3)
+LSTM = 2
+
+STATE = 256
+"""Bytes of the reserve, and of the workspace, that do not depend on the shapes."""
+PER_LAYER = 8 * MIB
+"""Workspace of each layer and direction besides its buffers."""
+FORWARD_STEPS = 256
+"""Steps whose gates the forward of a layer in one direction computes together."""
+BACKWARD_STEPS = ((1, 32), (8, 16), (16, 8), (96, 4))
+"""Steps that a layer's backward takes together while others run beside it, up to a batch; 2 for larger ones."""
+FEWEST_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Stacked recurrent layers and the sequences they read; ``mode`` is cuDNN's number of the cell."""
+
+    mode: int
+    steps: int
+    sequences: int
+    total: int
+    """Steps of all sequences together."""
+    width: int
+    hidden: int
+    projected: int
+    """The width of an LSTM's projection; 0 without one."""
+    layers: int
+    directions: int
+    dropout: float
+    item: int
+    """Bytes of a number."""
+
+    @property
+    def given(self) -> int:
+        """The width that one direction of a layer returns."""
+        return self.projected or self.hidden
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What the backward reads: each layer's gates, the activations between layers, and dropout's bits."""
+        kept = tuple(KEPT.values())[self.mode] * self.hidden
+        if self.projected:
+            kept += self.hidden + self.projected
+        between = (self.layers - 1) * self.hidden
+        bits = 0
+        if self.dropout:
+            bits = self.total * (self.layers - 1) * self.given * self.directions**2 // 8
+        return self.total * self.directions * (kept * self.layers + between) * self.item + bits + STATE
+
+    def workspace_bytes(self, train: bool) -> int:
+        """What a kernel works in: the larger of the forward's and the backward's needs in training."""
+        buffers = max(self._forward, self._backward if train else 0)
+        lengths = -(-8 * self.sequences // 32) * 32
+        each = PER_LAYER * self.layers * self.directions
+        return each + (self._weights + buffers) * self.item + STATE + lengths
+
+    @property
+    def _weights(self) -> int:
+        """Numbers in the matrices, which are reordered."""
+        gates = GATES[self.mode] * self.hidden
+        widths = [self.width, *(self.given * self.directions,) * (self.layers - 1)]
+        return self.directions * sum(gates * (each + self.given) + self.hidden * self.projected for each in widths)
+
+    @property
+    def _forward(self) -> int:
+        gates, hidden = GATES[self.mode], self.hidden
+        states = {LSTM: 8, 3: 4}.get(self.mode, 2) * hidden + (2 if self.mode == LSTM else 1) * self.given
+        if self.directions == 2:
+            wide = self.width + 6 * hidden + 2 * gates * hidden + 2 * self.projected
+            return self.total * wide + self.sequences * self.layers * (2 * states + 4 * hidden)
+        together = min(self.total, FORWARD_STEPS * self.sequences)
+        dropped = self.total * hidden if self.dropout else 0
+        wide = self.width + hidden + self.projected
+        return self.total * wide + together * gates * hidden + self.sequences * self.layers * states + dropped
+
+    @property
+    def _backward(self) -> int:
+        hidden, widest = self.hidden, max(self.width, self.hidden)
+        extra = hidden if self.projected else 0
+        states = 7 * hidden + 4 * self.given if self.mode == LSTM else 5 * hidden
+        if self.directions == 2:
+            wide = 2 * self.width + 4 * widest + 4 * self.given + 2 * (hidden + extra)
+            wide += 2 * hidden if self.layers > 1 else 0
+            return self.total * wide + self.sequences * self.layers * (2 * states + 4 * hidden)
+        wide = 2 * self.width + widest + 2 * self.given + extra
+        together = self.total
+        if self.layers > 1:
+            steps = next((steps for batch, steps in BACKWARD_STEPS if self.sequences <= batch), 2)
+            together = min(self.total, (steps * self.layers + max(FEWEST_STEPS, steps)) * self.sequences)
+        return self.total * wide + together * hidden + self.sequences * self.layers * states
+
+
+def recurrence(
+    x: Any, mode: int, hidden: int, proj: int, layers: int, dropout: float, bidirectional: bool, sizes: Any
+) -> Recurrence:
+    """Return the layers that ``aten::_cudnn_rnn`` runs: ``x`` is time first, or packed by ``sizes``."""
+    steps, sequences = (len(sizes), int(sizes[0])) if sizes else x.shape[:2]
+    total = x.numel() // x.shape[-1] if x.shape[-1] else 0
+    directions = 2 if bidirectional else 1
+    return Recurrence(
+        mode, steps, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size()
+    )
+
+
+@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
+def cudnn_rnn(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (),
+    *_: Any,
+) -> tuple[int | None, ...]:  # fmt: skip
+    """cuDNN's reserve for the backward."""
+    run = recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes)
+    return None, None, None, run.reserve_bytes if train else 0, None
+
+
+@scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
+def cudnn_rnn_scratch(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int,
+    proj: int, layers: int, batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (),
+    *_: Any,
+) -> Course:  # fmt: skip
+    """A copy of a non-contiguous input, and the workspace."""
+    copied = () if x.is_contiguous() else (Alloc(x.numel() * x.element_size()),)
+    run = recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes)
+    return (*copied, Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(train)), Result(3))
+
+
+STATES = "aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_init_dropout_state; cudnnDropoutGetStatesSize is assumed"
+STATES_PER_THREAD = 6
+"""Bytes of dropout's random states for each thread that a GPU holds, as the recordings assume."""
+
+
+@lasting("cuda", "aten::_cudnn_rnn", source=STATES, band=0.0, by_capability=True, calibrated=False)
+def dropout_states(
+    capability: Capability, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int,
+    hidden: int, proj: int, layers: int, batch_first: bool, dropout: float, train: bool, *_: Any,
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    """The random states of dropout between layers, which torch keeps."""
+    chip = chip_of(capability)
+    return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if train and dropout else ()

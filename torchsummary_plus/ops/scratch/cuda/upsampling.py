@@ -1,0 +1,51 @@
+"""CUDA: copies that upsampling makes of tensors that are not in its kernels' layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..cpu.strided import strided
+from ..registry import Alloc, Course, Result, scratch
+
+NEAREST = "aten/src/ATen/native/cuda/UpSampleNearest2d.cu"
+PLAIN = (
+    "aten/src/ATen/native/cuda/UpSampleNearest1d.cu, UpSampleNearest3d.cu, UpSampleTrilinear3d.cu, UpSampleBicubic2d.cu"
+)
+FEWEST_CHANNELS = 4
+"""Channels from which the kernels read channels-last images."""
+
+
+@scratch("cuda", "aten::upsample_nearest2d", "aten::_upsample_nearest_exact2d", source=NEAREST, band=0.0)
+def nearest(out: Any, x: Any, *_: Any) -> Course:
+    """The output, one more if it is channels-last with few channels, and a copy of the input."""
+    return Result(0), *_copies(out, x)
+
+
+@scratch(
+    *("cuda", "aten::upsample_nearest2d_backward", "aten::_upsample_nearest_exact2d_backward"),
+    "aten::upsample_bilinear2d_backward",
+    source=f"{NEAREST}, UpSampleBilinear2d.cu",
+    band=0.0,
+)
+def nearest_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """The input's gradient, one more if it is channels-last with few channels, and a copy of the output's gradient."""
+    return Result(0), *_copies(out, grad)
+
+
+@scratch(
+    *("cuda", "aten::upsample_nearest1d_backward", "aten::upsample_nearest3d_backward"),
+    *("aten::upsample_trilinear3d_backward", "aten::upsample_bicubic2d_backward"),
+    source=PLAIN,
+    band=0.0,
+)
+def plain_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """The input's gradient, and a contiguous copy of the output's."""
+    return Result(0), *(() if grad.is_contiguous() else (Alloc(grad.numel() * grad.element_size()),))
+
+
+def _copies(out: Any, read: Any) -> Course:
+    given = strided(read)
+    if given.suggests_last and read.shape[1] >= FEWEST_CHANNELS:
+        return () if given.is_contiguous(True) else (Alloc(given.nbytes),)
+    written = (Alloc(strided(out).nbytes),) if given.suggests_last else ()
+    return (*written, *(() if given.is_contiguous() else (Alloc(given.nbytes),)))
