@@ -92,7 +92,7 @@ def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
 @needs_schedules
 @pytest.mark.parametrize(
     ("name", "rank", "copied"),
-    [("Schedule1F1B", 6, 12), ("ScheduleInterleaved1F1B", 0, 16)],
+    [("Schedule1F1B", 6, 18), ("ScheduleInterleaved1F1B", 0, 24)],
 )
 def test_micro_batches_that_were_only_noted_leave_what_they_leave(
     name: str, rank: int, copied: int, monkeypatch: pytest.MonkeyPatch

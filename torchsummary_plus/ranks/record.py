@@ -213,7 +213,7 @@ class Ranked:
             watch.install()
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
-            batches = MicroBatches(ledger, number_of_batches(schedule))
+            batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
             if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
                 stack.enter_context(batches.watched())
             try:
@@ -235,6 +235,7 @@ class Ranked:
         if mode_key is not None:
             watch.hold(mode_key)
         follow_meta_storages(kernels, ledger)
+        collections = _collections()
         try:
             kernels.building = True
             with parameters_as_fakes(kernels), watch:
@@ -258,9 +259,14 @@ class Ranked:
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)
-        gc.collect()
+        gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
+
+
+def _collections() -> int:
+    """Return how often objects were collected so far; between two equal numbers, all new ones are in generation 0."""
+    return sum(int(generation["collections"]) for generation in gc.get_stats())
 
 
 def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
