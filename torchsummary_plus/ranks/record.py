@@ -20,6 +20,7 @@ from ..data.memory_records import MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
+from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import set_mode
@@ -32,6 +33,7 @@ from ..step.depth.steps import takes_all_layers_alike
 from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
 from ..trace.at_one import Guesses
+from ..trace.balanced import Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
@@ -203,6 +205,7 @@ class Ranked:
                 raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
+            kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
