@@ -145,7 +145,9 @@ class Guesses:
     def after_failure(self) -> Guesses | None:
         """Return guesses with one more inverted, the last not yet inverted; None after ``MOST_TURNS``."""
         last = next((question for question in reversed(self.asked) if question not in self.turned), None)
-        return None if last is None or len(self.turned) == MOST_TURNS else Guesses(self.turned | {last}, routing=self.routing)
+        if last is None or len(self.turned) == MOST_TURNS:
+            return None
+        return Guesses(self.turned | {last}, routing=self.routing)
 
     def alternatives(self) -> list[Guesses]:
         """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""

@@ -48,9 +48,11 @@ class Routers:
         if axis is None or not scores.dim() or not self._is_number(scores.shape[axis]):
             return None
         self.were_asked = True
-        orders = choice.number is None
-        each = scores.shape[axis] if orders else int(named.get(choice.number, 1))
-        indices = self._shared_out(scores, axis, each, 1 if orders else each)
+        if choice.number is None:
+            indices = self._shared_out(scores, axis, scores.shape[axis], 1)
+        else:
+            each = int(named.get(choice.number, 1))
+            indices = self._shared_out(scores, axis, each, each)
         return indices.squeeze(axis) if choice.drops_axis and not named.get("keepdim", False) else indices
 
     def _is_number(self, scores: int) -> bool:
@@ -89,6 +91,7 @@ _CHOICES = {
     id(aten.argsort.stable): _Choice(None),
 }
 """Operators by which routers choose, by identity: operators are slow to hash."""
+
 
 def with_choice(out: Any, indices: Tensor) -> Any:
     """Return an operator's result with its indices replaced."""
