@@ -290,7 +290,6 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "fsdp tied": {"wrap": fsdp, "model": "tied"},
     "experts": {"wrap": partial(with_experts, unwrapped)},
     "experts one-hot": {"wrap": partial(with_experts, unwrapped, count=by_one_hot)},
-    "experts fsdp": {"wrap": partial(with_experts, fsdp)},
     "ring": {"wrap": partial(over_parts, Ring, ddp)},
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},

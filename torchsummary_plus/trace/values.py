@@ -181,7 +181,10 @@ class ValuedKernels(FakeKernels):
             return self._run_without_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
             return values
-        return _beside(super().__call__(func, args, kwargs), values)
+        out = super().__call__(func, args, kwargs)
+        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
+            self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # Its values were written to as well.
+        return _beside(out, values)
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
