@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.ranks_models import MODELS, Part
+from benchmarks.ranks_parallel import ByHeads, Gathered, Ring, by_one_hot, over_parts, with_experts
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4
@@ -77,6 +78,10 @@ def _sync(model: Any, is_last: bool) -> None:
 
 def ddp(model: nn.Module, **options: Any) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model, **options)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    return model
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -283,6 +288,11 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "fsdp prefetch": {"wrap": prefetched},
     "fsdp tp": {"wrap": fsdp_and_tp, "worlds": (4,)},
     "fsdp tied": {"wrap": fsdp, "model": "tied"},
+    "experts": {"wrap": partial(with_experts, unwrapped)},
+    "experts one-hot": {"wrap": partial(with_experts, unwrapped, count=by_one_hot)},
+    "ring": {"wrap": partial(over_parts, Ring, ddp)},
+    "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
+    "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
 
 _PIPELINES: dict[str, dict[str, Any]] = {

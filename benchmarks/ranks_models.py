@@ -23,9 +23,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
         q, k, v = (layer(x).view(batch, length, -1, self.head).transpose(1, 2) for layer in (self.wq, self.wk, self.wv))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
+        out: Tensor = self.wo(self.mixed(q, k, v).transpose(1, 2).reshape(batch, length, -1))
         return out
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class FeedForward(nn.Module):

@@ -27,6 +27,7 @@ import torch
 from torch import distributed as dist
 
 from benchmarks.ranks_cases import CASES, Case, PipelineCase
+from benchmarks.ranks_parallel import NOT_ON_GLOO
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -221,6 +222,8 @@ def main() -> None:
                 if given.explain and error:
                     _explain(truth, estimate)
     if not given.record:
+        for what, why in NOT_ON_GLOO.items():
+            print(f"left out: {what}: {why}")
         print(f"{exact} of {total} to the byte")
     else:
         old: Any = recorded() if DATA.exists() else {}

@@ -145,6 +145,20 @@ def ways(world_size: int) -> dict[str, tuple[Callable[[Config, int], Any], dict[
     }
 
 
+def refused(layers: int, world_size: int, only: str) -> str:
+    """Say what is wrong with the options; nothing if they can be built."""
+    if world_size < 8 or world_size % 8:
+        return f"--world-size is {world_size}; accepted: a multiple of 8, the GPUs of a machine"
+    names = [name for name in ways(world_size) if only in name]
+    if not names:
+        return f"--only is {only!r}; accepted: part of one of these: {', '.join(ways(world_size))}"
+    if layers < 1:
+        return f"--layers is {layers}; accepted: at least 1"
+    if layers % STAGES and any("stages" in name for name in names):
+        return f"--layers is {layers}; accepted: a multiple of {STAGES}, for as many stages; or without: --only FSDP"
+    return ""
+
+
 def most(estimate: Callable[[int], MemoryEstimate], known: dict[int, MemoryEstimate]) -> int:
     """The largest number whose step fits, 0 for none; ``known`` takes in the steps on the way.
 
@@ -183,6 +197,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--limits", action="store_true")
     given = parser.parse_args(words)
+    wrong = refused(given.layers, given.world_size, given.only)
+    if wrong:
+        parser.error(wrong)
     config = replace(LLAMA3_70B, depth=given.layers)
     found: dict[str, MemoryEstimate] = {}
     largest: dict[str, MemoryEstimate] = {}

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = (
     *("llama ddp", "llama ddp view", "llama zero", "llama fsdp", "llama fsdp keep", "llama fsdp accumulate"),
     *("llama fsdp checkpoint", "llama fsdp clip", "llama fsdp tied", "llama tp", "cnn ddp", "cnn fsdp"),
-    *("llama sp", "pipeline 1f1b", "pipeline interleaved"),
+    *("llama sp", "pipeline 1f1b", "pipeline interleaved", "llama experts one-hot", "llama ring"),
 )
 WIDTH = 64
 

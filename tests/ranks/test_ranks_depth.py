@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from examples.llama import Config, Llama
-from examples.seventy_billion import Stage
+from examples.seventy_billion import Stage, refused
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.rows import longest_row
 from torchsummary_plus.live.versions import since
@@ -92,7 +92,7 @@ def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
 @needs_schedules
 @pytest.mark.parametrize(
     ("name", "rank", "copied"),
-    [("Schedule1F1B", 6, 12), ("ScheduleInterleaved1F1B", 0, 16)],
+    [("Schedule1F1B", 6, 18), ("ScheduleInterleaved1F1B", 0, 24)],
 )
 def test_micro_batches_that_were_only_noted_leave_what_they_leave(
     name: str, rank: int, copied: int, monkeypatch: pytest.MonkeyPatch
@@ -289,3 +289,19 @@ def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyP
     last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
     estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)
     assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "world_size", "only", "said"),
+    [
+        (80, 64, "", ""),
+        (3, 64, "FSDP", ""),
+        (3, 64, "", "a multiple of 4"),
+        (0, 64, "FSDP", "at least 1"),
+        (80, 4, "", "a multiple of 8"),
+        (80, 64, "ZeRO", "part of one of these: FSDP, HSDP 8 x 8"),
+    ],
+)
+def test_the_example_says_which_options_it_takes(layers: int, world_size: int, only: str, said: str) -> None:
+    wrong = refused(layers, world_size, only)
+    assert said in wrong and bool(wrong) == bool(said)

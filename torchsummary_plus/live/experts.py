@@ -60,6 +60,12 @@ def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choic
     return tuple(experts)
 
 
+def numbers_of_experts(tree: ModuleTree) -> frozenset[int]:
+    """Return how many equal parts a model has in each place that may hold experts."""
+    specs = tree.specs()
+    return frozenset(one.count for index in range(tree.unregistered) for one in _candidates(tree, specs, index))
+
+
 def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> Iterator[_Candidate]:
     module, spec = tree.modules[index], specs[index]
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)):

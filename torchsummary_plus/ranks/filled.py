@@ -34,6 +34,11 @@ def filled(log: MemoryLog, parts: Sequence[Part]) -> MemoryLog:
     return _Filling(log, parts).run()
 
 
+def _is_name(moment: Moment) -> bool:
+    """Whether a moment only names what follows, as ``fully_shard`` does with what it prefetches."""
+    return moment.operator.startswith("profiler::")
+
+
 class _Filling:
     def __init__(self, log: MemoryLog, parts: Sequence[Part]) -> None:
         self.log = log
@@ -50,7 +55,11 @@ class _Filling:
         """By storage of a template: those of its copies that are live."""
         self.freed: set[int] = set()
         """Copies that have been freed."""
-        self.latest: dict[tuple[str, int], _Template] = {}
+        self.usual: dict[Any, _Template] = {}
+        """By what is run and its step: the part of a micro-batch that is not the step's first."""
+        for template in self.templates.values():
+            if template.part.batch > 0:
+                self.usual.setdefault((template.part.what, template.part.step), template)
         self.ends = {part.end: part for part in parts if part.is_run}
         self.storages = list(log.storages)
         self.streams = [log.stream(storage) for storage in range(len(log.storages))]
@@ -130,8 +139,8 @@ class _Filling:
         return moments, events, len(part.outs), part.unknown
 
     def _is_aside(self, moment: int) -> bool:
-        """Whether a moment allocates nothing, and may or may not be there: ``fully_shard`` names what it prefetches."""
-        return self._is_entry(moment) or self.log.moments[moment].operator.startswith("profiler::")
+        """Whether a moment allocates nothing, and may or may not be there."""
+        return self._is_entry(moment) or _is_name(self.log.moments[moment])
 
     def _is_entry(self, moment: int) -> bool:
         """Whether a moment only begins the forward, as it does after a backward and not after a forward."""
@@ -141,8 +150,7 @@ class _Filling:
     def _outside(self, begin: int, end: int, calls: slice, doubts: slice, part: Part | None = None) -> None:
         """Take over a stretch of the log that was run, of one part or between two."""
         for moment in range(begin, end):
-            if self.log.moments[moment].operator != MARK:
-                self.moments.append(self.log.moments[moment])
+            self._take_over(moment)
             self.at[moment] = len(self.moments) - 1
         first = self.place(begin)
         places = []
@@ -159,8 +167,14 @@ class _Filling:
         self._calls(calls, first, places, {})
         for doubt in self.log.doubts[doubts]:
             self.doubts.append(replace(doubt, event=places[doubt.event - first], moment=self.at[doubt.moment]))
-        if part is not None:
-            self.latest[part.what] = self.templates[self._key(part)]
+
+    def _take_over(self, moment: int) -> None:
+        """Repeat a moment, unless it is a mark or a name, which only some micro-batches have, within a phase."""
+        current = self.log.moments[moment]
+        before = self.moments[-1] if self.moments else None
+        is_within = before is not None and (before.phase, before.step) == (current.phase, current.step)
+        if current.operator != MARK and not (is_within and _is_name(current)):
+            self.moments.append(current)
 
     def _frees_its_own(self, moment: int, storage: int, part: Part | None) -> bool:
         """Whether a storage is freed in its micro-batch's part, or right behind it."""
@@ -175,7 +189,7 @@ class _Filling:
 
     def _copied(self, part: Part) -> None:
         """Put what the template does in the place of a part that was not run."""
-        template = self.latest[part.what]
+        template = self.usual[part.what, part.step]
         own = self.log.events[self.place(part.begin) : self.place(part.end)]
         outs = dict(zip(template.part.outs, part.outs))
         sizes = [(self.log.storages[storage].nbytes, storage in template.born) for storage in outs]
@@ -211,7 +225,7 @@ class _Filling:
         at = {part.begin: len(self.moments) - 1}
         for moment in range(part.begin + 1, part.end):
             if needs_entry or moment not in entries:
-                self.moments.append(self.log.moments[moment])
+                self._take_over(moment)
             at[moment] = len(self.moments) - 1
         return at
 

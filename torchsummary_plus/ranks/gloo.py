@@ -2,7 +2,8 @@
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
 (``AsyncAllgatherWork``); a reduce-scatter is an all-reduce of a clone of its input
-(``reduce_scatter_tensor_coalesced``). In-place sums and sends need nothing. NCCL works on the tensors themselves.
+(``reduce_scatter_tensor_coalesced``). In-place sums, sends and ``all_to_all_single`` need nothing. NCCL works on
+the tensors themselves.
 """
 
 from __future__ import annotations
@@ -48,9 +49,15 @@ def scattered_anew(out: Tensor, inputs: Tensor, *_: Any, **__: Any) -> int:
     return _nbytes(inputs)
 
 
+@scratch("cpu", "c10d::alltoall_base_", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)
+@scratch("cpu", "_c10d_functional::all_to_all_single", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)
+def exchanged(out: Any, *_: Any, **__: Any) -> int:
+    """Nothing: tensors are sent and received as they are."""
+    return 0
+
+
 _UNMODELLED = (
-    *("c10d::alltoall_", "c10d::alltoall_base_", "c10d::gather_", "c10d::scatter_", "c10d::reduce_scatter_"),
-    *("_c10d_functional::all_to_all_single", "_dtensor::shard_dim_alltoall"),
+    *("c10d::alltoall_", "c10d::gather_", "c10d::scatter_", "c10d::reduce_scatter_", "_dtensor::shard_dim_alltoall"),
     *(f"_c10d_functional::{name}_coalesced" for name in ("all_gather_into_tensor", "reduce_scatter_tensor")),
 )
 

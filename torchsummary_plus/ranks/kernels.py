@@ -13,10 +13,11 @@ from torch.distributed import distributed_c10d
 
 from ..live.fakes import CPU, Fake, fake_like, new_fake
 from ..step.autograd.dispatch import StepKernels
+from ..trace.balanced import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
 from .kinds import RankLedger
-from .routing import BALANCED, COUNTS, balanced, exchanged
+from .routing import COUNTS, balanced, exchanged
 
 COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
@@ -26,6 +27,8 @@ _PIN = torch.ops.aten._pin_memory.default
 
 _EXCHANGE = torch.ops._c10d_functional.all_to_all_single.default
 """What sends a part of a tensor to each rank, and gets as much from it where both splits are equal."""
+
+_HISTC = torch.ops.aten.histc.default
 
 _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
 """What gives its argument back; their kernels for fakes make a tensor instead (_functional_collectives.py)."""
@@ -74,7 +77,7 @@ class RankKernels(StepKernels):
         return fake_like(tensor, self.device) if elsewhere else tensor
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        counts = balanced(func, args, kwargs) if func in COUNTS and self._value_of(args[0], False) is None else None
+        counts = balanced(func, args, kwargs) if func in COUNTS and not self._can_count(func, args[0]) else None
         if counts is not None:
             self.answers.assume(self.module(), func.name(), BALANCED)
             return self._noted(self._on_device(counts))
@@ -89,6 +92,10 @@ class RankKernels(StepKernels):
             if func is _EXCHANGE and list(args[1]) == list(args[2]):
                 return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
         return super().__call__(func, args, kwargs)
+
+    def _can_count(self, func: OpOverload, chosen: torch.Tensor) -> bool:
+        """Whether an operator can count a tensor's values; on the CPU, ``histc`` takes only floating-point ones."""
+        return self._value_of(chosen, False) is not None and (func is not _HISTC or chosen.is_floating_point())
 
     def _know(self, filled: torch.Tensor, sent: torch.Tensor, group: Any) -> None:
         """Give a tensor the values that this rank gets where all ranks send the same."""

@@ -23,7 +23,10 @@ from .stand_ins import replaced
 MARK = "micro-batch"
 """The moments at which a part begins and ends."""
 FIRST = 2
-"""Micro-batches to run at the beginning of a step, the second of which is like those that follow; the last runs too."""
+"""Micro-batches to run at the beginning of the first step, the second of which is like those that follow.
+
+Of a later step the first and the last run. The last of all shows whether the second was like the others.
+"""
 
 
 class UnlikeError(Exception):
@@ -69,10 +72,11 @@ class _Seen:
 class MicroBatches:
     """Runs the parts of the first micro-batches, and stands in for those of the rest."""
 
-    def __init__(self, ledger: RankLedger, number: int) -> None:
+    def __init__(self, ledger: RankLedger, number: int, steps: int) -> None:
         self.ledger = ledger
-        self.last = number - 1
+        self.last, self.last_step = number - 1, steps - 1
         self.parts: list[Part] = []
+        self._begun: set[Any] = set()
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._batch = self._stage = 0
         self.are_unlike = False
@@ -80,7 +84,11 @@ class MicroBatches:
     def part(self, name: str, given: Any, run: Callable[[], Any], forwards: Forwards) -> Any:
         """Return what a part of the current micro-batch returns. Raises :class:`UnlikeError`."""
         ledger, what = self.ledger, (name, self._stage)
-        is_run = self._batch < FIRST or self._batch == self.last
+        key = what, self._batch, ledger.step
+        if key in self._begun:  # The user's own step runs its schedule more than once.
+            raise self.unlike()
+        self._begun.add(key)
+        is_run = self._runs()
         given = self._described(given)
         if not is_run and self._seen[what].given != given:
             raise self.unlike()
@@ -89,7 +97,8 @@ class MicroBatches:
         if is_run:
             with forwards.watched() as change:
                 out = run()
-            self._seen[what] = _Seen(given, self._described(out), ledger.phase, change)
+            if self._batch > 0:
+                self._seen[what] = _Seen(given, self._described(out), ledger.phase, change)
         else:
             forwards.repeat(self._seen[what].change)
             out = pytree.tree_map_only(_Tensor, _Tensor.make, self._seen[what].returned)
@@ -101,6 +110,11 @@ class MicroBatches:
         slices = slice(calls, len(ledger.calls)), slice(doubts, len(ledger.doubts))
         self.parts.append(Part(what, self._batch, ledger.step, is_run, begin, self._mark(), *slices, outs, unknown))
         return out
+
+    def _runs(self) -> bool:
+        """Whether the current micro-batch is run."""
+        is_last = self._batch == self.last and (self.ledger.step > 0 or self.last_step == 0)
+        return is_last or self._batch < (FIRST if self.ledger.step == 0 else FIRST - 1)
 
     def unlike(self) -> UnlikeError:
         """Return the error to raise; a schedule's code may put one of its own in the place of it."""

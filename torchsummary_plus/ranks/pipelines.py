@@ -42,7 +42,7 @@ def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
     """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
 
     Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
-    ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_warmup_p2p``.
+    ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
     if STAGES not in sys.modules:
         yield
@@ -53,13 +53,17 @@ def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
         raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
     with ExitStack() as stack:
         stand_ins: list[tuple[Any, str, Callable[..., Any]]] = [
-            (schedules._PipelineSchedule, "_warmup_p2p", lambda _: _decide_mode),
+            *((schedules._PipelineSchedule, name, lambda _: _decide_mode) for name in _CONNECTS),
             (stage.PipelineStage, "_recv_meta", lambda _: _receiving(neighbours)),
             (stage.PipelineStage, "_send_meta", lambda _: _telling(neighbours)),
         ]
         for place, name, make in stand_ins:
             stack.enter_context(replaced(place, name, make))
         yield
+
+
+_CONNECTS = ("_warmup_p2p", "_initialize_pipeline_distributed_state")
+"""What decides how shapes are learnt, and tries out connections: before torch 2.15, and from then on."""
 
 
 def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:

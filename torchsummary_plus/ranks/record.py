@@ -20,6 +20,7 @@ from ..data.memory_records import MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.exchange import exchanging
+from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import set_mode
@@ -32,6 +33,7 @@ from ..step.depth.steps import takes_all_layers_alike
 from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
 from ..trace.at_one import Guesses
+from ..trace.balanced import Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
@@ -202,6 +204,7 @@ class Ranked:
                 raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
+            kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train")
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
@@ -212,7 +215,7 @@ class Ranked:
             watch.install()
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
-            batches = MicroBatches(ledger, number_of_batches(schedule))
+            batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
             if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
                 stack.enter_context(batches.watched())
             try:
@@ -234,6 +237,7 @@ class Ranked:
         if mode_key is not None:
             watch.hold(mode_key)
         follow_meta_storages(kernels, ledger)
+        collections = _collections()
         try:
             kernels.building = True
             with parameters_as_fakes(kernels), watch:
@@ -257,9 +261,14 @@ class Ranked:
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)
-        gc.collect()
+        gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
+
+
+def _collections() -> int:
+    """Return how often objects were collected so far; between two equal numbers, all new ones are in generation 0."""
+    return sum(int(generation["collections"]) for generation in gc.get_stats())
 
 
 def _local_tensors(model: nn.Module) -> list[torch.Tensor]:

@@ -7,9 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BALANCED = "every expert is assumed to get the same number of tokens, on every rank"
-"""How a router's choice was answered."""
-
 aten = torch.ops.aten
 
 

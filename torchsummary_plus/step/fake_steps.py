@@ -17,14 +17,16 @@ from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import MemoryLog, without_optimizer
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
-from ..live.fakes import CPU, standing_in_for, taken_for_tensors
+from ..live.experts import numbers_of_experts
+from ..live.fakes import CPU, DataDependentError, standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import set_mode
 from ..live.modules import ModuleTree
-from ..live.offloading import Away
+from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
+from ..trace.balanced import CROWDED, Routers
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.hints import forward_error, has_same_text, is_sharded, with_real_step
 from ..trace.passes import Listener, Pass, deep_stack
@@ -115,11 +117,19 @@ def _recorded(task: _Task) -> MemoryLog:
         except _NeedsValuesError as needed:
             task = _rehearsed(task, needed.outside)
         except (ForwardError, StepError) as error:
+            if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not _has_values(task):
+                task = _rehearsed(task, False)
+                continue
             first = first or error
             guesses = None if task.guesses is None or _fails_alike(task, first) else task.guesses.after_failure()
             if guesses is None:
                 return _otherwise(task, first)
             task = replace(task, guesses=guesses)
+
+
+def _has_values(task: _Task) -> bool:
+    """Whether a real step could tell more."""
+    return is_complete(task.tree.modules)
 
 
 def _measured_sparse(task: _Task) -> MemoryLog | None:
@@ -140,8 +150,13 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
         kept = task.rehearsal.without_sizes()
         if kept.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
             tasks += [replace(task, rehearsal=kept, guesses=Guesses(least=least)) for least in (False, True)]
-    others = []
+    others, unrouted = [], []
     for task in tasks:
+        with suppress(SummaryError, GrewError, NeedsIntegerError):
+            others.append(_record(task))
+            if task.guesses is not None and not task.guesses.routing and not task.guesses.least:
+                unrouted += [replace(task, guesses=guess) for guess in task.guesses.alternatives()]
+    for task in unrouted:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(_record(task))
     return replace(log, others=(*log.others, *others))
@@ -209,6 +224,8 @@ def _record(task: _Task) -> MemoryLog:
         embeddings = Embeddings(task.example)
         work = Work(ledger)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
+        if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
+            task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)
         if mode_key is not None:
             watch.hold(mode_key)
@@ -222,6 +239,10 @@ def _record(task: _Task) -> MemoryLog:
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
         return replace(log, mult_adds=tuple(work.done.items()), uncounted=tuple(sorted(work.unknown.items())))
+
+
+def _routers(tree: ModuleTree, routing: str) -> Routers | None:
+    return Routers(numbers_of_experts(tree), crowded=routing == CROWDED) if routing else None
 
 
 def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..live.fakes import DataDependentError, Fake
+from .balanced import BALANCED, CROWDED, Routers
 
 OFTEN = 100
 """Equal answers in a row at one site, after which the opposite is given, since a loop may wait for it."""
@@ -99,8 +100,18 @@ Question = tuple[Site, int]
 class Guesses:
     """Guessed values for a step that no real one can supply; those in ``turned`` are inverted."""
 
-    def __init__(self, turned: frozenset[Question] = frozenset(), least: bool = False, to_limits: bool = False) -> None:
+    def __init__(
+        self,
+        turned: frozenset[Question] = frozenset(),
+        least: bool = False,
+        to_limits: bool = False,
+        routing: str = BALANCED,
+    ) -> None:
         self.turned = turned
+        self.routing = routing
+        """``BALANCED``, ``CROWDED``, or "" where routers are not answered, and each expert may get all tokens."""
+        self.routers: Routers | None = None
+        """The routers that were answered."""
         self.least = least
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
         self.to_limits = to_limits
@@ -134,11 +145,17 @@ class Guesses:
     def after_failure(self) -> Guesses | None:
         """Return guesses with one more inverted, the last not yet inverted; None after ``MOST_TURNS``."""
         last = next((question for question in reversed(self.asked) if question not in self.turned), None)
-        return None if last is None or len(self.turned) == MOST_TURNS else Guesses(self.turned | {last})
+        if last is None or len(self.turned) == MOST_TURNS:
+            return None
+        return Guesses(self.turned | {last}, routing=self.routing)
 
     def alternatives(self) -> list[Guesses]:
         """Return other possible guesses: each of the first sites inverted, the smallest sizes, optimizers' limits."""
         sites = list(self.times)[:MOST_ALTERNATIVES]
-        guesses = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}) for site in sites]
-        guesses += [Guesses(self.turned, least=True)] if self.sizes else []
-        return [*guesses, Guesses(self.turned, to_limits=True)] if self.iterates else guesses
+        how = self.routing
+        guesses = [Guesses(self.turned ^ {(site, number) for number in range(OFTEN)}, routing=how) for site in sites]
+        guesses += [Guesses(self.turned, least=True, routing=how)] if self.sizes else []
+        if self.routers and self.routers.were_asked:
+            guesses += [Guesses(self.turned, routing=CROWDED)]
+            guesses += [Guesses(self.turned, routing="", least=least) for least in (False, True)]
+        return [*guesses, Guesses(self.turned, to_limits=True, routing=how)] if self.iterates else guesses

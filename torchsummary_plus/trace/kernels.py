@@ -21,6 +21,8 @@ from ..live.meta_storages import MetaStorages
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.views import viewed
+from .balanced import Routers, with_choice
+from .masked import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
 from .recipes import from_recipe, recipe_of
 from .sparse import MAKE_SPARSE
@@ -32,6 +34,16 @@ REMEMBERED = 50_000
 
 SMALL = 4096
 """Largest tensor, in elements, kept real if no fake went into it, so that its values can steer the forward."""
+
+_COUNTS = {
+    f"aten::{name}"
+    for name in (
+        *("min", "max", "aminmax", "any", "all", "sum", "cumsum", "count_nonzero", "nonzero", "bincount", "histc"),
+        *("sort", "argsort", "unique_dim", "unique_consecutive", "_unique2", "scatter", "scatter_add", "index_add"),
+        *("index", "index_select", "gather"),
+    )
+}
+"""What routers find out from the experts that tokens chose, no larger than that."""
 
 
 class FakeKernels:
@@ -45,6 +57,8 @@ class FakeKernels:
         self.meta_storages = MetaStorages()
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.routers: Routers | None = None
+        """What routers choose where no real pass can tell."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
@@ -73,7 +87,14 @@ class FakeKernels:
         if self.meta_storages and func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
-        return _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
+        out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
+        chosen = None if self.routers is None else self.routers.chosen(func, args, kwargs)
+        return out if chosen is None else with_choice(out, self.choice_of(chosen))
+
+    def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
+        """Return a router's assumed choice as a tensor of this pass."""
+        self.note_born(indices)
+        return indices
 
     def refuses_sparse(self) -> bool:
         """Whether the pass ends where a sparse tensor is made: torch's kernels may end the process on a fake one."""
@@ -95,7 +116,16 @@ class FakeKernels:
         """Whether an operator on values has small enough inputs and results."""
         if all(tensor.numel() <= SMALL for tensor in operands) or viewed(func, args, kwargs) is not None:
             return True
-        return all(tensor.numel() <= MASK for tensor in operands) and _gives_at_most(MASK, func, args, kwargs)
+        most = self.most_known(operands)
+        if any(tensor.numel() > most for tensor in operands):
+            return False
+        is_count = most > MASK and (func._schema.is_mutable or func._schema.name in _COUNTS)
+        return is_count or _gives_at_most(most, func, args, kwargs)
+
+    def most_known(self, tensors: list[torch.Tensor]) -> int:
+        """Return the most elements of tensors that keep their values: more where they may be the masks of experts."""
+        is_routed = self.routers is not None and self.routers.were_asked
+        return MASK << 3 if is_routed and not any(tensor.is_floating_point() for tensor in tensors) else MASK
 
     def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
         """Whether a tensor has values; one that is written to must have been created in this pass."""
@@ -144,7 +174,7 @@ class FakeKernels:
                 made = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
         else:
             made = from_recipe(_placed(rule, place), [])
-        if device.type == "cpu" and all(tensor.numel() <= MASK for tensor in tensors_of(made)):
+        if device.type == "cpu" and all(tensor.numel() <= self.most_known([tensor]) for tensor in tensors_of(made)):
             return self._really(func, args, kwargs)
         return made
 
@@ -159,6 +189,7 @@ class FakeKernels:
 
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fakes and real tensors as if all were fakes; real tensors written to lose their values."""
+        func, args = unmasked(func, args, self)
         fakes: dict[int, Fake] = {}
         reals: dict[int, torch.Tensor] = {}
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..live.fakes import CPU
@@ -51,6 +52,8 @@ class Recorder(Listener):
         self.longest = longest
         self.answers: dict[Question, list[Any]] = {}
         self.multiply_adds = 0
+        self.is_aside = False
+        """Whether what asks does not ask on fakes."""
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
@@ -60,17 +63,35 @@ class Recorder(Listener):
         if id(func) in PUTS and masks_of(args[1]):
             counts = [int(mask.sum()) for mask in masks_of(args[1])]
             self.answers.setdefault(put_question(module_of(frame), args), []).append(counts)
-        if isinstance(func, OpOverload) and asks(func, args, kwargs):
+        if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
             self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
 
 
 class Unrolled(TorchFunctionMode):
-    """Runs ``tolist()`` value by value, as on fakes."""
+    """Runs ``tolist()`` value by value, and ``one_hot`` without a question, as on fakes.
+
+    ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist:
             return _unrolled(args[0])
-        return func(*args, **(kwargs or {}))
+        if func is not functional.one_hot:
+            return func(*args, **(kwargs or {}))
+        outer, self.recorder.is_aside = self.recorder.is_aside, _has_number(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.recorder.is_aside = outer
+
+
+def _has_number(_: Tensor, num_classes: int = -1) -> bool:
+    """Whether ``one_hot`` is told the number of classes, which depends on values otherwise."""
+    return num_classes >= 0
 
 
 def _unrolled(tensor: Tensor) -> Any:
@@ -117,7 +138,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
             watch.install()
             stack.enter_context(torch.no_grad())
             stack.enter_context(nullcontext() if autocast is None else torch.autocast("cpu", autocast))
-            with watch, Unrolled():
+            with watch, Unrolled(recorder):
                 tree.modules[0](*args, **kwargs)
         except Exception as error:
             return Rehearsal({}, f"a real forward on the CPU failed: {type(error).__name__}: {error}")

@@ -17,7 +17,7 @@ from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError
 from ..data.records import Run, Trace
 from ..live import compat
-from ..live.experts import find_adapters, find_experts
+from ..live.experts import find_adapters, find_experts, numbers_of_experts
 from ..live.fakes import DataDependentError, quiet_refusals, standing_in_for
 from ..live.inputs import Example, realise
 from ..live.modes import set_mode
@@ -25,6 +25,7 @@ from ..live.modules import ModuleTree
 from ..live.offloading import is_complete
 from ..live.remaking import remade
 from ..live.structures import all_tensors, describe_arguments
+from .balanced import BALANCED, Routers
 from .embeddings import Embeddings, NeedsIntegerError
 from .environments import Environment, FakeEnvironment, RealEnvironment
 from .flow import Provenance
@@ -131,6 +132,8 @@ class _Runner:
         self.specs = tree.specs()
         self.own_device = tree.device()
         self.fakes: dict[int, torch.Tensor] = {}
+        self.routers: Routers | None = None
+        """What routers choose, where the forward depends on that and the model has no values."""
         self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
@@ -166,7 +169,11 @@ class _Runner:
         try:
             return self._pass(batch)
         except ForwardError as error:
-            if self.options.run != "auto" or self.kind == "real" or not self._can_run_really():
+            if self.kind == "real":
+                raise
+            if not self._can_run_really():
+                return self._balanced(batch, error)
+            if self.options.run != "auto":
                 raise
             fake = error
         self.kind = "real"
@@ -178,6 +185,20 @@ class _Runner:
                 raise fake from error
             raise
         self.reason = f"the fake pass stopped in {fake.where}: {fake.original}"
+        return replace(done, run=replace(done.run, reason=self.reason))
+
+    def _balanced(self, batch: int, failed: ForwardError) -> Trace:
+        """Run a fake pass in which routers share out the tokens; raise the first pass's error if that fails too."""
+        numbers = numbers_of_experts(self.tree)
+        if self.routers is not None or not numbers:
+            raise failed
+        self.routers = Routers(numbers)
+        try:
+            done = self._pass(batch)
+        except ForwardError as error:
+            self.routers = None
+            raise failed from error
+        self.reason = f"{self.reason}; {BALANCED}"
         return replace(done, run=replace(done.run, reason=self.reason))
 
     def _can_run_really(self) -> bool:
@@ -200,6 +221,8 @@ class _Runner:
         device = self.own_device if self.kind == "real" else self.options.device or self.own_device
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", 0)
+        fakes = FakeEnvironment(device, self.fakes)
+        fakes.kernels.routers = self.routers
         with (
             kept_besides(self.tree.modules, reached_by_forward(self.tree.modules)),
             deep_stack(),
@@ -208,7 +231,7 @@ class _Runner:
             quiet_refusals(),
             standing_in_for(device) as mode_key,
             compat.attention_without_card(device),
-            FakeEnvironment(device, self.fakes) if self.kind == "fake" else RealEnvironment(device) as environment,
+            fakes if self.kind == "fake" else RealEnvironment(device) as environment,
         ):
             if self.options.mode != "same":
                 self._set_mode()

@@ -16,6 +16,7 @@ from ..live.exchange import Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain
 from ..live.inputs import MASK, real_input
 from ..live.masks import note_true
+from .balanced import BALANCED
 from .kernels import SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import (
@@ -45,7 +46,10 @@ class ValuedKernels(FakeKernels):
         super().__init__(device)
         self.answers = answers
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
-        self.made_up: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.made_up: dict[str, MutableMapping[int, torch.UntypedStorage]] = {
+            how: WeakValueDictionary() for how in (MADE_UP, BALANCED)
+        }
+        """Storages of values that are assumptions, by what is assumed."""
         self._copies = Copies(CPU)
 
     def of_model(self, tensor: Tensor) -> Tensor:
@@ -120,22 +124,30 @@ class ValuedKernels(FakeKernels):
         stand_in = self.stand_in(real_input(shape, dtype, CPU if has_values else META))
         values = self._value_of(stand_in, False)
         if values is not None:
-            self._note_made_up(values)
+            self.note_made_up(values, MADE_UP)
         return stand_in
 
-    def _note_made_up(self, values: Tensor) -> None:
-        """Remember that values come from an input known only by its size."""
-        storage = values.untyped_storage()
-        self.made_up[storage._cdata] = storage
+    def choice_of(self, indices: Tensor) -> Tensor:
+        """Return a router's assumed choice as a tensor of this pass."""
+        self.note_made_up(indices, BALANCED)
+        return self._on_device(super().choice_of(indices))
 
-    def _is_made_up(self, tensor: Tensor) -> bool:
-        """Whether a tensor's values come from an input known only by its size."""
-        held = self._value_of(tensor, False)
-        return held is not None and held.untyped_storage()._cdata in self.made_up
+    def note_made_up(self, values: Tensor, how: str) -> None:
+        """Remember that values are assumed."""
+        storage = values.untyped_storage()
+        self.made_up[how][storage._cdata] = storage
+
+    def made_up_by(self, given: Sequence[Tensor]) -> list[str]:
+        """Return what the values of some tensors assume."""
+        if not any(self.made_up.values()):
+            return []
+        held = [self._value_of(tensor, False) for tensor in given]
+        keys = {value.untyped_storage()._cdata for value in held if value is not None}
+        return [how for how, storages in self.made_up.items() if not keys.isdisjoint(storages)]
 
     def _say_if_made_up(self, func: OpOverload, given: Sequence[Tensor]) -> None:
-        if any(map(self._is_made_up, given)):
-            self.answers.assume(self.module(), func.name(), MADE_UP)
+        for how in self.made_up_by(given):
+            self.answers.assume(self.module(), func.name(), how)
 
     def module(self) -> int:
         """Return the number of the module that the current operator runs for."""
@@ -169,7 +181,10 @@ class ValuedKernels(FakeKernels):
             return self._run_without_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
             return values
-        return _beside(super().__call__(func, args, kwargs), values)
+        out = super().__call__(func, args, kwargs)
+        for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
+            self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # Its values were written to as well.
+        return _beside(out, values)
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
@@ -214,7 +229,7 @@ class ValuedKernels(FakeKernels):
         """Run an operator without tensor arguments; on a GPU with its values if the result is small."""
         out = super().__call__(func, args, kwargs)
         on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
-        if on_card and out.numel() <= MASK and kwargs.get("generator") is None:
+        if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
             out.known = func(*args, **_on_cpu(kwargs))
         return out
 
@@ -241,8 +256,8 @@ class ValuedKernels(FakeKernels):
         """Whether an operator may run on values: all inputs are known, and they and the result are small."""
         if kwargs.get("generator") is not None:
             return False
-        is_written = func._schema.is_mutable
-        if any(self._value_of(tensor, is_written) is None for tensor in given):
+        changed = {id(tensor) for tensor in written(func, args, kwargs)} if func._schema.is_mutable else set()
+        if any(self._value_of(tensor, id(tensor) in changed) is None for tensor in given):
             return False
         return self.is_small(func, args, kwargs, given)
 
@@ -257,10 +272,11 @@ class ValuedKernels(FakeKernels):
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on values, and note results that come from made-up ones."""
-        is_made_up = bool(self.made_up) and any(map(self._is_made_up, tensors_of((*args, *kwargs.values()))))
+        hows = self.made_up_by(tensors_of((*args, *kwargs.values()))) if any(self.made_up.values()) else []
         out = super()._really(func, args, kwargs)
-        if is_made_up:
-            change_tensors(out, self._note_made_up)
+        for tensor in tensors_of((out,)) if hows else ():
+            for how in hows:
+                self.note_made_up(tensor, how)
         return out
 
     def _run_without_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:

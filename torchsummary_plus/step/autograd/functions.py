@@ -94,6 +94,8 @@ class StepFunctions(TorchFunctionMode):
         formula = product_function(func, self._assume) or reflection_function(func)
         if formula is not None:
             return formula
+        if func in _READS:
+            return partial(self._read, func)
         if self.on_cuda:
             return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
@@ -103,6 +105,13 @@ class StepFunctions(TorchFunctionMode):
         if func is _ctc_kernel:
             return self._ctc_loss
         return self._max_pool1d if func in _POOLS else extreme_function(func) or func
+
+    def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Read the values of a real tensor, which no operator does, and note what they assume."""
+        kernels: Any = self.watch.kernel
+        for how in [] if isinstance(tensor, Fake) else kernels.made_up_by([tensor]):
+            self._assume(func.__name__, how)
+        return func(tensor, *args, **kwargs)
 
     def _assume(self, operator: str, how: str) -> None:
         kernels: Any = self.watch.kernel
@@ -221,6 +230,7 @@ def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
     return values
 
 
+_READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,

@@ -1,0 +1,162 @@
+"""Parts of :mod:`benchmarks.ranks_models` over ranks: experts by all-to-all, and attention over parts of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from benchmarks.ranks_models import WIDTH, Attention, FeedForward
+
+EXPERTS, CHOSEN = 8, 2
+
+
+def by_bincount(chosen: Tensor) -> Tensor:
+    return torch.bincount(chosen.flatten(), minlength=EXPERTS)
+
+
+def by_one_hot(chosen: Tensor) -> Tensor:
+    return F.one_hot(chosen.flatten(), EXPERTS).sum(0)
+
+
+class Experts(nn.Module):
+    """A part of the experts on each rank. Each gets the same number of tokens, as the router's scores see to."""
+
+    def __init__(self, count: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.ranks = dist.get_world_size()
+        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.experts = nn.ModuleList(FeedForward(WIDTH) for _ in range(EXPERTS // self.ranks))
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        turns = torch.arange(len(tokens))[:, None] * CHOSEN + torch.arange(CHOSEN)
+        even = torch.zeros(len(tokens), EXPERTS).scatter(1, turns % EXPERTS, 1e3)
+        weights, chosen = (self.gate(tokens) + even).topk(CHOSEN, -1)
+        order = chosen.flatten().argsort(stable=True)
+        counts = self.count(chosen)
+        others = torch.empty_like(counts)
+        dist.all_to_all_single(others, counts)
+        sent, given = (one.view(self.ranks, -1).sum(1).tolist() for one in (counts, others))
+        here = exchanged(tokens[order // CHOSEN], given, sent)
+        back = exchanged(self._by_expert(here, others), sent, given)
+        out = back * weights.flatten()[order, None]
+        return torch.zeros_like(tokens).index_add(0, order // CHOSEN, out).view_as(x)
+
+    def _by_expert(self, here: Tensor, counts: Tensor) -> Tensor:
+        """Run each expert on its tokens of all ranks; the result is in the order of the ranks again."""
+        parts = here.split(counts.tolist())
+        own = len(self.experts)
+        done = [expert(torch.cat(parts[number::own])) for number, expert in enumerate(self.experts)]
+        pieces = [one.split(counts[number::own].tolist()) for number, one in enumerate(done)]
+        return torch.cat([pieces[number][rank] for rank in range(self.ranks) for number in range(own)])
+
+
+def exchanged(tensor: Tensor, given: list[int] | None = None, sent: list[int] | None = None) -> Tensor:
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    out: Tensor = all_to_all_single_autograd(tensor, given, sent, dist.group.WORLD)
+    return out
+
+
+def with_experts(wrap: Callable[[nn.Module], nn.Module], model: nn.Module, count: Any = by_bincount) -> nn.Module:
+    """Experts in the place of each layer's feed-forward."""
+    layers: Any = model.layers
+    for layer in layers:
+        layer.feed_forward = Experts(count)
+    return wrap(model)
+
+
+class ByHeads(Attention):
+    """Each rank has a part of the sequence, and for attention all of it of a part of the heads (DeepSpeed-Ulysses)."""
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (self._to_heads(one) for one in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        ranks = dist.get_world_size()
+        back = exchanged(torch.cat(out.chunk(ranks, 2)).contiguous())
+        return torch.cat(back.chunk(ranks), 1)
+
+    def _to_heads(self, x: Tensor) -> Tensor:
+        ranks = dist.get_world_size()
+        return torch.cat(exchanged(torch.cat(x.chunk(ranks, 1)).contiguous()).chunk(ranks), 2)
+
+
+class Gathered(Attention):
+    """Each rank has a part of the sequence, and gathers the keys and values of all (Llama 3's context parallel)."""
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (_gathered(one) for one in (k, v))
+        first = dist.get_rank() * q.shape[2]
+        seen = torch.arange(k.shape[2]) <= first + torch.arange(q.shape[2])[:, None]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def _gathered(x: Tensor) -> Tensor:
+    from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+    out: Tensor = all_gather_tensor_autograd(x.contiguous(), 2, dist.group.WORLD)
+    return out + 0
+
+
+class Ring(Attention):
+    """Each rank has a part of the sequence; keys and values go round, and partial results are put together."""
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        scores, sums = [], []
+        for turn in range(ranks):
+            source = (rank - turn) % ranks
+            products = q @ k.transpose(-1, -2) / self.head**0.5
+            later = torch.ones(products.shape[-2:], dtype=torch.bool).triu(1 if source == rank else -q.shape[2])
+            products = products.masked_fill(later, -1e9) if source >= rank else products
+            scores.append(products.logsumexp(-1, keepdim=True))
+            sums.append(products.softmax(-1) @ v)
+            if turn < ranks - 1:
+                k, v = (_Passed.apply(one) for one in (k, v))
+        weights = torch.stack(scores).softmax(0)
+        return (torch.stack(sums) * weights).sum(0)
+
+
+class _Passed(torch.autograd.Function):
+    """What the rank before has; its gradient goes back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _sent(x, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _sent(grad, -1)
+
+
+def _sent(x: Tensor, by: int) -> Tensor:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    operations = [dist.P2POp(dist.isend, x, (rank + by) % ranks), dist.P2POp(dist.irecv, out, (rank - by) % ranks)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return out
+
+
+def over_parts(kind: Any, wrap: Callable[[nn.Module], nn.Module], model: nn.Module) -> nn.Module:
+    """Attention of a class over the parts of a sequence that ranks have."""
+    layers: Any = model.layers
+    for layer in layers:
+        layer.attention.__class__ = kind
+    return wrap(model)
+
+
+NOT_ON_GLOO = {
+    "torch.distributed.tensor.experimental.context_parallel": (
+        "NotImplementedError: Operator aten._scaled_dot_product_flash_attention_for_cpu.default does not have a "
+        "sharding strategy registered. Its ring replaces the attention kernels of CUDA alone (_context_parallel/"
+        "_attention.py, call_maps); with SDPBackend.MATH: aten.add.Tensor got mixed torch.Tensor and DTensor"
+    ),
+}
+"""What real gloo processes cannot run, with the error that they raise on torch 2.13."""

@@ -1,0 +1,98 @@
+"""Balanced routing: which experts tokens choose where only real weights would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BALANCED = "every expert is assumed to get the same number of tokens, on every rank"
+"""How a router's choice was answered."""
+CROWDED = "every token is assumed to choose the same experts"
+"""How it is answered for the range of an estimate."""
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Routers:
+    """Choices among as many scores as a model has experts, or in a world of ranks as these together may have.
+
+    ``crowded`` has every token choose the same experts instead of sharing them out.
+    """
+
+    counts: Collection[int]
+    ranks: int = 1
+    crowded: bool = False
+    were_asked: bool = False
+    """Whether any choice was made."""
+
+    def chosen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Return the indices that an operator chooses; None for one that does not choose among experts.
+
+        >>> scores = torch.empty(4, 8, device="meta")
+        >>> Routers({8}).chosen(aten.topk.default, (scores, 2), {}).tolist()
+        [[0, 1], [2, 3], [4, 5], [6, 7]]
+        >>> Routers({8}, crowded=True).chosen(aten.argmax.default, (scores, -1), {}).tolist()
+        [0, 0, 0, 0]
+        >>> Routers({6}).chosen(aten.argmax.default, (scores, -1), {})
+        """
+        choice = _CHOICES.get(id(func))
+        if choice is None:
+            return None
+        named: dict[str, Any] = dict(zip([one.name for one in func._schema.arguments], args)) | kwargs
+        scores, axis = named["self"], named.get("dim", choice.axis)
+        if axis is None or not scores.dim() or not self._is_number(scores.shape[axis]):
+            return None
+        self.were_asked = True
+        if choice.number is None:
+            indices = self._shared_out(scores, axis, scores.shape[axis], 1)
+        else:
+            each = int(named.get(choice.number, 1))
+            indices = self._shared_out(scores, axis, each, each)
+        return indices.squeeze(axis) if choice.drops_axis and not named.get("keepdim", False) else indices
+
+    def _is_number(self, scores: int) -> bool:
+        """Whether there are as many experts as scores, on this rank or on all of them."""
+        if scores in self.counts:
+            return True
+        each = [count for count in self.counts if scores % count == 0 and scores <= count * self.ranks]
+        alone = not self.counts and scores > 1 and scores % self.ranks == 0
+        return self.ranks > 1 and (bool(each) or alone)
+
+    def _shared_out(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
+        """Return ``each`` experts for each token, from one that goes on by ``step`` from token to token."""
+        rest = [size for place, size in enumerate(scores.shape) if place != axis % scores.dim()]
+        tokens = torch.arange(torch.Size(rest).numel())[:, None]
+        first = torch.zeros_like(tokens) if self.crowded else tokens * step
+        return ((first + torch.arange(each)) % scores.shape[axis]).view(*rest, each).movedim(-1, axis).contiguous()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An operator that chooses: its argument for how many, "" for one and None for an order of all."""
+
+    number: str | None
+    axis: int | None = -1
+    drops_axis: bool = False
+
+
+_CHOICES = {
+    id(aten.topk.default): _Choice("k"),
+    id(aten.argmax.default): _Choice("", None, drops_axis=True),
+    id(aten.max.dim): _Choice("", None, drops_axis=True),
+    id(aten.multinomial.default): _Choice("num_samples"),
+    id(aten.sort.default): _Choice(None),
+    id(aten.sort.stable): _Choice(None),
+    id(aten.argsort.default): _Choice(None),
+    id(aten.argsort.stable): _Choice(None),
+}
+"""Operators by which routers choose, by identity: operators are slow to hash."""
+
+
+def with_choice(out: Any, indices: Tensor) -> Any:
+    """Return an operator's result with its indices replaced."""
+    return indices if isinstance(out, Tensor) else (out[0], indices)
