@@ -112,3 +112,23 @@ def test_what_torch_cuda_answers_is_put_back() -> None:
     estimated(TwoStreams(recorded))
     assert own == [getattr(torch.cuda, name) for name in names]
     assert torch.Tensor.record_stream is record and torch.Stream is kind
+
+
+def test_a_hook_in_the_backward_may_switch_to_a_stream() -> None:
+    model, copies = nn.Sequential(nn.Linear(1024, 512), nn.Linear(512, 8)), []
+
+    def step(net: nn.Module, x: Tensor) -> None:
+        own = torch.cuda.Stream()
+
+        def copy(module: nn.Module, given: Any, grads: Any) -> None:
+            with torch.cuda.stream(own):
+                copies.append(grads[0].clone())
+
+        hook = net[1].register_full_backward_hook(copy)  # type: ignore[index]
+        net(x).sum().backward()
+        hook.remove()
+        copies.clear()
+
+    log = estimated(model, train_step=step, steps=1).log
+    copied = [n for _, n, nbytes in log.events if nbytes == 512 * 8 * 4 and log.stream(n)]
+    assert len(copied) == 1 and log.moments[next(m for m, n, _ in log.events if n == copied[0])].phase == "backward"

@@ -21,7 +21,8 @@ ACCUMULATING = 1 << 62
 class StreamedLedger(Ledger):
     """A ledger that notes the stream each storage is allocated in, and what ``record_stream`` gives to another one.
 
-    A backward runs each node on the stream of its forward (``Node::stream`` in torch/csrc/autograd/function.h).
+    A backward begins each node on the stream of its forward (``Node::stream`` in torch/csrc/autograd/function.h); hooks
+    may switch to others.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -30,8 +31,15 @@ class StreamedLedger(Ledger):
         self._elsewhere: set[int] = set()
         self._switches: list[tuple[int, int]] = [(0, 0)]
         """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
+        self._depth = 1
+        """How many streams had been entered, and not left, when the phase began."""
         if Streams.active is not None:
             Streams.active.follower = self
+
+    def enter(self, phase: str, step: int) -> None:
+        """Begin a phase of a step."""
+        super().enter(phase, step)
+        self._depth = 1 if Streams.active is None else len(Streams.active.stack)
 
     def switched(self, stream: int) -> None:
         """Note that a stream is the current one from now on."""
@@ -53,12 +61,14 @@ class StreamedLedger(Ledger):
 
     def _stream(self) -> int:
         """Return the current stream: in the backward that of the node's forward."""
-        if len(self._switches) == 1:
+        streams = Streams.active
+        if streams is None or len(self._switches) == 1:
             return 0
-        node = compat.current_node() if self.phase == "backward" else None
+        is_switched = self.phase != "backward" or len(streams.stack) > self._depth
+        node = None if is_switched else compat.current_node()
         number = ACCUMULATING if node is None else node._sequence_nr()
         if number >= ACCUMULATING:
-            return self._switches[-1][1]
+            return streams.current
         return self._switches[bisect_right(self._switches, (number, ACCUMULATING)) - 1][1]
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
