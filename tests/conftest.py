@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus.step.workspace import Workspaces
@@ -28,8 +30,11 @@ SLOWEST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep pytest-xdist from beginning with the files of most tests."""
+    """Keep pytest-xdist from beginning with the files of most tests, and its workers from sharing cores."""
     config.option.loadscopereorder = False
+    if hasattr(config, "workerinput"):
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
