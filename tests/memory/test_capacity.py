@@ -111,10 +111,11 @@ def test_a_search_that_proves_goes_on_where_the_traces_are_not_enough(memory: in
 
 
 @pytest.mark.parametrize("memory", [10_007, 100_003])
-def test_equal_peaks_of_small_batches_say_nothing_of_large_ones(memory: int) -> None:
+@pytest.mark.parametrize("change", [0, 1, -1])
+def test_peaks_of_small_batches_that_hardly_change_say_nothing_of_large_ones(memory: int, change: int) -> None:
     def law(batch: int) -> list[int]:
         kernels = min(batch, 50)  # Small batches run in other kernels.
-        return [max(5_000, 7 * batch) - kernels, *([1] * kernels)]
+        return [max(5_000 + change * kernels, 7 * batch) - kernels, *([1] * kernels)]
 
     found, done = search(law, memory)
     assert sum(law(found)) <= memory < sum(law(found + 1))

@@ -18,8 +18,10 @@ from torchsummary_plus.live.inputs import make_example
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
+from torchsummary_plus.ops.scratch.cuda.chips import chip_of
 from torchsummary_plus.ops.scratch.cuda.convolution import for_bias
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE
+from torchsummary_plus.ops.scratch.cuda.reductions import sum_course
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Phase
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.fake_steps import Step, record_step
@@ -371,3 +373,11 @@ def test_a_convolution_in_emulated_bfloat16_unfolds_one_image() -> None:
     assert scratch_bytes(AMPERE, "aten::convolution", args, out) > columns
     last = x.to(memory_format=torch.channels_last)
     assert scratch_bytes(TURING, "aten::convolution", (last, *args[1:]), out) == columns + x.numel() * 2
+
+
+def test_a_sum_in_thousands_of_parts_is_booked_in_a_moment() -> None:
+    """Beyond 32-bit offsets a reduction runs in parts, each with staging buffers of its own."""
+    grad = torch.empty(1 << 20, 64, 112, 112, device="meta")
+    buffers = [step for step in sum_course(chip_of((8, 6)), grad, [0, 2, 3]) if isinstance(step, Alloc)]
+    frees = [step.buffer for step in sum_course(chip_of((8, 6)), grad, [0, 2, 3]) if isinstance(step, Free)]
+    assert len(buffers) > 500 and sorted(frees) == list(range(len(buffers)))

@@ -23,9 +23,10 @@ OPEN = 0.001
 """Share of the largest batch known to fit by which the smallest known not to may exceed it."""
 
 FARTHEST = 64
-"""How many times the largest batch that fits a guess may be if the traces do not scale to it and have equal peaks.
+"""How many times the largest batch that fits a guess may be if the traces neither scale to it nor grow.
 
-Those of small batches may be equal, where the optimizer's state decides them, and say nothing of large ones.
+The peaks of small batches may be equal or even fall, where the optimizer's state or a convolution's workspace decides
+them, and say nothing of large ones.
 """
 
 
@@ -178,7 +179,8 @@ class Search:
         """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
         there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
-        if there == beyond and batch > FARTHEST * self.low:
+        grows = (beyond - there) * (second - first) < 0
+        if not grows and batch > FARTHEST * self.low:
             return False
         return there + (beyond - there) * (batch - first) // (second - first) >= 0
 

@@ -114,11 +114,12 @@ def course(
     accumulates = kind.dtype in HALVES and out_dtype is kind.dtype
     if accumulates and not whole.has_short_offsets and kind.accumulated > out_dtype.itemsize:
         steps.append(Alloc(whole.num_outputs * kind.accumulated))
+    number = first + len(steps)
     for part in whole.parts():
         sizes = staged(chip, part, kind)
         if sizes is not None:
-            number = first + sum(isinstance(step, Alloc) for step in steps)
             steps += [Alloc(sizes[0]), Alloc(sizes[1]), Free(number + 1), Free(number)]
+            number += 2
     return tuple(steps)
 
 
