@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.profiler import record_function
 
-from tests.truth.memory_truth import cpu_changes
+from tests.truth.memory_truth import cpu_changes, storage_bytes
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.live.stored import stored
 
@@ -56,10 +56,18 @@ def once(model: nn.Module, x: Any, mode: str, optimizer: torch.optim.Optimizer |
 
 
 def agree(
-    build: Callable[[], nn.Module], data: Callable[[], Any], mode: str, optimizer: OptimizerMaker | None = None
+    build: Callable[[], nn.Module],
+    data: Callable[[], Any],
+    mode: str,
+    optimizer: OptimizerMaker | None = None,
+    tables: Callable[[], Iterable[torch.Tensor]] = tuple,
 ) -> int:
-    """Estimate and measurement are what the profiler saw, to the byte; returns it."""
-    truth = true_peak(build, data, mode, optimizer)
+    """Estimate and measurement are what the profiler saw, to the byte; returns it.
+
+    ``tables`` returns what the step reads of tensors that a library made with its first model and keeps for all.
+    """
+    build()
+    truth = true_peak(build, data, mode, optimizer) + storage_bytes(tables())
     model, x = build(), data()
     measured = measure_memory(model, input_data=x, mode=mode, optimizer=optimizer)
     predicted = estimate_memory(model, input_data=x, mode=mode, optimizer=optimizer)
