@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .reach import package_of
 from .structures import PLAIN, parts
 
 _OURS = __name__.partition(".")[0]
@@ -25,17 +26,12 @@ def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
 
     ``objects`` are functions and objects of the packages whose caches are meant.
     """
-    caches = _caches({_package(function) for function in objects} - _OTHERS)
+    caches = _caches({package_of(function) for function in objects} - _OTHERS)
     _empty(caches)
     try:
         yield
     finally:
         _empty(caches)
-
-
-def _package(function: Any) -> str:
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return str(module).partition(".")[0]
 
 
 def _caches(packages: set[str]) -> list[Any]:
@@ -61,7 +57,7 @@ def _holds_a_tensor(values: list[Any]) -> bool:
         value = waiting.pop()
         if isinstance(value, Tensor):
             return True
-        if id(value) not in seen and not isinstance(value, PLAIN) and _package(type(value)) != _OURS:
+        if id(value) not in seen and not isinstance(value, PLAIN) and package_of(type(value)) != _OURS:
             seen.add(id(value))
             waiting.extend(part for _, part in parts(value))
     return False

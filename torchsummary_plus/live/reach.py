@@ -45,8 +45,8 @@ class Reached:
     """Everything reachable from some roots, last root first: closures, defaults, globals, attributes and containers.
 
     ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
-    may set. Of installed packages only those that
-    a root is from are searched, and there only what its forward reaches by name.
+    may set. Of installed packages only those that a root is from are searched, and there only what its forward reaches
+    by name.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -59,7 +59,7 @@ class Reached:
         self.classes: list[type] = []
         seen: dict[int, Any] = {}
         waiting = list(roots)
-        self._packages = frozenset(map(_package, waiting)) - _FOREIGN - _OWN
+        self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
         while waiting and len(seen) < MOST:
             value = waiting.pop()
             if id(value) not in seen and not isinstance(value, _INERT):
@@ -87,7 +87,7 @@ class Reached:
             yield value()
         elif isinstance(value, type):
             yield from self._in_class(value)
-            if issubclass(value, nn.Module) and _package(value) in self._packages:
+            if issubclass(value, nn.Module) and package_of(value) in self._packages:
                 yield from _by_forward(value)
         elif not isinstance(value, ModuleType):
             yield from self._in_object(value)
@@ -106,7 +106,7 @@ class Reached:
             module = sys.modules.get(base.__module__)
             path = getattr(module, "__file__", None)
             is_own = base.__module__ == "__main__" or (module is not None and not _is_library(path))
-            if is_own or _package(base) in self._packages:
+            if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
             if is_own:
                 for value in list(vars(base).values()):
@@ -125,7 +125,7 @@ class Reached:
                 yield value
                 if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
                     yield from (vars(value)[inner] for inner in attributes & vars(value).keys())
-        elif _package(function) in self._packages:
+        elif package_of(function) in self._packages:
             yield from self._in_installed(function.__globals__, named, attributes)
 
     def _in_installed(
@@ -140,7 +140,7 @@ class Reached:
                 yield value
             elif isinstance(value, ModuleType) and _top(value.__name__) in self._packages:
                 yield from self._in_installed(vars(value), attributes, frozenset())
-            elif _package(value) in self._packages:
+            elif package_of(value) in self._packages:
                 held = vars(value) if hasattr(value, "__dict__") else {}
                 yield from (held[inner] for inner in attributes & held.keys() if isinstance(held[inner], _HOLDERS))
 
@@ -176,7 +176,7 @@ def _by_forward(kind: type) -> Iterator[Any]:
     while waiting:
         name = waiting.pop()
         base = next((base for base in kind.__mro__ if name in vars(base)), None)
-        if name in seen or base is None or _package(base) in _OWN | _FOREIGN:
+        if name in seen or base is None or package_of(base) in _OWN | _FOREIGN:
             continue
         seen.add(name)
         for value in _behind(vars(base)[name]):
@@ -186,7 +186,7 @@ def _by_forward(kind: type) -> Iterator[Any]:
                 waiting.extend(_names(value.__code__)[1])
 
 
-def _package(value: Any) -> str:
+def package_of(value: Any) -> str:
     """Return the top package of a function, a class, or any other object's class."""
     return _top(getattr(value, "__module__", None) or type(value).__module__)
 
