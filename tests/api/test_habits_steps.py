@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchsummary_plus import InputError, estimate_memory, max_batch_size, measure_memory, summary
+from torchsummary_plus import InputError, StepOptions, estimate_memory, max_batch_size, measure_memory, summary
 
 
 def net() -> nn.Module:
@@ -47,6 +47,16 @@ def test_other_options_are_answered_with_the_cure(given: dict[str, Any], said: s
         max_batch_size(net(), (256,), "1GiB", device="cpu", **given)
     with pytest.raises(InputError):
         summary(net(), (256,), memory=given, verbose=0)
+
+
+def test_the_largest_batch_takes_a_card_as_the_memory_or_by_name() -> None:
+    """`gpu=` names the card as in every other call; a size beside it would be another answer."""
+    named, given = max_batch_size(net(), (256,), gpu="RTX 3060 8GB"), max_batch_size(net(), (256,), "RTX 3060 8GB")
+    assert str(named) == str(given) and "RTX 3060 8GB" in str(named)
+    by_options = max_batch_size(net(), (256,), options=StepOptions(gpu="RTX 3060 8GB"))
+    assert str(by_options) == str(named)
+    with pytest.raises(InputError, match="memory is '6GiB' and gpu 'RTX 3060 8GB'; accepted: one of them"):
+        max_batch_size(net(), (256,), "6GiB", gpu="RTX 3060 8GB")
 
 
 def test_an_optimizer_that_is_there_already() -> None:

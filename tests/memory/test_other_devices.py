@@ -74,8 +74,9 @@ def test_tensors_alone_leave_out_scratch_memory(step: MemoryEstimate) -> None:
 
 
 def test_the_largest_batch_on_a_mac() -> None:
-    with pytest.warns(NotModelledWarning):
-        limit = max_batch_size(nn.Linear(4096, 4096), (4096,), "M2 16GB")
+    with pytest.warns(NotModelledWarning) as told:
+        limit = max_batch_size(nn.Linear(4096, 4096), (4096,), gpu="M2 16GB")
+    assert {warning.filename for warning in told} == {__file__}
     assert limit.is_proved and limit.peak_bytes <= parse_memory("M2 16GB") < limit.next_peak_bytes
 
 

@@ -126,6 +126,13 @@ def test_the_longest_context_fits_and_the_next_does_not(count: int, threads: Cal
     assert str(limit).startswith(f"Longest context: {limit.context:,} tokens")
 
 
+def test_a_card_can_be_named_as_in_the_other_calls() -> None:
+    with pytest.raises(InputError, match="memory is '8GiB' and gpu 'T4'; accepted: one of them"):
+        max_context(built("qwen2"), "8GiB", gpu="T4")
+    with pytest.raises(InputError, match="gpu is 'T4' and device 'cpu'"):
+        max_context(built("qwen2"), gpu="T4", device="cpu")
+
+
 def test_bad_requests_say_what_is_accepted() -> None:
     with pytest.raises(UnsupportedError, match="Linear has no generate"):
         estimate_memory(nn.Linear(2, 2), mode="generate", prompt=4)

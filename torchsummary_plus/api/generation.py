@@ -15,7 +15,7 @@ from ..data.units import describe, mebibytes
 from ..live.inputs import make_example
 from ..memory.capacity import LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
-from ..memory.gpus import named_gpu, parse_memory
+from ..memory.gpus import memory_to_fit, named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
@@ -137,9 +137,10 @@ def estimate_generation(
 
 def max_context(
     model: nn.Module,
-    memory: int | str = "24GiB",
+    memory: int | float | str | None = None,
     batch_size: int = 1,
     *,
+    gpu: str | None = None,
     new_tokens: int = 2,
     cache: str = "dynamic",
     cache_dtype: Any = None,
@@ -152,10 +153,11 @@ def max_context(
     """Return the longest context that a transformers model can generate with in ``memory``.
 
     The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
-    "24GiB" or a GPU's name. Traces of short prompts are extrapolated as :func:`max_batch_size` does for batches; the
-    answer and the next prompt are always traced. Raises :class:`InputError`, or :class:`UnsupportedError` for a model
-    that does not generate.
+    "24GiB" (the default) or a GPU's name, which can be given as ``gpu`` too. Traces of short prompts are extrapolated
+    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Raises
+    :class:`InputError`, or :class:`UnsupportedError` for a model that does not generate.
     """
+    memory = memory_to_fit(memory, gpu)
     card = named_gpu(memory)
     named = None if card is None else card.name
     options = StepOptions(device=device, gpu=named, autocast=autocast, allocator=allocator, cudnn=cudnn)

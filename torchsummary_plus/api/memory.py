@@ -24,7 +24,7 @@ from ..memory.estimate import (
     tensors_peak,
     uses_libraries,
 )
-from ..memory.gpus import named_gpu, parse_memory
+from ..memory.gpus import memory_to_fit, named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
@@ -199,9 +199,10 @@ def measure_memory(
 def max_batch_size(
     model: nn.Module | Callable[[], Any],
     input_size: Any = None,
-    memory: int | float | str = "24GiB",
+    memory: int | float | str | None = None,
     *,
     device: Any = "cuda",
+    gpu: str | None = None,
     dtypes: Any = None,
     input_data: Any = None,
     cudnn: str = "auto",
@@ -213,11 +214,11 @@ def max_batch_size(
 ) -> BatchSizeLimit:
     """Find the largest batch whose step fits in ``memory`` (bytes, "24GiB", a device's name); no GPU is needed.
 
-    Two traces, at batch sizes 2 and 3, are extrapolated and replayed. The predicted batch and the next one are then
-    traced as well; if they differ from the prediction the search continues, up to six traces (twelve if they leave
-    the answer open by more than 0.1 %) and a batch of 16,777,216. With ``input_data``, tensors whose first axis is the
-    batch grow by repetition. Other arguments and errors are those of :func:`estimate_memory`, except that the default
-    device is CUDA.
+    The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
+    extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
+    prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and a
+    batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments
+    and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -225,9 +226,10 @@ def max_batch_size(
     (True, True)
     """
     place = None if options is not None and options.device is not None and device == "cuda" else device
-    given = StepOptions.of("max_batch_size", options, step, device=place, cudnn=cudnn)
+    given = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
     example = make_example(input_size, 1, dtypes, input_data)
-    return largest_batch(model, example, memory, given, world_size=world_size, rank=rank, progress=progress)
+    room = memory_to_fit(memory, gpu if memory is not None else given.gpu)
+    return largest_batch(model, example, room, given, world_size=world_size, rank=rank, progress=progress)
 
 
 def largest_batch(

@@ -10,6 +10,7 @@ Sources: the makers' datasheets for the memory. Of Apple's unified memory Metal 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +19,8 @@ from ..data.errors import InputError
 from ..data.units import describe
 
 GIB = 1024**3
+
+PACKAGE = __name__.partition(".")[0]
 
 AMD = {
     "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI300A": 128, "MI250X": 64, "MI250": 64, "MI210": 64,
@@ -60,8 +63,17 @@ class OtherDevice:
         return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), its kernels are not modelled"
 
     def warn(self) -> None:
-        """Tell that an answer counts tensors alone."""
-        warnings.warn(f"{self.words}; the answer counts the tensors alone", NotModelledWarning, stacklevel=4)
+        """Tell that an answer counts tensors alone, at the line that called this package."""
+        message = f"{self.words}; the answer counts the tensors alone"
+        warnings.warn(message, NotModelledWarning, stacklevel=_level_of_the_caller())
+
+
+def _level_of_the_caller() -> int:
+    """The stack level, as :func:`warnings.warn` counts, of the innermost frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def other_device(name: object) -> OtherDevice | None:
