@@ -57,6 +57,8 @@ def test_the_largest_batch_takes_a_card_as_the_memory_or_by_name() -> None:
     assert str(by_options) == str(named)
     with pytest.raises(InputError, match="memory is '6GiB' and gpu 'RTX 3060 8GB'; accepted: one of them"):
         max_batch_size(net(), (256,), "6GiB", gpu="RTX 3060 8GB")
+    with pytest.raises(InputError, match="memory is 0"):
+        max_batch_size(net(), (256,), 0)
 
 
 def test_an_optimizer_that_is_there_already() -> None:

@@ -15,12 +15,12 @@ from ..data.units import describe, mebibytes
 from ..live.inputs import make_example
 from ..memory.capacity import LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
-from ..memory.gpus import memory_to_fit, named_gpu, parse_memory
+from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
 from .progress import progress_bar
-from .step_options import StepOptions
+from .step_options import StepOptions, memory_to_fit
 from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04

@@ -24,7 +24,7 @@ from ..memory.estimate import (
     tensors_peak,
     uses_libraries,
 )
-from ..memory.gpus import memory_to_fit, named_gpu, parse_memory
+from ..memory.gpus import named_gpu, parse_memory
 from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
@@ -33,7 +33,7 @@ from ..trace.passes import no_collection
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar
-from .step_options import StepArguments, StepOptions, takes_step_arguments
+from .step_options import StepArguments, StepOptions, memory_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from .habits import HABITS, taken
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
+DEFAULT_MEMORY = "24GiB"
 SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """What trainers call them."""
 
@@ -225,3 +226,18 @@ def step_info(
 def called(given: Any) -> str:
     """Return the name of an optimizer or function: the given string, else that of the callable or class."""
     return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+
+def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
+    """The memory to fit in, of a call that takes it by size or by a GPU's name: 24 GiB where neither is given.
+
+    Raises :class:`InputError` if both are, and they differ.
+
+    >>> memory_to_fit("40GiB", None), memory_to_fit(None, "A100"), memory_to_fit(None, None)
+    ('40GiB', 'A100', '24GiB')
+    """
+    if memory is not None and gpu is not None and memory != gpu:
+        raise InputError(f"memory is {describe(memory)} and gpu {describe(gpu)}; accepted: one of them")
+    if gpu is not None:
+        return gpu
+    return DEFAULT_MEMORY if memory is None else memory

@@ -145,9 +145,6 @@ def named_gpu(memory: int | float | str) -> GPU | None:
     return candidates[0] if candidates else None
 
 
-DEFAULT_MEMORY = "24GiB"
-
-
 def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
     """The least and the most bytes of a CUDA context: on the card that ``memory`` or else ``gpu`` names, else on any.
 
@@ -158,19 +155,6 @@ def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: s
     if card is None:
         return any_context_bytes(uses_libraries)
     return context_bytes(card.compute_capability, uses_libraries)
-
-
-def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
-    """The memory to fit in, of a call that takes it by size or by a GPU's name: 24 GiB where neither is given.
-
-    Raises :class:`InputError` if both are, and they differ.
-
-    >>> memory_to_fit("40GiB", None), memory_to_fit(None, "A100"), memory_to_fit(None, None)
-    ('40GiB', 'A100', '24GiB')
-    """
-    if memory is not None and gpu is not None and memory != gpu:
-        raise InputError(f"memory is {describe(memory)} and gpu {describe(gpu)}; accepted: one of them")
-    return gpu or memory or DEFAULT_MEMORY
 
 
 FEWEST = 1024
