@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from torchsummary_plus import ForwardError, InputError, ModelSummary, summary
+from torchsummary_plus import ForwardError, InputError, ModelSummary, compare, summary
 
 
 class Masked(nn.Module):
@@ -68,6 +68,13 @@ def test_keyword_arguments_of_the_forward() -> None:
 def test_an_unknown_option_is_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         summary(Masked(), (8,), verbose=0, **given)
+
+
+def test_what_is_no_model_is_answered_with_the_cure() -> None:
+    with pytest.raises(InputError, match=r"model is a state dict of 2 entries; load it into a model"):
+        summary(Masked().state_dict(), (8,))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"argument 'small'; name models by a dict: compare\(\{\"small\": ...\}\)"):
+        compare(small=Masked(), large=Masked(), input_size=(8,))  # type: ignore[call-overload]
 
 
 def test_torchinfos_options_are_taken() -> None:

@@ -37,6 +37,8 @@ def test_what_trainers_call_it_is_taken(given: dict[str, Any], said: str) -> Non
         ({"optimzer": "sgd"}, "unexpected keyword argument 'optimzer'; near names: optimizer"),
         ({"bf16": True}, "write autocast=torch.bfloat16"),
         ({"loss_fn": "mse"}, "write loss="),
+        ({"epochs": 3}, "write steps="),
+        ({"lr": 0.1}, "write optimizer="),
     ],
 )
 def test_other_options_are_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
@@ -59,6 +61,20 @@ def test_the_largest_batch_takes_a_card_as_the_memory_or_by_name() -> None:
         max_batch_size(net(), (256,), "6GiB", gpu="RTX 3060 8GB")
     with pytest.raises(InputError, match="memory is 0"):
         max_batch_size(net(), (256,), 0)
+
+
+def test_a_fit_is_asked_of_the_card_that_was_named() -> None:
+    named = estimate_memory(net(), (256,), 8, gpu="T4")
+    assert named.fits() and named.fits() == named.fits("T4")
+    with pytest.raises(InputError, match=r"no GPU was named; accepted: fits\('24GiB'\)"):
+        estimate_memory(net(), (256,), 8).fits()
+
+
+def test_kinds_of_steps_and_batches_are_answered_by_call() -> None:
+    with pytest.raises(InputError, match="mode is 'inference'; accepted: 'train', 'eval', 'generate'"):
+        estimate_memory(net(), (256,), 8, mode="inference")
+    with pytest.raises(InputError, match=r"unexpected keyword argument 'batch_size'(?!.*batch_size)"):
+        max_batch_size(net(), (256,), "1GiB", batch_size=4)  # type: ignore[call-arg]
 
 
 def test_an_optimizer_that_is_there_already() -> None:

@@ -26,6 +26,7 @@ from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
 from ..trace.passes import no_collection
 from ..trace.run import Options, read
+from .habits import ELSEWHERE, OptionError, cure
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest
 from .step_options import StepOptions, shows, step_keywords
@@ -120,7 +121,7 @@ def compare(
     check_layout(style, depth)
     for name in reading:
         if name not in READING:
-            raise TypeError(f"compare() got an unexpected keyword argument {name!r}")
+            raise OptionError(f"compare() got an unexpected keyword argument {name!r}" + _cure(name, reading))
     common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
@@ -134,6 +135,12 @@ def compare(
     result = Comparison(tuple(done), ratios, changes_only, Presentation(style, depth, columns))
     shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
+
+
+def _cure(name: str, reading: Mapping[str, Any]) -> str:
+    if isinstance(reading[name], (nn.Module, ModelSummary)):
+        return f'; name models by a dict: compare({{"{name}": ...}})'
+    return cure(name, READING, ELSEWHERE)
 
 
 def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tuple[Any, ...], Sequence[str] | None]:

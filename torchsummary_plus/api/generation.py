@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.choices import GENERATE
 from ..data.errors import InputError
 from ..data.memory_records import MemoryLog, StepInfo
 from ..data.units import describe, mebibytes
@@ -110,7 +111,7 @@ class _Generation:
         """A log explained."""
         result = self.asked(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
-        return replace(result, info=replace(result.info, mode="generate", train_step=words))
+        return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:

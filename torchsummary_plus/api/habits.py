@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.errors import InputError
 from ..data.units import describe
@@ -44,6 +44,12 @@ STEPS = {
     "criterion": "loss=",
     "loss_fn": "loss=",
     "memory": "fits(memory) of the result, or max_batch_size",
+    "lr": "optimizer=torch.optim.AdamW(model.parameters(), lr=...), or just its name: memory depends on no rate",
+    "learning_rate": 'optimizer="adamw": memory depends on no rate',
+    "epochs": "steps=",
+    "num_steps": "steps=",
+    "training": 'mode="train" or mode="eval"',
+    "dtype": "dtypes=, the dtypes of the inputs",
 }
 """The same for the calls about a step."""
 
@@ -61,6 +67,8 @@ def check_model(model: object) -> None:
         return
     if inspect.isclass(model) and issubclass(model, nn.Module):
         raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
+    if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
+        raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
     raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
 
 
@@ -91,9 +99,8 @@ def taken(call: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[s
     options = tuple(options)
     for name in given:
         if name not in (*options, "amp"):
-            raise OptionError(
-                f"{call}() got an unexpected keyword argument {name!r}" + cure(name, (*options, *RUNS_ON), STEPS)
-            )
+            known = [other for other in (*options, *RUNS_ON) if other != name]
+            raise OptionError(f"{call}() got an unexpected keyword argument {name!r}" + cure(name, known, STEPS))
     step = {name: value for name, value in given.items() if name != "amp"}
     return step | ({"autocast": given["amp"]} if "amp" in given else {})
 

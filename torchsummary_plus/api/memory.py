@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..data.capability import AMPERE
-from ..data.errors import InputError, UnsupportedError
+from ..data.choices import GENERATE, STEP_MODES
+from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
 from ..live.inputs import Example, make_example, with_batch
@@ -113,10 +114,12 @@ def estimate_memory(
     (263168, 8192, True)
     """
     given = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
-    if given.mode == "generate":
+    if given.mode == GENERATE:
         return estimate_generation(model, prompt, new_tokens, batch_size, (cache, cache_dtype), given, progress)
     if prompt is not None:
         raise InputError(f'prompt is {describe(prompt)} and mode {describe(given.mode)}; accepted with mode="generate"')
+    if given.mode not in STEP_MODES:
+        raise choice_error("mode", given.mode, (*STEP_MODES, GENERATE))
     check_batch(batch_size)
     example = make_example(input_size, batch_size, dtypes, input_data)
     return predicted(model, example, given, world_size=world_size, rank=rank, ranks=ranks, progress=progress)

@@ -11,5 +11,8 @@ RUNS = ("auto", "fake", "real")
 STEP_MODES = ("train", "eval")
 """Kinds of steps."""
 
+GENERATE = "generate"
+"""The kind of step that only `estimate_memory` takes."""
+
 CUDNN = AUTO, ASK, RULE = ("auto", "ask", "rule")
 """How cuDNN's workspaces are found: query if possible; query or raise; do not query."""

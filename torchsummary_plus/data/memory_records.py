@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 from math import prod
 
+from .choices import GENERATE
+
 KINDS = (
     "parameters",
     "buffers",
@@ -240,7 +242,7 @@ class StepInfo:
     def __str__(self) -> str:
         step = "Training step" if self.mode == "train" else "Inference step"
         measured = ", measured" if self.measured else ""
-        step = "Generation" if self.mode == "generate" else step
+        step = "Generation" if self.mode == GENERATE else step
         return f"{step}, batch of {self.batch_size:,}, {self.settings}{measured}"
 
 

@@ -148,15 +148,19 @@ class Estimate:
         """The module calls of the last step, in the order they began: path, bytes kept, and bytes live at the end."""
         return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
-    def fits(self, memory: int | float | str) -> bool:
+    def fits(self, memory: int | float | str | None = None) -> bool:
         """Whether the step runs in so much memory: bytes, "24GiB", or a device's name; the context is taken off first.
 
-        That is the most that one takes on the card named, or on the step's own, or else on any. The log is replayed
-        under the limit, so that the allocator may give cached segments back before it fails, and a kernel does without
-        the scratch memory that it can spare. For devices of AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are
-        counted, as a ``NotModelledWarning`` says. Raises :class:`InputError` for a text that is neither, and for a
-        card where the step is not on CUDA.
+        None means the GPU that the step was estimated for. The context is the most that one takes on the card named,
+        or on the step's own, or else on any. The log is replayed under the limit, so that the allocator may give cached
+        segments back before it fails, and a kernel does without the scratch memory that it can spare. For devices of
+        AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are counted, as a ``NotModelledWarning`` says. Raises
+        :class:`InputError` for a text that is neither, for a card where the step is not on CUDA, and for None where no
+        GPU was named.
         """
+        if memory is None and not self.info.gpu:
+            raise InputError("no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate with gpu=")
+        memory = self.info.gpu if memory is None else memory
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
 
