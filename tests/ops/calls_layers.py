@@ -119,6 +119,14 @@ def _(d: Draw) -> Sequence[Any]:
     return x, weight, *parameters(d, x, x.shape[1:2], 1), *running, d.random() < 0.5, 0.1, 1e-5
 
 
+@calls("native_batch_norm_backward")
+def _(d: Draw) -> Sequence[Any]:
+    x, grad = (an_image(Draw(d.choice("ab")), odd=d.choice([0.0, 0.3])) for _ in range(2))
+    weight, *saved = (laid(d, (x.shape[1],), dtype) for dtype in (d.choice([x.dtype, torch.float32]), *FLOATS[:2] * 2))
+    wanted = [d.random() < 0.95 for _ in range(3)]
+    return grad, x, weight, *saved, d.random() < 0.8, 1e-5, wanted
+
+
 @calls("_native_batch_norm_legit.no_stats")
 def _(d: Draw) -> Sequence[Any]:
     x = an_image(d)

@@ -19,7 +19,7 @@ from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.registry import RULES, rule
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 
-from . import calls_layers, calls_moves  # noqa: F401  (they register)
+from . import calls_layers, calls_lists, calls_losses, calls_moves  # noqa: F401  (they register)
 from .calls_layers import a_convolution
 from .draws import (
     CALLS,
@@ -39,13 +39,14 @@ ODD_META_KERNELS = {
     "logical_or",
     "logical_xor",
     "nan_to_num",
+    "xlogy.Tensor",
 }
 """Their meta kernels leave out what the kernels do with layouts. The rules follow the kernels: the CPU's are asked."""
 
 
 def in_words(out: Any, tensors: Sequence[Tensor]) -> Any:
     """The result of an operator as a rule would put it."""
-    if isinstance(out, tuple):
+    if isinstance(out, (tuple, list)):
         return [in_words(item, tensors) for item in out]
     if out is None:
         return None

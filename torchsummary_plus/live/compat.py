@@ -184,6 +184,13 @@ foreach_types: tuple[list[Any], ...] = (
 )
 """Tensor classes for which optimizers and gradient clipping choose their foreach implementations."""
 
+_COMPILER = "the first estimate with an optimizer imports torch's compiler, which takes seconds"
+_use_grad: Callable[..., Any] | None = probe("torch.optim.optimizer:_use_grad_for_differentiable", _COMPILER, None)
+_disable_compiler: Callable[..., Any] | None = probe("torch._compile:_disable_dynamo", _COMPILER, None)
+optimizers_import_compiler = None not in (_use_grad, _disable_compiler)
+UNCOMPILED_FORM = "__dynamo_disable"
+"""The attribute in which torch keeps the uncompiled form of a function."""
+
 
 @contextmanager
 def capture_unasked() -> Iterator[None]:
@@ -238,6 +245,22 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
     finally:
         for place, own in usual.items():
             setattr(*place, own)
+
+
+def step_under_compiler(step: Any) -> Callable[..., Any] | None:
+    """Return an optimizer's step below the decorator that imports ``torch._dynamo``; None for any other."""
+    return _inside(_use_grad, step)
+
+
+def kept_from_compiler(function: Any) -> Callable[..., Any] | None:
+    """Return a function that torch keeps from its compiler, below its decorator; None for any other."""
+    return _inside(_disable_compiler, function)
+
+
+def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
+    """Return what a decorator of torch's wrapped, or None; its wrappers share their code."""
+    is_wrapped = getattr(function, "__code__", None) is decorator(lambda: None).__code__
+    return function.__wrapped__ if is_wrapped else None
 
 
 def uncompiled() -> AbstractContextManager[Any]:

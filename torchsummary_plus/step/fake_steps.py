@@ -37,6 +37,7 @@ from ..trace.swap import LOCK, swap_tensors
 from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
+from .compiler import compiler_left_out
 from .compiling import refused_to_torch
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
@@ -252,6 +253,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     exchange = stack.enter_context(exchanging())
     stack.enter_context(deep_stack())
     stack.enter_context(eager())
+    stack.enter_context(compiler_left_out())
     stack.enter_context(refused_to_torch())
     stack.enter_context(torch.set_grad_enabled(training))
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))

@@ -28,6 +28,7 @@ from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Phase, Result
+from ..trace.kernels import tensors_of
 from ..trace.passes import Frame, Listener
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
@@ -89,15 +90,16 @@ class Ledger(Listener):
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book existing tensors, or set the kind of those already booked."""
-        for tensor in filter(self._is_here, all_stored(tensors)):
-            storage = self._storage(tensor)
-            known = self._live.get(storage._cdata)
-            number = self._book(storage, owner) if known is None else known[0]
-            self.kinds[number] = kind
-            if kind == "inputs" and self.phase != "setup":
-                self.given.add(number)
-            if owner != OUTSIDE:
-                self.owners[number] = owner
+        with compat.no_function():
+            for tensor in filter(self._is_here, all_stored(tensors)):
+                storage = self._storage(tensor)
+                known = self._live.get(storage._cdata)
+                number = self._book(storage, owner) if known is None else known[0]
+                self.kinds[number] = kind
+                if kind == "inputs" and self.phase != "setup":
+                    self.given.add(number)
+                if owner != OUTSIDE:
+                    self.owners[number] = owner
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
         """Let ``meta`` stand for a storage and share its entry; without one, ``is_from_before`` books it at the start.
@@ -159,9 +161,10 @@ class Ledger(Listener):
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
-            here = filter(self._is_here, all_stored(all_tensors(output)))
-            booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
-            outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
+            with compat.no_function():
+                here = filter(self._is_here, all_stored(all_tensors(output)))
+                booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
+                outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
 
     def _turn(self, module: int) -> None:
@@ -200,14 +203,14 @@ class Ledger(Listener):
         self.moments.append(Moment(name, owner, self.phase, self.step))
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = repeat(0) if on_meta else iter(self.workspaces.reserves(name, args, kwargs, out))
-        results = iter(_results(out))
+        results = iter(tensors_of(out))
         lasting = self.workspaces.lasting(name, args, kwargs, out, self.place())
         band = self.workspaces.band(RESERVES, name)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = self.numbers.saved_bytes(args) if by_node else 0
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
-            self._book_course(phases, _results(out), sizes, owner, band, name, lasting)
+            self._book_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
             phases, lasting = (), 0
         there = 0
         live_blocks: dict[str, int] = {}
@@ -390,11 +393,3 @@ class Ledger(Listener):
 def _later(call: ModuleCall, by: int) -> ModuleCall:
     """Shift a call by a number of events inserted before it; a call that did not return has no end to shift."""
     return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)
-
-
-def _results(out: Any) -> Sequence[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return (out,)
-    if isinstance(out, (list, tuple)):
-        return [tensor for item in out for tensor in _results(item)]
-    return ()

@@ -20,6 +20,7 @@ from ..live.inputs import MASK
 from ..live.meta_storages import MetaStorages
 from ..ops.conv_backend import settings
 from ..ops.shapes import ruled, ruled_by_kernel
+from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed
 from .balanced import Routers, with_choice
 from .masked import unmasked
@@ -294,6 +295,8 @@ def _is_memorable(func: OpOverload) -> bool:
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: list[Fake]) -> Any:
     """Return an operator's result on fakes: from the cache, a rule, or its meta kernel."""
+    if writes_alike(func, args):
+        return None
     full = (*key, *settings()) if func in _CONVOLUTIONS else tuple(key)
     try:
         recipe = _remembered.get(full)

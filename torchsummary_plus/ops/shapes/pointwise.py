@@ -188,6 +188,7 @@ _elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _kept, in_p
 _elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _kept_bits)
 _elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
 _elementwise("atan2", "default", 2, _to_float)
+_elementwise("xlogy", ".Tensor", 2, _to_float)
 _elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
 _elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
 _elementwise("_prelu_kernel", "default", 2, _kept_float, in_place=False)

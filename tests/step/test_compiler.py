@@ -1,0 +1,42 @@
+"""An estimate with an optimizer does without torch's compiler, and leaves torch's optimizers as they were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torchsummary_plus import estimate_memory
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+names = ("sgd", "adam", "adamw", "rmsprop", "nadam", "radam")
+
+def peaks():
+    asked = [(name, device) for name in names for device in ("cpu", "cuda")]
+    return [estimate_memory(model, (3, 8, 8), 4, optimizer=name, loss="cross_entropy", device=device).peak_bytes
+            for name, device in asked]
+
+def state():
+    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
+    methods = [method.__wrapped__ for method in (Optimizer.zero_grad, Optimizer.add_param_group)]
+    return [vars(kind).get("step") for kind in kinds], vars(Optimizer)["profile_hook_step"], [*map(vars, methods)]
+
+before = state()
+without = peaks()
+print("imported", *sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
+print("untouched", state() == before)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 3, 8, 8)).sum().backward()
+optimizer.step()
+print("a real step", "torch._dynamo" in sys.modules, type(optimizer).step.hooked)
+print("equal", peaks() == without)
+"""
+
+
+def test_estimates_need_no_compiler_and_leave_the_optimizers_as_they_were() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["imported", "untouched True", "a real step True True", "equal True"]

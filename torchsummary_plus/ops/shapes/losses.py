@@ -1,0 +1,130 @@
+"""Rules for losses and their gradients, where the meta kernels' layout is not in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .pointwise import broadcast
+from .registry import FLOATS, INDICES, Out, Outs, floats_of, fresh, is_contiguous, numel, rule, sure
+
+NONE = 0
+"""A loss per element; other reductions give one number."""
+
+
+def _classes(x: Tensor, target: Tensor, weight: Tensor | None) -> torch.dtype:
+    """Return the dtype of scores of classes whose targets and weights fit."""
+    sure(x.dim() in (1, 2) and target.dtype is torch.int64 and target.shape == x.shape[:-1] and numel(x.shape))
+    sure(weight is None or weight.shape == x.shape[-1:])
+    return floats_of(x, weight)
+
+
+def _pixels(x: Tensor, target: Tensor, weight: Tensor | None) -> torch.dtype:
+    """The same of scores for each pixel of images."""
+    sure(x.dim() == 4 and target.dtype is torch.int64 and target.shape == (x.shape[0], *x.shape[2:]) and numel(x.shape))
+    sure(weight is None or weight.shape == (x.shape[1],))
+    return floats_of(x, weight)
+
+
+@rule("nll_loss_forward")
+def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Outs:
+    """The loss and the sum of the weights."""
+    dtype = _classes(x, target, weight)
+    return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
+
+
+@rule("nll_loss2d_forward")
+def nll_loss_of_pixels(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Outs:
+    """The loss and the sum of the weights."""
+    dtype = _pixels(x, target, weight)
+    return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
+
+
+def _like_scores(grad: Tensor, x: Tensor, target: Tensor, reduction: int, total_weight: Tensor) -> Out:
+    sure(grad.shape == (target.shape if reduction == NONE else ()) and not total_weight.dim())
+    sure(is_contiguous(x))
+    return fresh(x.shape, floats_of(x, grad, total_weight))
+
+
+@rule("nll_loss_backward")
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total_weight: Tensor
+) -> Out:
+    """The gradient of the scores."""
+    _classes(x, target, weight)
+    return _like_scores(grad, x, target, reduction, total_weight)
+
+
+@rule("nll_loss2d_backward")
+def nll_loss_of_pixels_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total_weight: Tensor
+) -> Out:
+    """The gradient of the scores."""
+    _pixels(x, target, weight)
+    return _like_scores(grad, x, target, reduction, total_weight)
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
+def loss_of_a_difference(x: Tensor, target: Tensor, reduction: int = 1, *_: Any, **__: Any) -> Out:
+    """The mean or sum of what two tensors of one dtype differ by."""
+    sure(reduction != NONE)
+    broadcast([x.shape, target.shape])
+    return fresh((), floats_of(x, target))
+
+
+@rule("binary_cross_entropy")
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Out:
+    """The mean or sum of the losses of probabilities."""
+    sure(reduction != NONE and x.shape == target.shape)
+    sure(weight is None or broadcast([x.shape, weight.shape]) == x.shape)
+    return fresh((), floats_of(x, target, weight))
+
+
+@rule("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 1
+) -> Out:
+    """The mean or sum of the losses of logits."""
+    sure(reduction != NONE and x.shape == target.shape)
+    for factor in (weight, pos_weight):
+        sure(factor is None or broadcast([x.shape, factor.shape]) == x.shape)
+    return fresh((), floats_of(x, target, weight, pos_weight))
+
+
+@rule("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Out:
+    """The gradient of the probabilities."""
+    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
+    return _like_input(grad, x, target, reduction, floats_of(x, weight))
+
+
+@rule("soft_margin_loss_backward")
+def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Out:
+    """The gradient of the scores."""
+    return _like_input(grad, x, target, reduction, floats_of(x))
+
+
+def _like_input(grad: Tensor, x: Tensor, target: Tensor, reduction: int, dtype: torch.dtype) -> Out:
+    """Return a gradient like an input, all row-major."""
+    sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
+    sure(all(map(is_contiguous, (grad, x, target))) and floats_of(grad, target) is dtype)
+    return fresh(x.shape, dtype)
+
+
+@rule("_log_softmax_backward_data", "_softmax_backward_data")
+def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
+    """The gradient of the scores."""
+    sure(grad.shape == out.shape and floats_of(grad, out) is dtype and -out.dim() <= dim < out.dim())
+    sure(is_contiguous(grad) and is_contiguous(out))
+    return fresh(grad.shape, dtype)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(grad: Tensor, indices: Tensor, rows: int, padding: int, by_frequency: bool) -> Out:
+    """The gradient of a table of vectors."""
+    sure(indices.dtype in INDICES and grad.dtype in FLOATS and grad.dim() and grad.shape[:-1] == indices.shape)
+    return fresh((rows, grad.shape[-1]), grad.dtype)

@@ -1,0 +1,86 @@
+"""Optimizers without torch's compiler, which torch imports only to tell it where not to compile.
+
+That import takes longer than most estimates. A process that has not imported the compiler has compiled nothing, so an
+optimizer does the same without it.
+
+Sources: ``_use_grad_for_differentiable`` and ``Optimizer._patch_step_function`` (torch/optim/optimizer.py),
+``_disable_dynamo`` (torch/_compile.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..live import compat
+
+Step = Callable[..., Any]
+
+
+@contextmanager
+def compiler_left_out() -> Iterator[None]:
+    """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it."""
+    if "torch._dynamo" in sys.modules or not compat.optimizers_import_compiler:
+        yield
+        return
+    methods = [method for value in vars(Optimizer).values() if (method := compat.kept_from_compiler(value))]
+    for method in methods:
+        setattr(method, compat.UNCOMPILED_FORM, method)
+    hooked, own = _HookedSteps(), vars(Optimizer)["profile_hook_step"]
+    Optimizer.profile_hook_step = staticmethod(hooked.hook)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        Optimizer.profile_hook_step = own  # type: ignore[method-assign]
+        hooked.undo()
+        for method in methods:
+            vars(method).pop(compat.UNCOMPILED_FORM, None)
+
+
+class _HookedSteps:
+    """The steps of the classes whose first optimizer is made meanwhile; torch hooks a class's step once, for good."""
+
+    def __init__(self) -> None:
+        self._hook = Optimizer.profile_hook_step
+        self._own: dict[Step, Step] = {}
+
+    def hook(self, step: Step) -> Step:
+        """Return what torch makes of a class's step, without the import."""
+        hooked: Step = self._hook(_without_import(step))
+        self._own[hooked] = step
+        return hooked
+
+    def undo(self) -> None:
+        """Give the classes their own steps back; the next optimizer has them hooked anew."""
+        for kind in _subclasses(Optimizer):
+            own = self._own.get(vars(kind).get("step"))
+            if own is not None:
+                del kind.step
+                if getattr(kind, "step", None) is not own:  # It was the class's own, not an inherited one.
+                    kind.step = own
+
+
+def _without_import(step: Step) -> Step:
+    """Return a step that sets the mode of gradients as torch's decorator does; any other step as it is."""
+    inner = compat.step_under_compiler(step)
+    if inner is None:
+        return step
+
+    @wraps(inner)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(args[0].defaults["differentiable"]):
+            return inner(*args, **kwargs)
+
+    return run
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
