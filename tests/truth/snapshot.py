@@ -26,7 +26,7 @@ State = dict[str, Any]
 
 METHODS = ("__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__setattr__", "forward", "train", "apply")
 
-LOGGERS = [name for name in logging.root.manager.loggerDict if name.startswith("torch")]
+LOGGERS = {name: logging.getLogger(name) for name in [*logging.root.manager.loggerDict] if name.startswith("torch")}
 
 
 def snapshot(model: nn.Module, *others: Any) -> State:
@@ -137,7 +137,14 @@ def _generator(value: Any) -> Any:
         return value.get_state().numpy().tobytes()
     if isinstance(value, random.Random):
         return value.getstate()
-    return repr(value.get_state() if isinstance(value, np.random.RandomState) else value.bit_generator.state)
+    return (
+        _numbers_of(value.get_state()) if isinstance(value, np.random.RandomState) else repr(value.bit_generator.state)
+    )
+
+
+def _numbers_of(state: Any) -> tuple[Any, ...]:
+    """The state of one of numpy's older generators."""
+    return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in state)
 
 
 def _process() -> State:
@@ -145,7 +152,7 @@ def _process() -> State:
     hooks = [name for name in vars(torch_module) if name.startswith("_global_") and name.endswith("_hooks")]
     state: State = {
         "python's generator": random.getstate(),
-        "numpy's generator": repr(np.random.get_state()),
+        "numpy's generator": _numbers_of(np.random.get_state()),
         "torch's generator": torch.get_rng_state().numpy().tobytes(),
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
@@ -158,15 +165,10 @@ def _process() -> State:
         "nn.Module": {name: Same(vars(nn.Module).get(name)) for name in METHODS},
         "torch.Tensor": {name: Same(value) for name, value in vars(Tensor).items() if name != "__doc__"},
     }
-    for name in LOGGERS:
-        logger = logging.getLogger(name)
-        state[f"logger {name}"] = (
-            logger.level,
-            logger.disabled,
-            logger.propagate,
-            logger.filters[:],
-            logger.handlers[:],
-        )
+    state["loggers"] = {
+        name: (logger.level, logger.disabled, logger.propagate, logger.filters[:], logger.handlers[:])
+        for name, logger in LOGGERS.items()
+    }
     return state
 
 
