@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
+from torchsummary_plus.ops.shapes.foreach import writes_alike
 from torchsummary_plus.ops.shapes.registry import RULES, rule
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 
@@ -202,3 +203,16 @@ print(ran, sorted({"sympy", "torch._dynamo", "numpy.random"} & set(sys.modules))
 def test_a_common_model_imports_nothing_of_the_compiler_nor_of_random_numbers() -> None:
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout == "['fake', 'fake'] []\n"
+
+
+def test_lists_that_do_not_agree_are_left_to_torch() -> None:
+    """Operators that write to lists answer at once only for dense tensors of one shape, dtype and layout."""
+    add, whole = torch.ops.aten._foreach_add_.List, meta((2, 3), torch.float32)
+    assert writes_alike(add, ([whole, whole], [whole, whole]))
+    sparse = torch.ones(2, 3).to_sparse()
+    odd = [meta((3,), torch.float32), whole.to(torch.float64), whole.t().contiguous().t(), sparse]
+    for other in odd:
+        assert not writes_alike(add, ([whole, whole], [whole, other]))
+        assert not writes_alike(add, ([other, whole], [whole, whole]))
+    assert not writes_alike(add, ([meta((2, 1), torch.float32).expand(2, 3)], [whole]))
+    assert not writes_alike(torch.ops.aten._foreach_add.List, ([whole], [whole]))

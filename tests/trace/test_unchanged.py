@@ -105,7 +105,7 @@ def test_after_a_failure_in_any_layer(name: str, make_fail: Callable[..., None],
     if not can(case, run):
         return
     layers = len(list(case.build().modules()))
-    for number in range(0, layers, max(1, layers // (8 if make_fail is _forward_fails else 3))):
+    for number in range(0, layers, max(1, layers // (5 if make_fail is _forward_fails else 2))):
         model = case.build()
         path, layer = list(model.named_modules())[number]
         if isinstance(layer, torch.jit.ScriptModule):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -68,9 +69,9 @@ def _by_place(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 def _like(tensors: tuple[Any, ...]) -> Out:
     """Return a new tensor like several that agree."""
     first = tensors[0]
-    sure(isinstance(first, Tensor) and first.dtype in FLOATS and (first.is_contiguous() or is_dense(first)))
+    sure(all(isinstance(tensor, Tensor) and tensor.layout is torch.strided for tensor in tensors))
+    sure(first.dtype in FLOATS and (first.is_contiguous() or is_dense(first)))
     shape, strides, dtype, device = first.shape, first.stride(), first.dtype, first.device
     for tensor in tensors[1:]:
-        sure(isinstance(tensor, Tensor) and tensor.dtype is dtype and tensor.device == device)
-        sure(tensor.shape == shape and tensor.stride() == strides)
+        sure(tensor.dtype is dtype and tensor.device == device and tensor.shape == shape and tensor.stride() == strides)
     return shape, strides, dtype
