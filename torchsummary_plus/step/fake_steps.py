@@ -37,12 +37,12 @@ from ..trace.swap import LOCK, swap_tensors
 from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
-from .compiler import compiler_left_out
 from .compiling import refused_to_torch
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
+from .uncompiled import compiler_left_out
 from .work import Work
 
 
