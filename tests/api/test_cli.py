@@ -142,6 +142,7 @@ def test_no_size_gives_names_and_parameters(capsys: pytest.CaptureFixture[str]) 
     ("words", "told"),
     [
         (["examples/simple_cnn.py"], "accepted: 'package.module:callable', 'path/to/file.py:callable'"),
+        (["./no_such_folder", "3"], "a folder with config.json, or a .safetensors, .index.json, .gguf or .onnx file"),
         (["no_such_package.models:Net", "3"], "No module named 'no_such_package'"),
         (["examples/no_such_file.py:Net", "3"], "No such file"),
         (["examples/simple_cnn.py:PoolCNN", "1,28,28"], "similar names: PooledCNN"),

@@ -20,7 +20,7 @@ from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
 from ..table import summary
 from ..weights import is_weights, weights
-from .models import build_model, find, importable, parse_place
+from .models import WEIGHTS, build_model, find, importable, parse_place
 from .options import (
     SIZE_HELP,
     add_memory_options,
@@ -92,7 +92,7 @@ def summary_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     kinds = (
         "package.module:callable, path/to/file.py:callable, a folder with transformers' config.json, or a "
-        ".safetensors, .index.json, .gguf or .onnx file"
+        f"{WEIGHTS} file"
     )
     parser.add_argument("model", metavar="MODEL", help=kinds)
     parser.add_argument("sizes", metavar="SIZE", nargs="*", help=SIZE_HELP)

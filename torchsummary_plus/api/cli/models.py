@@ -17,8 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...data.errors import InputError, SummaryError, choice_error
+from ...data.errors import InputError, SummaryError
 from ...data.units import describe
+
+
+PLACES = "'package.module:callable', 'path/to/file.py:callable'"
+WEIGHTS = ".safetensors, .index.json, .gguf or .onnx"
 
 
 class BuildError(SummaryError, RuntimeError):
@@ -78,7 +82,9 @@ def parse_place(word: str) -> tuple[str, str]:
     """
     source, _, name = word.rpartition(":")
     if not source or not name:
-        raise choice_error("MODEL", word, ["package.module:callable", "path/to/file.py:callable"])
+        raise InputError(
+            f"MODEL is {describe(word)}; accepted: {PLACES}, a folder with config.json, or a {WEIGHTS} file"
+        )
     return source, name
 
 
