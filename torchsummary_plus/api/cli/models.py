@@ -20,8 +20,7 @@ from torch import nn
 from ...data.errors import InputError, SummaryError
 from ...data.units import describe
 
-
-PLACES = "'package.module:callable', 'path/to/file.py:callable'"
+PLACES = "'package.module:callable', 'path/to/file.py:callable', a folder with config.json"
 WEIGHTS = ".safetensors, .index.json, .gguf or .onnx"
 
 
@@ -82,9 +81,7 @@ def parse_place(word: str) -> tuple[str, str]:
     """
     source, _, name = word.rpartition(":")
     if not source or not name:
-        raise InputError(
-            f"MODEL is {describe(word)}; accepted: {PLACES}, a folder with config.json, or a {WEIGHTS} file"
-        )
+        raise InputError(f"MODEL is {describe(word)}; accepted: {PLACES}, or a {WEIGHTS} file")
     return source, name
 
 
