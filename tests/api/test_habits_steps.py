@@ -73,8 +73,10 @@ def test_a_fit_is_asked_of_the_card_that_was_named() -> None:
 def test_kinds_of_steps_and_batches_are_answered_by_call() -> None:
     with pytest.raises(InputError, match="mode is 'inference'; accepted: 'train', 'eval', 'generate'"):
         estimate_memory(net(), (256,), 8, mode="inference")
-    with pytest.raises(InputError, match=r"unexpected keyword argument 'batch_size'(?!.*batch_size)"):
+    with pytest.raises(InputError, match="write batch_size= in estimate_memory: max_batch_size searches for it"):
         max_batch_size(net(), (256,), "1GiB", batch_size=4)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="write gpu= in estimate_memory: a measurement runs on the model's own device"):
+        measure_memory(net(), (256,), 8, gpu="T4")  # type: ignore[call-arg]
 
 
 def test_an_optimizer_that_is_there_already() -> None:

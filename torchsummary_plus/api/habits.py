@@ -50,6 +50,8 @@ STEPS = {
     "num_steps": "steps=",
     "training": 'mode="train" or mode="eval"',
     "dtype": "dtypes=, the dtypes of the inputs",
+    "gpu": "gpu= in estimate_memory: a measurement runs on the model's own device",
+    "batch_size": "batch_size= in estimate_memory: max_batch_size searches for it",
 }
 """The same for the calls about a step."""
 
