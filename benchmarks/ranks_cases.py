@@ -5,7 +5,8 @@ A case is a builder and a training step, as in a script; the step creates its op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.ranks_flat import FLAT, fsdp1
 from benchmarks.ranks_models import MODELS, Part
 from benchmarks.ranks_parallel import ByHeads, Gathered, Ring, by_one_hot, over_parts, with_experts
 
@@ -49,17 +51,15 @@ class Case:
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         """One step: so many micro-batches, and the optimizer."""
         for number in range(self.accumulate):
-            is_last = number == self.accumulate - 1
-            if self.accumulate > 1:
-                _sync(model, is_last)
-            mark("forward")
-            loss = self._loss(model, inputs, targets)
-            mark("backward")
-            loss.backward()
-            del loss
+            with _alone(model) if number < self.accumulate - 1 else nullcontext():
+                mark("forward")
+                loss = self._loss(model, inputs, targets)
+                mark("backward")
+                loss.backward()
+                del loss
         mark("optimizer")
         if self.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            _clip(model)
         self.held["optimizer"].step()
         self.held["optimizer"].zero_grad()
         mark("end")
@@ -68,12 +68,23 @@ class Case:
         return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
 
 
-def _sync(model: Any, is_last: bool) -> None:
-    """Whether the gradients of the next backward go to other ranks: those of the last micro-batch do."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model.require_backward_grad_sync = is_last  # What ``no_sync()`` sets.
+@contextmanager
+def _alone(model: Any) -> Iterator[None]:
+    """While it holds, a backward's gradients do not go to other ranks."""
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+        return
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+def _clip(model: Any) -> None:
+    if hasattr(model, "clip_grad_norm_"):
+        model.clip_grad_norm_(1.0)
     else:
-        model.set_requires_gradient_sync(is_last)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
 def ddp(model: nn.Module, **options: Any) -> nn.Module:
@@ -294,6 +305,12 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
+_FLAT: dict[str, dict[str, Any]] = {
+    "fsdp1 checkpoint": {"wrap": partial(checkpointed, fsdp1)},
+    "fsdp1 checkpoint orig": {"wrap": partial(checkpointed, partial(fsdp1, use_orig_params=True))},
+    "fsdp1 tied": {"wrap": fsdp1, "model": "tied"},
+    "fsdp1 tied orig": {"wrap": partial(fsdp1, use_orig_params=True), "model": "tied"},
+}
 
 _PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b": {},
@@ -306,7 +323,7 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
-        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA).items()),
-        *(Case(f"cnn {name}", "cnn", **given) for name, given in _EITHER.items() if "bf16" not in name),
+        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA | FLAT | _FLAT).items()),
+        *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
     )
 }

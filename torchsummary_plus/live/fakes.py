@@ -64,6 +64,8 @@ class Fake(torch.Tensor):
 
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
+    current_gpu = 0
+    """The GPU that a CUDA device without a number is."""
     capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -193,7 +195,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     only the dispatch keys if no device guard is available (see :mod:`cuda_guard`).
     """
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", 0)
+        device = torch.device("cuda", Fake.current_gpu)
     reports_device = Fake.cuda_is_guarded or device.type != "cuda"
     fake: Fake = torch.Tensor._make_subclass(
         Fake, meta, requires_grad, dispatch_device=reports_device, device_for_backend_keys=device

@@ -6,7 +6,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import set_mode
 from ..live.modules import ModuleTree
+from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
 from ..step.bookkeeping import follow_meta_storages
 from ..step.depth.cut import FEWEST, Cut
@@ -44,6 +45,7 @@ from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
 from .filled import filled
+from .flat import flat_parameters_alone
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
@@ -179,6 +181,7 @@ class Ranked:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
+        device = self.rank.device(self.device.type)
         with ExitStack() as stack:
             stack.enter_context(restored([]))
             stack.callback(forget_stand_ins)
@@ -186,24 +189,25 @@ class Ranked:
             stack.enter_context(deep_stack())
             stack.enter_context(eager())
             stack.enter_context(torch.enable_grad())
-            mode_key = stack.enter_context(standing_in_for(self.device, self.capability))
+            mode_key = stack.enter_context(standing_in_for(device, self.capability))
             stack.enter_context(taken_for_tensors())
             stack.enter_context(in_world(self.rank))
             stack.enter_context(shapes_without_modes())
-            kernels = RankKernels(self.device, answers)
+            kernels = RankKernels(device, answers)
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
             if self.device.type == "cuda":
-                cards = min(self.rank.local_size, self.rank.world_size)
-                stack.enter_context(cuda_alone(self.device, cards))
+                stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
+            stack.enter_context(flat_parameters_alone(making, ledger.hold))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
             tree = ModuleTree(model)
+            kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train")
@@ -240,7 +244,7 @@ class Ranked:
         collections = _collections()
         try:
             kernels.building = True
-            with parameters_as_fakes(kernels), watch:
+            with parameters_as_fakes(kernels), watch, NumberedGpus() if mode_key is not None else nullcontext():
                 built = self.build()
         except SummaryError:
             raise
@@ -266,6 +270,12 @@ class Ranked:
         return model, schedule, shards
 
 
+def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:
+    """Return the GPU that a builder placed its model on; ``device`` if that is of another kind."""
+    own = tree.device()
+    return own if (own.type, device.type) == ("cuda", "cuda") and own.index is not None else device
+
+
 def _collections() -> int:
     """Return how often objects were collected so far; between two equal numbers, all new ones are in generation 0."""
     return sum(int(generation["collections"]) for generation in gc.get_stats())
@@ -287,12 +297,6 @@ def _said_of_meta(nbytes: int) -> tuple[str, ...]:
 
 
 _NOT_COVERED = {
-    "FullyShardedDataParallel": (
-        "FullyShardedDataParallel (FSDP1) is not covered: use what is the same in FSDP2. auto_wrap_policy: "
-        "fully_shard(layer) for each layer, then fully_shard(model); SHARD_GRAD_OP: reshard_after_forward=False; "
-        "HYBRID_SHARD: mesh= with two axes; mixed_precision: mp_policy=MixedPrecisionPolicy(...); cpu_offload: "
-        "offload_policy=CPUOffloadPolicy()"
-    ),
     "DeepSpeedEngine": (
         "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
@@ -312,7 +316,6 @@ def _check_covered(model: nn.Module) -> None:
 
 _WRAPPERS = {
     "deepspeed": "DeepSpeedEngine",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
 }
 """Modules by whose errors in a builder a wrapper is known."""
 
