@@ -299,19 +299,16 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "fsdp prefetch": {"wrap": prefetched},
     "fsdp tp": {"wrap": fsdp_and_tp, "worlds": (4,)},
     "fsdp tied": {"wrap": fsdp, "model": "tied"},
+    "fsdp1 checkpoint": {"wrap": partial(checkpointed, fsdp1)},
+    "fsdp1 checkpoint orig": {"wrap": partial(checkpointed, partial(fsdp1, use_orig_params=True))},
+    "fsdp1 tied": {"wrap": fsdp1, "model": "tied"},
+    "fsdp1 tied orig": {"wrap": partial(fsdp1, use_orig_params=True), "model": "tied"},
     "experts": {"wrap": partial(with_experts, unwrapped)},
     "experts one-hot": {"wrap": partial(with_experts, unwrapped, count=by_one_hot)},
     "ring": {"wrap": partial(over_parts, Ring, ddp)},
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
-_FLAT: dict[str, dict[str, Any]] = {
-    "fsdp1 checkpoint": {"wrap": partial(checkpointed, fsdp1)},
-    "fsdp1 checkpoint orig": {"wrap": partial(checkpointed, partial(fsdp1, use_orig_params=True))},
-    "fsdp1 tied": {"wrap": fsdp1, "model": "tied"},
-    "fsdp1 tied orig": {"wrap": partial(fsdp1, use_orig_params=True), "model": "tied"},
-}
-
 _PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b": {},
     "gpipe": {"schedule": "ScheduleGPipe"},
@@ -323,7 +320,7 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
-        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA | FLAT | _FLAT).items()),
+        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA | FLAT).items()),
         *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
     )
 }

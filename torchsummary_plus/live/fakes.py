@@ -51,6 +51,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_DATA: Any = torch.Tensor.data
 
 
 class Fake(torch.Tensor):
@@ -91,6 +92,17 @@ class Fake(torch.Tensor):
     def is_cpu(self) -> bool:  # type: ignore[override]
         """Whether the tensor stands for one on the CPU; False inside kernels."""
         return not _here.in_kernel and self.fake_device.type == "cpu"
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; a tensor assigned to it also gives its device and values."""
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, tensor: torch.Tensor) -> None:
+        _DATA.__set__(self, tensor)
+        if isinstance(tensor, Fake):
+            self.fake_device, self.known = tensor.fake_device, tensor.known
 
     def item(self) -> Any:
         """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""
@@ -269,22 +281,6 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     """Return a contiguous fake."""
     with in_kernel():
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
-
-
-@contextmanager
-def quiet_refusals() -> Iterator[None]:
-    """Silence threads that end because a fake has no values: a real pass follows."""
-    original = threading.excepthook
-
-    def tell(ended: threading.ExceptHookArgs) -> None:
-        if not isinstance(ended.exc_value, DataDependentError):
-            original(ended)
-
-    threading.excepthook = tell
-    try:
-        yield
-    finally:
-        threading.excepthook = original
 
 
 def assumed_capability() -> Capability:

@@ -37,7 +37,7 @@ class Gpus:
 
 @contextmanager
 def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
-    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with this many GPUs, ``device`` being current.
+    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with so many GPUs, ``device`` being current.
 
     CUDA is not initialised. Queries from torch/distributed/fsdp, device_mesh.py, pipelining and torch/nn/parallel are
     answered; everything else fails as it would on a build or machine without CUDA. The pass supplies the streams.

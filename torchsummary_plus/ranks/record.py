@@ -27,7 +27,7 @@ from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
-from ..step.bookkeeping import follow_meta_storages
+from ..step.bookkeeping import follow_meta_storages, resizing_watched
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.steps import takes_all_layers_alike
@@ -45,7 +45,7 @@ from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
 from .filled import filled
-from .flat import flat_parameters_alone
+from .flat import FlatParameters
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
@@ -201,8 +201,9 @@ class Ranked:
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making))
             stack.enter_context(fsdp_alone(making, ledger.hold))
-            stack.enter_context(flat_parameters_alone(making, ledger.hold))
-            model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
+            flat = FlatParameters()
+            stack.enter_context(flat.alone(making, ledger.hold))
+            model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
             stack.enter_context(pipelines_alone(neighbours))
@@ -234,7 +235,7 @@ class Ranked:
                 raise steps.blame(error, "") from error
 
     def _built(
-        self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut
+        self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
     ) -> tuple[nn.Module, Any, Shards]:
         """Return the model, built of fakes, its schedule if any, and its parameters; all are there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
@@ -244,7 +245,8 @@ class Ranked:
         collections = _collections()
         try:
             kernels.building = True
-            with parameters_as_fakes(kernels), watch, NumberedGpus() if mode_key is not None else nullcontext():
+            numbered = NumberedGpus() if mode_key is not None else nullcontext()
+            with parameters_as_fakes(kernels), resizing_watched(kernels, ledger), watch, numbered:
                 built = self.build()
         except SummaryError:
             raise
@@ -265,6 +267,7 @@ class Ranked:
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)
+        flat.let_go(model.modules())
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
