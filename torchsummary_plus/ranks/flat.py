@@ -26,7 +26,7 @@ class FlatParameters:
         self._made: list[weakref.ref[Any]] = []
 
     @contextmanager
-    def alone(self, making: Making, hold: Hold) -> Iterator[None]:
+    def alone(self, making: Making, hold: Hold, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
         """Book their tensors under the kind they are for, and compare their storages, not addresses.
 
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
@@ -35,6 +35,7 @@ class FlatParameters:
         named = partial(_named, hold)
         stand_ins: list[tuple[Any, str, Callable[[Any], Any]]] = [
             (handle, "_init_flat_param_and_metadata", self._noted),
+            (handle, "_use_unsharded_views", partial(_followed, follow)),
             (handle, "init_flat_param_attributes", lambda own: named(within(partial(making, UNSHARDED))(own))),
             (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(making, REDUCE_SCATTER))),
             (_runtime_utils, "_post_backward_hook", partial(_gradient_named, hold, False)),
@@ -77,6 +78,17 @@ def _named(hold: Hold, function: Any) -> Any:
         for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
             if hasattr(flat, name):
                 hold([getattr(flat, name)], kind)
+
+    return called
+
+
+def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
+    """Wrap what makes views of a flat parameter, whose node torch makes anew where its dtype has changed."""
+
+    @wraps(function)
+    def called(handle: Any, *args: Any, **kwargs: Any) -> None:
+        follow(handle.flat_param)
+        function(handle, *args, **kwargs)
 
     return called
 

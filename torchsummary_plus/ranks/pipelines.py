@@ -40,13 +40,13 @@ class Neighbours:
 
 
 @contextmanager
-def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
+def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
     """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
 
-    Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
+    Nothing changes where no schedule ``runs``. Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
     ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
-    if STAGES not in sys.modules:
+    if not runs:
         yield
         return
     from torch.distributed.pipelining import schedules, stage

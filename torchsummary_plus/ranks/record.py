@@ -199,14 +199,14 @@ class Ranked:
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
-            stack.enter_context(ddp_alone(making))
-            stack.enter_context(fsdp_alone(making, ledger.hold))
+            stack.enter_context(ddp_alone(making, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+            stack.enter_context(fsdp_alone(making, ledger.hold, kernels.follow_leaf))
             flat = FlatParameters()
-            stack.enter_context(flat.alone(making, ledger.hold))
+            stack.enter_context(flat.alone(making, ledger.hold, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
-            stack.enter_context(pipelines_alone(neighbours))
+            stack.enter_context(pipelines_alone(neighbours, schedule is not None))
             tree = ModuleTree(model)
             kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
