@@ -19,6 +19,17 @@ from torch.nn import functional as F
 from benchmarks.ranks_flat import FLAT, fsdp1
 from benchmarks.ranks_models import MODELS, Part
 from benchmarks.ranks_parallel import ByHeads, Gathered, Ring, by_one_hot, over_parts, with_experts
+from benchmarks.ranks_programs import (
+    SplitHead,
+    accumulated,
+    adapted,
+    averaged,
+    by_hand,
+    compressed,
+    contrasted,
+    joined,
+    megatron,
+)
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4
@@ -35,13 +46,16 @@ class Case:
     accumulate: int = 1
     clip: bool = False
     worlds: tuple[int, ...] = (2, 4)
+    loop: Callable[..., None] | None = None
+    """How a step runs, where it is written out."""
     held: dict[str, Any] = field(default_factory=dict)
     """What the loop holds: its optimizer."""
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)
         model = self.wrap(MODELS[self.model].make())
-        self.held["optimizer"] = self.optimizer(model.parameters())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.held["optimizer"] = self.optimizer(trained)
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
@@ -50,6 +64,9 @@ class Case:
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         """One step: so many micro-batches, and the optimizer."""
+        if self.loop is not None:
+            self.loop(model, inputs, targets, self.held, mark)
+            return
         for number in range(self.accumulate):
             with _alone(model) if number < self.accumulate - 1 else nullcontext():
                 mark("forward")
@@ -65,6 +82,9 @@ class Case:
         mark("end")
 
     def _loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        if isinstance(model, SplitHead):
+            loss: Tensor = model(inputs)
+            return loss
         return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
 
 
@@ -309,6 +329,26 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
+_PROGRAMS: dict[str, dict[str, Any]] = {
+    "megatron": {"wrap": megatron},
+    "split vocabulary": {"wrap": SplitHead},
+    "ddp fp16": {"wrap": partial(compressed, hook="fp16")},
+    "ddp bf16 hook": {"wrap": partial(compressed, hook="bf16")},
+    "ddp powersgd": {"wrap": partial(compressed, hook="powersgd")},
+    "fsdp lora": {"wrap": lambda model: fsdp(adapted(model))},
+    "fsdp1 lora orig": {"wrap": lambda model: fsdp1(adapted(model), use_orig_params=True)},
+    "ddp lora": {"wrap": lambda model: ddp(adapted(model))},
+    "dtensors": {"wrap": by_hand},
+    "ddp average": {"wrap": ddp, "loop": averaged},
+    "ddp contrast": {"wrap": ddp, "loop": contrasted},
+    "zero accumulate": {"wrap": ddp, "optimizer": zero, "loop": accumulated},
+    "flat sums": {"wrap": unwrapped, "loop": accumulated},
+    "ddp join": {"wrap": ddp, "loop": joined},
+    "ddp checkpoint static": {"wrap": partial(checkpointed, partial(ddp, static_graph=True))},
+    "fsdp tp checkpoint": {"wrap": partial(checkpointed, fsdp_and_tp), "worlds": (4,)},
+    "zero overlap": {"wrap": partial(ddp, gradient_as_bucket_view=True), "optimizer": zero},
+}
+
 _PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b": {},
     "gpipe": {"schedule": "ScheduleGPipe"},
@@ -316,11 +356,15 @@ _PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b fsdp": {"is_sharded": True, "worlds": (4,)},
 }
 
+_OF_LLAMA = _EITHER | _LLAMA | FLAT | _PROGRAMS
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
-        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA | FLAT).items()),
+        *(
+            Case(f"llama {name}", **{"model": "llama", **given})
+            for name, given in (_EITHER | _LLAMA | FLAT | _PROGRAMS).items()
+        ),
         *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
     )
 }

@@ -52,6 +52,8 @@ class _Here(threading.local):
 
 _here = _Here()
 _DATA: Any = torch.Tensor.data
+_NOWHERE = 1 << 62
+"""Above all addresses, so that what reads there fails as at 0."""
 
 
 class Fake(torch.Tensor):
@@ -103,6 +105,12 @@ class Fake(torch.Tensor):
         _DATA.__set__(self, tensor)
         if isinstance(tensor, Fake):
             self.fake_device, self.known = tensor.fake_device, tensor.known
+
+    def data_ptr(self) -> int:
+        """Return a number where no memory is, which tensors share that begin at the same byte; 0 without bytes."""
+        storage = self.untyped_storage()
+        begin = self.storage_offset() * self.element_size()
+        return _NOWHERE + storage._cdata + begin if storage.nbytes() else 0
 
     def item(self) -> Any:
         """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""

@@ -66,7 +66,11 @@ class CudaEngine:
 
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
-        with self.watch.state.being(in_engine=True, as_meta=True, heard=False), torch.enable_grad(), compat.no_function():
+        with (
+            self.watch.state.being(in_engine=True, as_meta=True, heard=False),
+            torch.enable_grad(),
+            compat.no_function(),
+        ):
             return tensor.view_as(tensor)
 
 
