@@ -19,6 +19,7 @@ from benchmarks.ranks_truth import SAME_KERNELS
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES
 from torchsummary_plus.ranks.process_group import Rank
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -31,6 +32,8 @@ RECORDED = (
     *("llama sp", "pipeline 1f1b", "pipeline interleaved", "llama experts one-hot", "llama ring"),
 )
 WIDTH = 64
+if not since("2.13") or since("2.15"):  # The truth was recorded on 2.13; a stage's buffers are others since 2.15.
+    RECORDED = tuple(name for name in RECORDED if not name.startswith("pipeline"))
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ class FlatParameters:
         named = partial(_named, hold)
         stand_ins: list[tuple[Any, str, Callable[[Any], Any]]] = [
             (handle, "_init_flat_param_and_metadata", self._noted),
-            (handle, "_use_unsharded_views", partial(_followed, follow)),
+            *((handle, name, partial(_followed, follow)) for name in _VIEWS),
             (handle, "init_flat_param_attributes", lambda own: named(within(partial(making, UNSHARDED))(own))),
             (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(making, REDUCE_SCATTER))),
             (_runtime_utils, "_post_backward_hook", partial(_gradient_named, hold, False)),
@@ -80,6 +80,10 @@ def _named(hold: Hold, function: Any) -> Any:
                 hold([getattr(flat, name)], kind)
 
     return called
+
+
+_VIEWS = ("_use_unsharded_flat_param", "_use_unsharded_views")
+"""What makes views of flat parameters, the former of themselves where they are not sharded."""
 
 
 def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:

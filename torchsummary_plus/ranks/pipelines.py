@@ -43,16 +43,17 @@ class Neighbours:
 def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
     """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
 
-    Nothing changes where no schedule ``runs``. Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
+    Before torch 2.13 this is refused, where a builder's schedule ``runs``. Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
     ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
-    if not runs:
+    stage: Any = sys.modules.get(STAGES)
+    if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
+        if runs:
+            raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
         yield
         return
-    from torch.distributed.pipelining import schedules, stage
+    from torch.distributed.pipelining import schedules
 
-    if not hasattr(stage.PipelineStage, "_recv_meta"):
-        raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
     with ExitStack() as stack:
         stand_ins: list[tuple[Any, str, Callable[..., Any]]] = [
             *((schedules._PipelineSchedule, name, lambda _: _decide_mode) for name in _CONNECTS),

@@ -27,6 +27,7 @@ from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
+from ..live.versions import since
 from ..step.bookkeeping import follow_meta_storages, resizing_watched
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import Proved, UnprovedError, grown
@@ -35,6 +36,7 @@ from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
 from ..trace.at_one import Guesses
 from ..trace.balanced import Routers
+from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
@@ -221,7 +223,7 @@ class Ranked:
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
             batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
-            if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
+            if schedule is not None and self._copies_batches():
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
@@ -234,6 +236,10 @@ class Ranked:
                     raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
+    def _copies_batches(self) -> bool:
+        """Whether equal micro-batches are run but once; from torch 2.15 on, what is sent is freed among them."""
+        return self.device.type == "cuda" and not self.known.runs_all_batches and not since("2.15")
+
     def _built(
         self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
     ) -> tuple[nn.Module, Any, Shards]:
@@ -242,6 +248,7 @@ class Ranked:
         if mode_key is not None:
             watch.hold(mode_key)
         follow_meta_storages(kernels, ledger)
+        kernels.engine = CudaEngine(watch)
         collections = _collections()
         try:
             kernels.building = True

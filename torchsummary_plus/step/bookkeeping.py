@@ -86,6 +86,7 @@ class RecordedSteps(Steps):
             stack.enter_context(resizing_watched(kernels, self.ledger))
             self.exchange.give_hooks()
             engine = kernels.engine = CudaEngine(self.watch)
+            stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
             if not functions.on_cuda:

@@ -42,6 +42,11 @@ class CudaEngine:
             node.metadata[_SEEN] = True
             (self.lasting if lasting else self.fresh).append(node)
 
+    def let_go(self) -> None:
+        """Let go of all nodes, whose leaves lead back here in circles that Python cannot see."""
+        self.lasting.clear()
+        self.fresh.clear()
+
     @contextmanager
     def started(self, roots: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Yield the roots to run a backward from; inside this context the engine may start."""
