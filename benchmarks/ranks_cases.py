@@ -333,7 +333,6 @@ _PROGRAMS: dict[str, dict[str, Any]] = {
     "megatron": {"wrap": megatron},
     "split vocabulary": {"wrap": SplitHead},
     "ddp fp16": {"wrap": partial(compressed, hook="fp16")},
-    "ddp bf16 hook": {"wrap": partial(compressed, hook="bf16")},
     "ddp powersgd": {"wrap": partial(compressed, hook="powersgd")},
     "fsdp lora": {"wrap": lambda model: fsdp(adapted(model))},
     "fsdp1 lora orig": {"wrap": lambda model: fsdp1(adapted(model), use_orig_params=True)},

@@ -43,8 +43,9 @@ class Neighbours:
 def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
     """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
 
-    Before torch 2.13 this is refused, where a builder's schedule ``runs``. Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
-    ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
+    Before torch 2.13, where a builder's schedule ``runs``, this is refused. Gradients have the shapes of the
+    outputs they are of. Source: torch/distributed/pipelining/stage.py, ``_forward_metadata_inference`` and
+    ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
     stage: Any = sys.modules.get(STAGES)
     if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
