@@ -329,6 +329,12 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
+def titan(model: nn.Module) -> nn.Module:
+    """Tensor parallel, then checkpoints, then ``fully_shard``, in torchtitan's order."""
+    mesh = mesh_of("dp", "tp")
+    return checkpointed(partial(fsdp, mesh=mesh["dp"]), tensor_parallel(model, mesh["tp"]))
+
+
 _PROGRAMS: dict[str, dict[str, Any]] = {
     "megatron": {"wrap": megatron},
     "split vocabulary": {"wrap": SplitHead},
@@ -344,7 +350,7 @@ _PROGRAMS: dict[str, dict[str, Any]] = {
     "flat sums": {"wrap": unwrapped, "loop": accumulated},
     "ddp join": {"wrap": ddp, "loop": joined},
     "ddp checkpoint static": {"wrap": partial(checkpointed, partial(ddp, static_graph=True))},
-    "fsdp tp checkpoint": {"wrap": partial(checkpointed, fsdp_and_tp), "worlds": (4,)},
+    "fsdp tp checkpoint": {"wrap": titan, "worlds": (4,)},
     "zero overlap": {"wrap": partial(ddp, gradient_as_bucket_view=True), "optimizer": zero},
 }
 
