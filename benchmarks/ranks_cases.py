@@ -5,7 +5,8 @@ A case is a builder and a training step, as in a script; the step creates its op
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -15,8 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.ranks_flat import FLAT, fsdp1
 from benchmarks.ranks_models import MODELS, Part
 from benchmarks.ranks_parallel import ByHeads, Gathered, Ring, by_one_hot, over_parts, with_experts
+from benchmarks.ranks_programs import (
+    SplitHead,
+    accumulated,
+    adapted,
+    averaged,
+    by_hand,
+    compressed,
+    contrasted,
+    joined,
+    megatron,
+)
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4
@@ -33,13 +46,16 @@ class Case:
     accumulate: int = 1
     clip: bool = False
     worlds: tuple[int, ...] = (2, 4)
+    loop: Callable[..., None] | None = None
+    """How a step runs, where it is written out."""
     held: dict[str, Any] = field(default_factory=dict)
     """What the loop holds: its optimizer."""
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)
         model = self.wrap(MODELS[self.model].make())
-        self.held["optimizer"] = self.optimizer(model.parameters())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.held["optimizer"] = self.optimizer(trained)
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
@@ -48,32 +64,47 @@ class Case:
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         """One step: so many micro-batches, and the optimizer."""
+        if self.loop is not None:
+            self.loop(model, inputs, targets, self.held, mark)
+            return
         for number in range(self.accumulate):
-            is_last = number == self.accumulate - 1
-            if self.accumulate > 1:
-                _sync(model, is_last)
-            mark("forward")
-            loss = self._loss(model, inputs, targets)
-            mark("backward")
-            loss.backward()
-            del loss
+            with _alone(model) if number < self.accumulate - 1 else nullcontext():
+                mark("forward")
+                loss = self._loss(model, inputs, targets)
+                mark("backward")
+                loss.backward()
+                del loss
         mark("optimizer")
         if self.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            _clip(model)
         self.held["optimizer"].step()
         self.held["optimizer"].zero_grad()
         mark("end")
 
     def _loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        if isinstance(model, SplitHead):
+            loss: Tensor = model(inputs)
+            return loss
         return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
 
 
-def _sync(model: Any, is_last: bool) -> None:
-    """Whether the gradients of the next backward go to other ranks: those of the last micro-batch do."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model.require_backward_grad_sync = is_last  # What ``no_sync()`` sets.
+@contextmanager
+def _alone(model: Any) -> Iterator[None]:
+    """While it holds, a backward's gradients do not go to other ranks."""
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+        return
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+def _clip(model: Any) -> None:
+    if hasattr(model, "clip_grad_norm_"):
+        model.clip_grad_norm_(1.0)
     else:
-        model.set_requires_gradient_sync(is_last)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
 def ddp(model: nn.Module, **options: Any) -> nn.Module:
@@ -288,11 +319,39 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "fsdp prefetch": {"wrap": prefetched},
     "fsdp tp": {"wrap": fsdp_and_tp, "worlds": (4,)},
     "fsdp tied": {"wrap": fsdp, "model": "tied"},
+    "fsdp1 checkpoint": {"wrap": partial(checkpointed, fsdp1)},
+    "fsdp1 checkpoint orig": {"wrap": partial(checkpointed, partial(fsdp1, use_orig_params=True))},
+    "fsdp1 tied": {"wrap": fsdp1, "model": "tied"},
+    "fsdp1 tied orig": {"wrap": partial(fsdp1, use_orig_params=True), "model": "tied"},
     "experts": {"wrap": partial(with_experts, unwrapped)},
     "experts one-hot": {"wrap": partial(with_experts, unwrapped, count=by_one_hot)},
     "ring": {"wrap": partial(over_parts, Ring, ddp)},
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
+}
+def titan(model: nn.Module) -> nn.Module:
+    """Tensor parallel, then checkpoints, then ``fully_shard``, in torchtitan's order."""
+    mesh = mesh_of("dp", "tp")
+    return checkpointed(partial(fsdp, mesh=mesh["dp"]), tensor_parallel(model, mesh["tp"]))
+
+
+_PROGRAMS: dict[str, dict[str, Any]] = {
+    "megatron": {"wrap": megatron},
+    "split vocabulary": {"wrap": SplitHead},
+    "ddp fp16": {"wrap": partial(compressed, hook="fp16")},
+    "ddp powersgd": {"wrap": partial(compressed, hook="powersgd")},
+    "fsdp lora": {"wrap": lambda model: fsdp(adapted(model))},
+    "fsdp1 lora orig": {"wrap": lambda model: fsdp1(adapted(model), use_orig_params=True)},
+    "ddp lora": {"wrap": lambda model: ddp(adapted(model))},
+    "dtensors": {"wrap": by_hand},
+    "ddp average": {"wrap": ddp, "loop": averaged},
+    "ddp contrast": {"wrap": ddp, "loop": contrasted},
+    "zero accumulate": {"wrap": ddp, "optimizer": zero, "loop": accumulated},
+    "flat sums": {"wrap": unwrapped, "loop": accumulated},
+    "ddp join": {"wrap": ddp, "loop": joined},
+    "ddp checkpoint static": {"wrap": partial(checkpointed, partial(ddp, static_graph=True))},
+    "fsdp tp checkpoint": {"wrap": titan, "worlds": (4,)},
+    "zero overlap": {"wrap": partial(ddp, gradient_as_bucket_view=True), "optimizer": zero},
 }
 
 _PIPELINES: dict[str, dict[str, Any]] = {
@@ -302,11 +361,15 @@ _PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b fsdp": {"is_sharded": True, "worlds": (4,)},
 }
 
+_OF_LLAMA = _EITHER | _LLAMA | FLAT | _PROGRAMS
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
-        *(Case(f"llama {name}", **{"model": "llama", **given}) for name, given in (_EITHER | _LLAMA).items()),
-        *(Case(f"cnn {name}", "cnn", **given) for name, given in _EITHER.items() if "bf16" not in name),
+        *(
+            Case(f"llama {name}", **{"model": "llama", **given})
+            for name, given in (_EITHER | _LLAMA | FLAT | _PROGRAMS).items()
+        ),
+        *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
     )
 }

@@ -90,6 +90,7 @@ def staged_estimate(build: Callable[[], Any], rank: int = 2) -> MemoryEstimate:
 
 
 @needs_schedules
+@pytest.mark.skipif(since("2.15"), reason="all micro-batches are recorded from torch 2.15 on")
 @pytest.mark.parametrize(
     ("name", "rank", "copied"),
     [("Schedule1F1B", 6, 18), ("ScheduleInterleaved1F1B", 0, 24)],

@@ -50,7 +50,7 @@ def test_a_stage_holds_as_many_microbatches_as_its_schedule_has_in_flight() -> N
     saved = [one.at_peak["saved_activations"] for one in (*one_forward_one_backward, *gpipe)]
     each = saved[2] // MICROBATCHES
     assert saved[2] == saved[3]
-    assert saved[0] - saved[1] == pytest.approx(each, rel=0.1)
+    assert saved[0] - saved[1] == pytest.approx(each, rel=0.15 if since("2.15") else 0.1), "what is sent is freed"
 
 
 @needs_schedules

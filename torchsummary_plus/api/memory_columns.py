@@ -74,8 +74,8 @@ def memory_of(
     return estimate, row_memory(trace, rows, calls, held)
 
 
-_WRAPPERS = ("_checkpoint_wrapped_module", "module")
-"""The names that wrappers give to what is inside: those of ``checkpoint_wrapper`` and ``DistributedDataParallel``."""
+_WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
+"""The names that wrappers give to what is inside: ``checkpoint_wrapper``, FSDP1, and ``DistributedDataParallel``."""
 
 
 def _unwrapped(

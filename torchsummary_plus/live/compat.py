@@ -170,6 +170,12 @@ has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True
 )
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
+parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to the number of a GPU", None)
+accelerator_names = (
+    *("_get_accelerator", "_accelerator_getAccelerator", "_accelerator_getDeviceIndex", "_accelerator_setDeviceIndex"),
+    *("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_synchronizeDevice"),
+)
+"""What ``torch.accelerator`` calls in ``torch._C``; the later ones exist since torch 2.6."""
 cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "no CUDA is assumed", lambda: 0)
 
 # The history of CUDA's allocator.

@@ -51,6 +51,9 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_DATA: Any = torch.Tensor.data
+_NOWHERE = 1 << 62
+"""Above all addresses, so that what reads there fails as at 0."""
 
 
 class Fake(torch.Tensor):
@@ -64,6 +67,8 @@ class Fake(torch.Tensor):
 
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
+    current_gpu = 0
+    """The GPU that a CUDA device without a number is."""
     capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -89,6 +94,23 @@ class Fake(torch.Tensor):
     def is_cpu(self) -> bool:  # type: ignore[override]
         """Whether the tensor stands for one on the CPU; False inside kernels."""
         return not _here.in_kernel and self.fake_device.type == "cpu"
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; a tensor assigned to it also gives its device and values."""
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, tensor: torch.Tensor) -> None:
+        _DATA.__set__(self, tensor)
+        if isinstance(tensor, Fake):
+            self.fake_device, self.known = tensor.fake_device, tensor.known
+
+    def data_ptr(self) -> int:
+        """Return a number where no memory is, which tensors share that begin at the same byte; 0 without bytes."""
+        storage = self.untyped_storage()
+        begin = self.storage_offset() * self.element_size()
+        return _NOWHERE + storage._cdata + begin if storage.nbytes() else 0
 
     def item(self) -> Any:
         """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""
@@ -193,7 +215,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     only the dispatch keys if no device guard is available (see :mod:`cuda_guard`).
     """
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", 0)
+        device = torch.device("cuda", Fake.current_gpu)
     reports_device = Fake.cuda_is_guarded or device.type != "cuda"
     fake: Fake = torch.Tensor._make_subclass(
         Fake, meta, requires_grad, dispatch_device=reports_device, device_for_backend_keys=device
@@ -267,22 +289,6 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
     """Return a contiguous fake."""
     with in_kernel():
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
-
-
-@contextmanager
-def quiet_refusals() -> Iterator[None]:
-    """Silence threads that end because a fake has no values: a real pass follows."""
-    original = threading.excepthook
-
-    def tell(ended: threading.ExceptHookArgs) -> None:
-        if not isinstance(ended.exc_value, DataDependentError):
-            original(ended)
-
-    threading.excepthook = tell
-    try:
-        yield
-    finally:
-        threading.excepthook = original
 
 
 def assumed_capability() -> Capability:

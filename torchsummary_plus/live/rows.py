@@ -139,7 +139,9 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 def _sharding(module: nn.Module) -> Any:
-    """How ``fully_shard`` treats the parameters of a module; a prefetch that names other layers makes it unlike any."""
+    """How FSDP treats the parameters of a module; a prefetch that names other layers makes it unlike any."""
+    if hasattr(module, "_handle"):
+        return [str(getattr(module, name, None)) for name in _OF_FLAT]
     get_state = getattr(module, "_get_fsdp_state", None)
     if get_state is None:
         return None
@@ -148,6 +150,10 @@ def _sharding(module: nn.Module) -> Any:
         return object()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     return [_group(group) for group in groups if group is not None]
+
+
+_OF_FLAT = ("sharding_strategy", "mixed_precision", "cpu_offload", "backward_prefetch", "compute_device", "world_size")
+"""What a ``FullyShardedDataParallel`` is told of its flat parameter."""
 
 
 def _group(group: Any) -> Any:

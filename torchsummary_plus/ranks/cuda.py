@@ -7,38 +7,81 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parallel import _functions
 
+from ..live import compat
+from ..live.fakes import Fake
+from ..live.numbered import numbers_named
 from ..live.streams import Streams, set_to
 
 
-@contextmanager
-def cuda_alone(device: torch.device, cards: int) -> Iterator[None]:
-    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with this many GPUs.
+class Gpus:
+    """The GPUs of a machine: how many there are, and the number of the current one."""
 
-    CUDA is not initialised. Queries from torch/distributed/fsdp/_fully_shard, device_mesh.py and pipelining are
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @property
+    def current(self) -> int:
+        """Return the current GPU's number."""
+        return Fake.current_gpu
+
+    def switch(self, device: Any) -> int:
+        """Make a device the current one and return the one before; a negative number changes nothing."""
+        before = Fake.current_gpu
+        index = device if isinstance(device, int) else torch.device(device).index
+        if index is not None and index >= 0:
+            Fake.current_gpu = index
+        return before
+
+
+@contextmanager
+def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
+    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with so many GPUs, ``device`` being current.
+
+    CUDA is not initialised. Queries from torch/distributed/fsdp, device_mesh.py, pipelining and torch/nn/parallel are
     answered; everything else fails as it would on a build or machine without CUDA. The pass supplies the streams.
     """
+    gpus = Gpus(count)
     answers: dict[str, Any] = {
-        "current_device": lambda: device.index,
-        "device_count": lambda: cards,
+        "current_device": lambda: gpus.current,
+        "device_count": lambda: gpus.count,
         "is_available": lambda: True,
         "get_rng_state": lambda *_: torch.empty(_RNG_STATE_BYTES, dtype=torch.uint8, device="cpu"),
         "set_rng_state": lambda *_: None,
+        **{name: (lambda device: gpus.switch(device)) for name in _SWITCHES},
         **{name: _no_op() for name in _NO_OPS},
     }
+    of_accelerator = dict(zip(compat.accelerator_names, _of_accelerator(gpus)))
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(set_to(torch.cuda, name, answer))
         if Streams.active is not None:
             current = Streams.active.stack
             stack.enter_context(set_to(torch.accelerator, "current_stream", lambda *_, **__: current[-1]))
-        stack.enter_context(set_to(torch._C, "_get_accelerator", lambda *_: torch.device("cuda")))
+        stack.enter_context(compat.replaced({(torch._C, name): answer for name, answer in of_accelerator.items()}))
+        stack.enter_context(set_to(_functions, "_streams", None))
+        stack.enter_context(numbers_named())
+        stack.enter_context(set_to(Fake, "current_gpu", device.index))
         yield
+
+
+def _of_accelerator(gpus: Gpus) -> tuple[Callable[..., Any], ...]:
+    """The answers to :data:`compat.accelerator_names`, in their order."""
+    return (
+        *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
+        *(lambda *_: gpus.current, lambda device: gpus.switch(device) and None),
+        *(lambda device: gpus.switch(device), lambda device: gpus.switch(device), lambda *_: None),
+    )
 
 
 _RNG_STATE_BYTES = 16
 """A seed and an offset, on the CPU (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, ``get_state``)."""
-_NO_OPS = ("set_device", "synchronize", "empty_cache", "_lazy_init", "manual_seed", "manual_seed_all")
+_SWITCHES = ("set_device", "_exchange_device", "_maybe_exchange_device")
+_NO_OPS = (
+    *("synchronize", "empty_cache", "_lazy_init", "manual_seed", "manual_seed_all", "ipc_collect"),
+    *("reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"),
+)
 
 
 def _no_op() -> Callable[..., None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
+from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import distributed
 
@@ -15,7 +17,7 @@ from .stand_ins import replaced, within
 
 
 @contextmanager
-def ddp_alone(making: Making) -> Iterator[None]:
+def ddp_alone(making: Making, seen_as_meta: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
     Tensors that the C++ reducer allocates are booked as buckets: one at first, then others once the order of the
@@ -23,13 +25,16 @@ def ddp_alone(making: Making) -> Iterator[None]:
 
     Source: ``DistributedDataParallel.__init__``, where ``init_sync`` controls both, and ``_ddp_init_helper``;
     torch/csrc/distributed/c10d/reducer.cpp, ``rebuild_buckets``. What is sent at the start is freed before the first
-    step. The CUDA timer that the logger reads exists in CUDA builds only.
+    step. The CUDA timer that the logger reads exists in CUDA builds only, where it would ask the driver: the reducer
+    makes none for parameters that are ``seen_as_meta``.
     """
     buckets = partial(making, BUCKETS)
     with ExitStack() as stack:
         for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))
         stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
+        if torch.backends.cuda.is_built():
+            stack.enter_context(replaced(dist, "Reducer", within(seen_as_meta)))
         stack.enter_context(replaced(c10d.Reducer, "_rebuild_buckets", within(buckets)))
         stack.enter_context(replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
         yield

@@ -24,8 +24,10 @@ _OF_PARAMETERS = {"to_sharded_post_forward": UNSHARDED, "to_accumulated_grad_if_
 
 
 @contextmanager
-def fsdp_alone(making: Making, hold: Callable[[list[torch.Tensor], str], None]) -> Iterator[None]:
-    """Book the tensors that ``fully_shard`` allocates under the kind they are for.
+def fsdp_alone(
+    making: Making, hold: Callable[[list[torch.Tensor], str], None], follow: Callable[[torch.Tensor], None]
+) -> Iterator[None]:
+    """Book the tensors that ``fully_shard`` allocates under the kind they are for; ``follow`` unsharded parameters.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
@@ -34,7 +36,7 @@ def fsdp_alone(making: Making, hold: Callable[[list[torch.Tensor], str], None]) 
             stack.enter_context(replaced(_fsdp_param_group, name, within(partial(making, kind))))
         for name, kind in _OF_PARAMETERS.items():
             stack.enter_context(replaced(_fsdp_param.FSDPParam, name, within(partial(making, kind))))
-        stack.enter_context(replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(hold)))
+        stack.enter_context(replaced(_fsdp_param.FSDPParam, "init_unsharded_param", _with_gradient_named(hold, follow)))
         stack.enter_context(replaced(_fsdp_param, "_chunk_with_empty", lambda _: Chunks))
         yield
 
@@ -63,7 +65,9 @@ class Chunks(Sequence[torch.Tensor]):
         return self.tensor.narrow(self.dim, start, min(self.size, self.tensor.size(self.dim) - start))
 
 
-def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Callable[[Any], Any]:
+def _with_gradient_named(
+    hold: Callable[[list[torch.Tensor], str], None], follow: Callable[[torch.Tensor], None]
+) -> Callable[[Any], Any]:
     """Wrap a function so that the unsharded parameter reports its gradient."""
 
     def name(parameter: torch.Tensor) -> None:
@@ -76,6 +80,7 @@ def _with_gradient_named(hold: Callable[[list[torch.Tensor], str], None]) -> Cal
             before = getattr(param, "_unsharded_param", None)
             function(param)
             if param._unsharded_param is not before and param._unsharded_param.requires_grad:
+                follow(param._unsharded_param)
                 param._unsharded_param.register_post_accumulate_grad_hook(name)
 
         return called

@@ -25,7 +25,8 @@ class RankPass(Pass):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is PRIM_DEVICE and self.state.in_engine and sys._getframe(1).f_code is not _ENGINE:
+        state = self.state
+        if func is PRIM_DEVICE and state.in_engine and not state.as_meta and sys._getframe(1).f_code is not _ENGINE:
             return device_of(args[0])
         return super().__torch_dispatch__(func, types, args, kwargs)
 

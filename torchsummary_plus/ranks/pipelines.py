@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..data.errors import InputError, UnsupportedError
+from ..live.fakes import Fake
 from ..step.bookkeeping import RecordedSteps
 from .stand_ins import replaced
 
@@ -38,24 +40,27 @@ class Neighbours:
 
 
 @contextmanager
-def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
+def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
     """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
 
-    Gradients have the shapes of the outputs they are of. Source: torch/distributed/pipelining/stage.py,
-    ``_forward_metadata_inference`` and ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
+    Before torch 2.13, where a builder's schedule ``runs``, this is refused. Gradients have the shapes of the
+    outputs they are of. Source: torch/distributed/pipelining/stage.py, ``_forward_metadata_inference`` and
+    ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
-    if STAGES not in sys.modules:
+    stage: Any = sys.modules.get(STAGES)
+    if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
+        if runs:
+            raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
         yield
         return
-    from torch.distributed.pipelining import schedules, stage
+    from torch.distributed.pipelining import schedules
 
-    if not hasattr(stage.PipelineStage, "_recv_meta"):
-        raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
     with ExitStack() as stack:
         stand_ins: list[tuple[Any, str, Callable[..., Any]]] = [
             *((schedules._PipelineSchedule, name, lambda _: _decide_mode) for name in _CONNECTS),
             (stage.PipelineStage, "_recv_meta", lambda _: _receiving(neighbours)),
             (stage.PipelineStage, "_send_meta", lambda _: _telling(neighbours)),
+            (stage._PipelineStageBase, "_output_slot_is_releasable", _as_of_a_tensor),
         ]
         for place, name, make in stand_ins:
             stack.enter_context(replaced(place, name, make))
@@ -64,6 +69,16 @@ def pipelines_alone(neighbours: Neighbours) -> Iterator[None]:
 
 _CONNECTS = ("_warmup_p2p", "_initialize_pipeline_distributed_state")
 """What decides how shapes are learnt, and tries out connections: before torch 2.15, and from then on."""
+
+
+def _as_of_a_tensor(function: Any) -> Any:
+    """Wrap what releases plain tensors once they are sent, since torch 2.15, so that fakes are plain to it."""
+    plain = torch.empty(0, device="cpu")
+
+    def called(stage: Any, output: Any) -> Any:
+        return function(stage, plain if type(output) is Fake else output)
+
+    return called
 
 
 def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:

@@ -41,9 +41,18 @@ class Rank:
     rank: int = 0
     local_size: int = 8
 
+    @property
+    def on_machine(self) -> int:
+        """Return the number of processes, and of GPUs, on its machine."""
+        return min(self.local_size, self.world_size)
+
+    def device(self, kind: str) -> torch.device:
+        """Return the process's device: of the GPUs of its machine, that of its local rank."""
+        return torch.device(kind, self.rank % self.on_machine) if kind == "cuda" else torch.device(kind)
+
     def environment(self) -> dict[str, str]:
         """Return the environment variables that torchrun sets for a process."""
-        local = min(self.local_size, self.world_size)
+        local = self.on_machine
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),

@@ -6,7 +6,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,8 +25,10 @@ from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import set_mode
 from ..live.modules import ModuleTree
+from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
-from ..step.bookkeeping import follow_meta_storages
+from ..live.versions import since
+from ..step.bookkeeping import follow_meta_storages, resizing_watched
 from ..step.depth.cut import FEWEST, Cut
 from ..step.depth.growth import Proved, UnprovedError, grown
 from ..step.depth.steps import takes_all_layers_alike
@@ -34,6 +36,7 @@ from ..step.depth.tokens import NotRepeatingError
 from ..step.runner import Step
 from ..trace.at_one import Guesses
 from ..trace.balanced import Routers
+from ..trace.cuda_engine import CudaEngine
 from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
@@ -44,6 +47,7 @@ from .cuda import cuda_alone
 from .ddp import ddp_alone
 from .dtensors import devices_asked
 from .filled import filled
+from .flat import FlatParameters
 from .fsdp import fsdp_alone
 from .kernels import RankKernels
 from .kinds import RankLedger
@@ -179,6 +183,7 @@ class Ranked:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
+        device = self.rank.device(self.device.type)
         with ExitStack() as stack:
             stack.enter_context(restored([]))
             stack.callback(forget_stand_ins)
@@ -186,24 +191,26 @@ class Ranked:
             stack.enter_context(deep_stack())
             stack.enter_context(eager())
             stack.enter_context(torch.enable_grad())
-            mode_key = stack.enter_context(standing_in_for(self.device, self.capability))
+            mode_key = stack.enter_context(standing_in_for(device, self.capability))
             stack.enter_context(taken_for_tensors())
             stack.enter_context(in_world(self.rank))
             stack.enter_context(shapes_without_modes())
-            kernels = RankKernels(self.device, answers)
+            kernels = RankKernels(device, answers)
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
             if self.device.type == "cuda":
-                cards = min(self.rank.local_size, self.rank.world_size)
-                stack.enter_context(cuda_alone(self.device, cards))
+                stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
-            stack.enter_context(ddp_alone(making))
-            stack.enter_context(fsdp_alone(making, ledger.hold))
-            model, schedule, shards = self._built(kernels, ledger, mode_key, cut)
+            stack.enter_context(ddp_alone(making, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+            stack.enter_context(fsdp_alone(making, ledger.hold, kernels.follow_leaf))
+            flat = FlatParameters()
+            stack.enter_context(flat.alone(making, ledger.hold, kernels.follow_leaf))
+            model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError
-            stack.enter_context(pipelines_alone(neighbours))
+            stack.enter_context(pipelines_alone(neighbours, schedule is not None))
             tree = ModuleTree(model)
+            kernels.device = _place_of(tree, device)
             kernels.routers = Routers(numbers_of_experts(tree), self.rank.world_size)
             besides = ledger.bytes_besides(_local_tensors(model)) if kernels.built_on_meta else 0
             set_mode(tree, self.step.mode == "train")
@@ -216,7 +223,7 @@ class Ranked:
             steps = RecordedPipelineSteps(kernels, ledger, self.step, exchange, [])
             steps.schedule = schedule
             batches = MicroBatches(ledger, number_of_batches(schedule), self.step.steps)
-            if schedule is not None and self.device.type == "cuda" and not self.known.runs_all_batches:
+            if schedule is not None and self._copies_batches():
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
@@ -229,18 +236,24 @@ class Ranked:
                     raise UnlikeError from error
                 raise steps.blame(error, "") from error
 
+    def _copies_batches(self) -> bool:
+        """Whether equal micro-batches are run but once; from torch 2.15 on, what is sent is freed among them."""
+        return self.device.type == "cuda" and not self.known.runs_all_batches and not since("2.15")
+
     def _built(
-        self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut
+        self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
     ) -> tuple[nn.Module, Any, Shards]:
         """Return the model, built of fakes, its schedule if any, and its parameters; all are there from the start."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
         follow_meta_storages(kernels, ledger)
+        kernels.engine = CudaEngine(watch)
         collections = _collections()
         try:
             kernels.building = True
-            with parameters_as_fakes(kernels), watch:
+            numbered = NumberedGpus() if mode_key is not None else nullcontext()
+            with parameters_as_fakes(kernels), resizing_watched(kernels, ledger), watch, numbered:
                 built = self.build()
         except SummaryError:
             raise
@@ -261,9 +274,16 @@ class Ranked:
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)
+        flat.let_go(model.modules())
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards
+
+
+def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:
+    """Return the GPU that a builder placed its model on; ``device`` if that is of another kind."""
+    own = tree.device()
+    return own if (own.type, device.type) == ("cuda", "cuda") and own.index is not None else device
 
 
 def _collections() -> int:
@@ -287,12 +307,6 @@ def _said_of_meta(nbytes: int) -> tuple[str, ...]:
 
 
 _NOT_COVERED = {
-    "FullyShardedDataParallel": (
-        "FullyShardedDataParallel (FSDP1) is not covered: use what is the same in FSDP2. auto_wrap_policy: "
-        "fully_shard(layer) for each layer, then fully_shard(model); SHARD_GRAD_OP: reshard_after_forward=False; "
-        "HYBRID_SHARD: mesh= with two axes; mixed_precision: mp_policy=MixedPrecisionPolicy(...); cpu_offload: "
-        "offload_policy=CPUOffloadPolicy()"
-    ),
     "DeepSpeedEngine": (
         "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
@@ -312,7 +326,6 @@ def _check_covered(model: nn.Module) -> None:
 
 _WRAPPERS = {
     "deepspeed": "DeepSpeedEngine",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "FullyShardedDataParallel",
 }
 """Modules by whose errors in a builder a wrapper is known."""
 

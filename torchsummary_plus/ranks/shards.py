@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -13,6 +15,7 @@ Shards = tuple[tuple[str, tuple[Shard, ...]], ...]
 def shards_of(model: nn.Module) -> Shards:
     """Return each module's own parameters by its path; one that several modules share belongs to the first."""
     seen: set[int] = set()
+    flat = _in_flat_parameters(model, seen)
     shards = []
     for path, module in model.named_modules():
         own = [
@@ -21,9 +24,29 @@ def shards_of(model: nn.Module) -> Shards:
             if _counts(parameter) and id(parameter) not in seen
         ]
         seen.update(id(parameter) for _, parameter in own)
-        if own:
-            shards.append((path, tuple(_shard(name, parameter) for name, parameter in own)))
+        found = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
+        if found:
+            shards.append((path, found))
     return tuple(shards)
+
+
+def _in_flat_parameters(model: nn.Module, seen: set[int]) -> dict[int, list[Shard]]:
+    """Return this rank's parts of the parameters that flat ones consist of, by module; ``seen`` gets the tensors.
+
+    Source: ``FlatParameter`` in torch/distributed/fsdp/_flat_param.py.
+    """
+    found: dict[int, list[Shard]] = {}
+    for module in model.modules():
+        handle: Any = getattr(module, "_handle", None)
+        flat: Any = getattr(handle, "flat_param", None)
+        if not hasattr(flat, "_shard_param_infos") or id(flat) in seen:
+            continue
+        seen.update(map(id, (flat, *(flat._params or ()), *(flat._shared_params or ()))))
+        for info, shape, part in zip(flat._param_infos, flat._shapes, flat._shard_param_infos):
+            is_split = handle.uses_sharded_strategy
+            local = (part.numel_in_shard or 0,) if is_split else tuple(shape)
+            found.setdefault(id(info.module), []).append(Shard(info.param_name, tuple(shape), local))
+    return found
 
 
 def _counts(parameter: nn.Parameter | None) -> bool:

@@ -85,7 +85,8 @@ class RecordedSteps(Steps):
             stack.enter_context(self._optimizers_named())
             stack.enter_context(resizing_watched(kernels, self.ledger))
             self.exchange.give_hooks()
-            engine = CudaEngine(self.watch)
+            engine = kernels.engine = CudaEngine(self.watch)
+            stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
             if not functions.on_cuda:

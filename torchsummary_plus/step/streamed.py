@@ -79,8 +79,8 @@ class StreamedLedger(Ledger):
         """Return the ledger as plain data, with each storage's stream."""
         if self._elsewhere:
             assumptions += (
-                f"record_stream on {len(self._elsewhere)} tensors: their memory is used again once they are freed; "
-                "device_bytes' upper end holds it until the step ends",
+                "record_stream: the memory of such tensors is used again once they are freed; device_bytes' upper end "
+                "holds it until the step ends",
             )
         log = super().log(module_paths, assumptions)
         storages = tuple(

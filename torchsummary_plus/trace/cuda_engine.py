@@ -42,6 +42,11 @@ class CudaEngine:
             node.metadata[_SEEN] = True
             (self.lasting if lasting else self.fresh).append(node)
 
+    def let_go(self) -> None:
+        """Let go of all nodes, whose leaves lead back here in circles that Python cannot see."""
+        self.lasting.clear()
+        self.fresh.clear()
+
     @contextmanager
     def started(self, roots: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Yield the roots to run a backward from; inside this context the engine may start."""
@@ -66,7 +71,11 @@ class CudaEngine:
 
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
-        with self.watch.state.being(in_engine=True, heard=False), torch.enable_grad(), compat.no_function():
+        with (
+            self.watch.state.being(in_engine=True, as_meta=True, heard=False),
+            torch.enable_grad(),
+            compat.no_function(),
+        ):
             return tensor.view_as(tensor)
 
 

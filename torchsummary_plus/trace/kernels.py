@@ -71,7 +71,7 @@ class FakeKernels:
         _read(args, key, operands)
         if kwargs:
             _read(kwargs.values(), key, operands)
-            key.extend(kwargs)
+            key += (*kwargs, Fake.current_gpu)
         if not operands:
             return self._factory(func, args, kwargs)
         if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):

@@ -15,6 +15,7 @@ from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...trace.at_one import note_at_one
+from ...trace.cuda_engine import CudaEngine
 from ...trace.kernels import tensors_of
 from ...trace.on_zeros import on_zeros
 from ...trace.passes import Pass
@@ -38,6 +39,8 @@ class StepKernels(ValuedKernels):
 
     watch: Pass
     """The pass that runs these kernels."""
+    engine: CudaEngine | None = None
+    """The autograd engine, once steps begin."""
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
@@ -45,6 +48,11 @@ class StepKernels(ValuedKernels):
         """By storage: the autograd node in which it was last written to, and the operator."""
         self.renewed: RenewedViews | None = None
         """Views whose nodes the engine may have replaced before its first operator."""
+
+    def follow_leaf(self, leaf: torch.Tensor) -> None:
+        """Have the engine know a leaf that lives on after a backward."""
+        if self.engine is not None:
+            self.engine.add_leaf(leaf, lasting=True)
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""

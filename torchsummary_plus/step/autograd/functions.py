@@ -17,6 +17,7 @@ from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.fakes import Fake
 from ...live.inputs import MASK
+from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
 from ...trace.passes import Pass
@@ -68,6 +69,8 @@ class StepFunctions(TorchFunctionMode):
         if func == _HOOKS_SETTER and isinstance(args[0], Fake):
             self.renewed.renewing(args[0])
             return func(*args)
+        if self.on_cuda:
+            args, kwargs = on_numbered_gpus(func, args, kwargs)
         state = self.watch.state
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:

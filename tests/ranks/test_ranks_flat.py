@@ -1,0 +1,147 @@
+"""FullyShardedDataParallel (FSDP1), whose flat parameters free and fill their storages."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from benchmarks.ranks_flat import fsdp1
+from benchmarks.ranks_models import LENGTH, WIDTH, Layer, Llama
+from torchsummary_plus import estimate_memory, summary
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step.depth.cut import Cut
+
+
+@pytest.fixture(autouse=True)
+def no_group_of_other_tests() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def sharded(strategy: str = "FULL_SHARD", model: Any = Llama, **options: Any) -> nn.Module:
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    if "HYBRID" in strategy:
+        options["device_mesh"] = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+    how, policy = fsdp.ShardingStrategy[strategy], ModuleWrapPolicy({Layer})
+    here = torch.cuda.current_device()
+    return fsdp.FullyShardedDataParallel(
+        model(), sharding_strategy=how, auto_wrap_policy=policy, device_id=here, **options
+    )
+
+
+def estimated(build: Any, **options: Any) -> MemoryEstimate:
+    asked = {"optimizer": "adamw", "loss": "cross_entropy", "world_size": 8, "gpu": "H100", **options}
+    return estimate_memory(build, (LENGTH,), 2, dtypes=torch.long, progress=False, **asked)
+
+
+def at_the_optimizer(found: MemoryEstimate) -> Counter[str | None]:
+    """Bytes by kind when the last step's optimizer begins."""
+    log, live = found.log, dict[int, int]()
+    begin = max(m for m, moment in enumerate(log.moments) if moment.phase == "optimizer" and not moment.operator)
+    for moment, storage, nbytes in log.events:
+        if moment < begin:
+            live[storage] = nbytes
+    return sum((Counter({log.storages[storage].kind: nbytes}) for storage, nbytes in live.items()), Counter())
+
+
+@pytest.mark.parametrize("keeps_parameters", [False, True])
+def test_states_on_a_gpu_are_split_as_the_strategy_says(keeps_parameters: bool) -> None:
+    """Sharded states times the ranks they are split over are the whole, up to padding."""
+    whole = 4 * sum(parameter.numel() for parameter in Llama().parameters())
+    strategies = {"FULL_SHARD": 8, "SHARD_GRAD_OP": 8, "HYBRID_SHARD": 4, "NO_SHARD": 1}
+    for number, (strategy, parts) in enumerate(strategies.items()):
+        found = estimated(partial(sharded, strategy, use_orig_params=keeps_parameters), rank=number)
+        states = at_the_optimizer(found)
+        assert states["parameters"] == states["gradients"], strategy
+        assert parts * states["parameters"] == pytest.approx(whole, rel=0.02), strategy
+        assert states["optimizer_state"] == pytest.approx(2 * states["parameters"], rel=0.02), strategy
+
+
+def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
+    from torch.distributed.fsdp import CPUOffload
+
+    found = estimated(partial(sharded, cpu_offload=CPUOffload(offload_params=True)))
+    assert found.at_peak["parameters"] == found.at_peak["optimizer_state"] == 0
+    assert found.at_peak["unsharded_parameters"] > 0
+
+
+class Deep(Llama):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(WIDTH) for _ in range(16))
+
+
+@pytest.mark.parametrize("keeps_parameters", [False, True])
+def test_many_equal_layers_are_estimated_from_few(keeps_parameters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[int] = []
+    make = Cut.make
+
+    def noted(self: Cut, model: nn.Module) -> None:
+        make(self, model)
+        cut.append(len(self.left.names))
+
+    monkeypatch.setattr(Cut, "make", noted)
+    build = partial(sharded, model=Deep, use_orig_params=keeps_parameters)
+    few = estimated(build)
+    assert max(cut) < 16
+    monkeypatch.setattr(Cut, "make", lambda self, model: None)
+    every = estimated(build)
+    assert (few.peak_bytes, few.reserved_bytes) == (every.peak_bytes, every.reserved_bytes)
+
+
+def test_a_table_shows_what_of_a_parameter_is_in_a_rank() -> None:
+    for keeps_parameters in (False, True):
+        memory = {"world_size": 4, "build": partial(sharded, use_orig_params=keeps_parameters), "gpu": "H100"}
+        table = summary(Llama(), (LENGTH,), 2, dtypes=torch.long, memory=memory, verbose=0)
+        local = table.to_dataframe()["local_params"].sum()
+        assert 4 * local == pytest.approx(table.total_params, rel=0.02)
+        assert "of [512, 128]" in str(table)
+
+
+def test_a_model_is_freed_after_its_estimate() -> None:
+    kept: list[weakref.ref[nn.Module]] = []
+
+    def build() -> nn.Module:
+        model = sharded()
+        kept.append(weakref.ref(model.get_submodule("_fsdp_wrapped_module.layers.0")))
+        return model
+
+    estimated(build)
+    gc.collect()
+    assert kept[-1]() is None, "the first build of a process imports what holds on to it"
+
+
+def test_a_transformers_model_under_accelerates_first_plugin() -> None:
+    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
+
+    def build() -> nn.Module:
+        plugin = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=1,
+            auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        )
+        accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
+        model, _ = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        whole: nn.Module = model
+        return whole
+
+    found = estimated(build, loss="causal_lm", world_size=4)
+    assert found.at_peak["unsharded_parameters"]
+
+
+def test_a_wrapper_on_the_cpu_is_that_of_the_benchmark() -> None:
+    found = estimated(lambda: fsdp1(Llama()), gpu=None, world_size=2)
+    assert found.at_peak["unsharded_parameters"] > 0

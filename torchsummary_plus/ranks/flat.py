@@ -1,0 +1,132 @@
+"""``FullyShardedDataParallel`` (FSDP1) on a single rank: its flat parameters, whose storages it frees and fills."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import _flat_param, _runtime_utils
+
+from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Making
+from .stand_ins import replaced, within
+
+Hold = Callable[[list[torch.Tensor], str], None]
+"""Names the kind of tensors."""
+
+
+class FlatParameters:
+    """The flat parameters that a builder makes. Modules hold views of them, in circles that Python cannot collect."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Any]] = []
+
+    @contextmanager
+    def alone(self, making: Making, hold: Hold, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
+        """Book their tensors under the kind they are for, and compare their storages, not addresses.
+
+        Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
+        """
+        handle = _flat_param.FlatParamHandle
+        named = partial(_named, hold)
+        stand_ins: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            (handle, "_init_flat_param_and_metadata", self._noted),
+            *((handle, name, partial(_followed, follow)) for name in _VIEWS),
+            (handle, "init_flat_param_attributes", lambda own: named(within(partial(making, UNSHARDED))(own))),
+            (_runtime_utils, "_get_reduce_scatter_tensors", within(partial(making, REDUCE_SCATTER))),
+            (_runtime_utils, "_post_backward_hook", partial(_gradient_named, hold, False)),
+            *((_runtime_utils, name, partial(_gradient_named, hold, True)) for name in _REDUCED),
+            (_flat_param, "_same_storage", lambda _: _same_storage),
+            (_flat_param, "_data_ptr_allocated", lambda _: _is_allocated),
+            *((place, "_no_dispatch_record_stream", lambda _: _give) for place in (_flat_param, _runtime_utils)),
+        ]
+        with ExitStack() as stack:
+            for place, name, make in stand_ins:
+                stack.enter_context(replaced(place, name, make))
+            stack.callback(self.let_go, ())
+            yield
+
+    def let_go(self, kept: Iterable[nn.Module]) -> None:
+        """Take their views from modules, except from those that are kept."""
+        modules = set(kept)
+        made = (reference() for reference in self._made)
+        for flat in (flat for flat in made if flat is not None):
+            for info in (*flat._param_infos, *flat._shared_param_infos):
+                if info.module not in modules:
+                    vars(info.module).pop(info.param_name, None)
+
+    def _noted(self, function: Any) -> Any:
+        @wraps(function)
+        def called(handle: Any, *args: Any) -> None:
+            function(handle, *args)
+            self._made.append(weakref.ref(handle.flat_param))
+
+        return called
+
+
+def _named(hold: Hold, function: Any) -> Any:
+    """Wrap a function so that what shards are cast to and gradients on the CPU are named."""
+
+    @wraps(function)
+    def called(handle: Any) -> None:
+        function(handle)
+        flat = handle.flat_param
+        for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
+            if hasattr(flat, name):
+                hold([getattr(flat, name)], kind)
+
+    return called
+
+
+_VIEWS = ("_use_unsharded_flat_param", "_use_unsharded_views")
+"""What makes views of flat parameters, the former of themselves where they are not sharded."""
+
+
+def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
+    """Wrap what makes views of a flat parameter, whose node torch makes anew where its dtype has changed."""
+
+    @wraps(function)
+    def called(handle: Any, *args: Any, **kwargs: Any) -> None:
+        follow(handle.flat_param)
+        function(handle, *args, **kwargs)
+
+    return called
+
+
+_REDUCED = ("_reduce_grad_no_shard", "_accumulate_sharded_grad")
+"""What has a flat parameter's reduced gradient at its end, as ``grad`` or apart from it."""
+
+
+def _gradient_named(hold: Hold, is_late: bool, function: Any) -> Any:
+    """Wrap a function of a state and a handle so that the handle's gradient is named before it, or after it."""
+
+    def name(flat: Any) -> None:
+        hold([one for one in (flat.grad, getattr(flat, "_saved_grad_shard", None)) if one is not None], GRADIENTS)
+
+    @wraps(function)
+    def called(state: Any, handle: Any, *args: Any) -> Any:
+        if not is_late:
+            name(handle.flat_param)
+        out = function(state, handle, *args)
+        if is_late:
+            name(handle.flat_param)
+        return out
+
+    return called
+
+
+def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def _is_allocated(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() > 0
+
+
+def _give(tensor: torch.Tensor, stream: Any) -> None:
+    if tensor.device.type == "cuda":
+        tensor.record_stream(stream)
