@@ -16,7 +16,7 @@ from benchmarks.cpu_truth_report import percentile
 
 MARK = "<!-- measured on cuda -->"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
-HEAD = ("card", "steps", "to the byte", "within 1 %", "median", "95 %", "reserved: within 2 %", "median", "95 %")
+HEAD = ("card", "steps", "to the byte", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
 FAILED = 1.0
 """The error of a configuration without a prediction."""
@@ -55,7 +55,8 @@ def line(name: str, records: list[dict[str, Any]]) -> tuple[str, ...]:
         share(peaks, 0.01),
         *(f"{100 * percentile(peaks, part):.2f} %" for part in (0.5, 0.95)),
         share(reserved, 0.02),
-        *(f"{100 * percentile(reserved, part):.2f} %" for part in (0.5, 0.95)),
+        share(reserved, 0.05),
+        f"{100 * percentile(reserved, 0.95):.2f} %",
     )
 
 

@@ -37,7 +37,13 @@ from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import GPUS, context_range, find_gpu
 from torchsummary_plus.ops.scratch.cpu.strided import strided
 from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
-from torchsummary_plus.ops.scratch.cuda.cudnn.asker import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE, Question
+from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
+    DOWN_CONVERT,
+    NONDETERMINISTIC,
+    TENSOR_CORE,
+    Question,
+    workspaces,
+)
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
@@ -135,6 +141,17 @@ def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() ->
 
 
 @needs_cudnn
+@pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
+def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() -> None:
+    """A depthwise kernel, which takes less than its input; the next one takes copies of input and output."""
+    image = (48, 96, 56, 56)
+    depthwise = Question(Kind.BACKWARD_FILTER, "bfloat16", True, image, (96, 1, 7, 7), image, (3, 3), (1, 1), (1, 1))
+    settings, card = Settings(), known_cards()["a100"]
+    found, without = (plans(depthwise, card, settings, ask) for ask in (helped.workspaces, workspaces))
+    assert found.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
+
+
+@needs_cudnn
 def test_the_helper_ends_with_an_error_and_not_with_the_process() -> None:
     impossible = replace(ONE_BY_ONE, dtype="float64", w=(64, 255, 1, 1))
     with pytest.raises(CudnnError):
@@ -154,7 +171,7 @@ def test_queries_sent_ahead_are_answered_in_any_order(tmp_path: Path, monkeypatc
     script = tmp_path / "echo.py"
     script.write_text(ECHO)
     monkeypatch.setattr(helped, "SCRIPT", script)
-    helper = helped.Helper(Path("no cudnn"), "no cublasLt")
+    helper = helped.Helper(Path("no cudnn"), "13.0")
     try:
         for mode in (*range(helped.UNREAD + 10), 1):
             helper.expect(ONE_BY_ONE, mode=mode)

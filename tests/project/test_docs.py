@@ -70,8 +70,8 @@ def test_the_cuda_table_tells_what_was_recorded_and_predicted(tmp_path: Path) ->
     text = cuda_table(tmp_path)
     assert text.startswith("Models of other libraries:")
     assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[-2:]] == [
-        ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "1.00 %", "100.00 %"],
-        ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "1.00 %", "100.00 %"],
+        ["A1", "3", "33.3 %", "33.3 %", "2.00 %", "100.00 %", "66.7 %", "66.7 %", "100.00 %"],
+        ["A1, held out", "2", "0.0 %", "0.0 %", "2.00 %", "100.00 %", "50.0 %", "50.0 %", "100.00 %"],
     ]
     assert cuda_table(tmp_path / "nowhere") == "Nothing was compared yet."
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -280,3 +282,23 @@ def test_an_input_that_is_given_twice_is_there_once() -> None:
     x = torch.ones(512, 64)
     asked: dict[str, Any] = {"input_data": {"x": x, "wanted": x}}
     assert measure_memory(Compared(), **asked).peak_bytes == estimate_memory(Compared(), **asked).peak_bytes
+
+
+FIRST = """
+import gc, weakref
+from torch import nn
+from torchsummary_plus import measure_memory
+
+model = nn.Sequential(nn.Linear(2, 2))
+layer = weakref.ref(model[0])
+measure_memory(model, (2,), optimizer="sgd", device="cpu")
+del model
+gc.collect()
+print(layer() is None)
+"""
+
+
+def test_the_first_measurement_of_a_process_lets_go_of_the_model() -> None:
+    """Nothing that an optimizer imports during the step keeps it alive."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +16,7 @@ from torch import Tensor, nn
 
 from tests.step.optimizer_zoo import STYLES
 from tests.step.step_parts import WIDTH, block, rows, squared
-from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
+from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.step.optimizers import NAMES
 from torchsummary_plus.trace import rehearsal
@@ -268,3 +271,52 @@ def test_sparse_gradients_on_a_card_are_named() -> None:
     model = nn.Embedding(100, 32, sparse=True)
     estimate = estimate_memory(model, input_data=torch.arange(8), optimizer="sparseadam", device="cuda")
     assert "aten::_sparse_coo_tensor_with_dims_and_tensors" in dict(estimate.unknown)
+
+
+class Foreach(torch.optim.SGD):
+    """Adds lists to the parameters' by one operator."""
+
+    def __init__(self, parameters: Any, others: Callable[[list[Tensor]], Any]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.others = others
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        own = [p for group in self.param_groups for p in group["params"]]
+        torch._foreach_add_(own, self.others(own))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_foreach_operator_on_other_shapes_runs_as_in_torch(device: str) -> None:
+    """By its meta kernel: rows are broadcast to a matrix, and what does not fit raises."""
+    model = nn.Linear(WIDTH, 8)
+
+    def found(others: Callable[[list[Tensor]], Any]) -> MemoryEstimate:
+        made = partial(Foreach, others=others)
+        return estimate_memory(model, input_data=rows(), device=device, optimizer=made, progress=False)
+
+    alike = found(lambda own: [torch.zeros_like(p) for p in own])
+    assert alike.peak_bytes > found(lambda own: [p[..., :1] for p in own]).peak_bytes
+    with pytest.raises(StepError, match="size"):
+        found(lambda own: [torch.zeros(3, device=p.device) for p in own])
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match="size"):
+            torch._foreach_add_([torch.zeros(8, WIDTH)], [torch.zeros(3)])
+
+
+ONCE = """
+from unittest.mock import patch
+from torch import nn
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.step import fake_steps
+
+with patch.object(fake_steps, "_record", wraps=fake_steps._record) as record:
+    estimate_memory(nn.Linear(2, 2), (2,), optimizer="adam", device="cpu", progress=False)
+print(record.call_count)
+"""
+
+
+def test_the_first_step_of_a_process_is_recorded_once() -> None:
+    """Nothing that an optimizer's step imports makes it be recorded again."""
+    done = subprocess.run([sys.executable, "-c", ONCE], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

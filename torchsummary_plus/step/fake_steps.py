@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
@@ -103,6 +105,7 @@ def record_step(
 def _recorded(task: _Task) -> MemoryLog:
     """Record a task, repeating it with what each attempt found out."""
     first: ForwardError | StepError | None = None
+    _open_region()
     while True:
         try:
             imported = len(sys.modules)
@@ -126,6 +129,13 @@ def _recorded(task: _Task) -> MemoryLog:
             if guesses is None:
                 return _otherwise(task, first)
             task = replace(task, guesses=guesses)
+
+
+@cache
+def _open_region() -> None:
+    """Open a profiler region, as an optimizer's step does: the first has torch 2.13 import a part of itself."""
+    with record_function(""):
+        pass
 
 
 def _has_values(task: _Task) -> bool:

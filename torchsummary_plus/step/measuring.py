@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -111,6 +112,8 @@ def profiled(
 
     Without ``collects``, Python collects no garbage until the end of the steps; the log says what it would free.
     """
+    if step.optimizer is not None or step.train_step is not None:
+        import_module("torch._dynamo")  # An optimizer would, and keep what stands in for torch.autograd.backward.
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()

@@ -234,9 +234,13 @@ def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """Return the tensors among an operator's arguments or results, in order."""
-    operands: list[torch.Tensor] = []
-    change_tensors(value, operands.append)
-    return operands
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for item in value for tensor in tensors_of(item)]
 
 
 def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:

@@ -115,8 +115,11 @@ class _Scattered:
 
 def _views(values: Iterable[Any]) -> list[Fake]:
     """Return the fakes that are views, without notifying a user's tensor class."""
+    fakes = list(_fakes(values))
+    if not fakes:
+        return fakes
     with compat.no_subclass_function():
-        return [fake for fake in _fakes(values) if fake._is_view()]
+        return [fake for fake in fakes if fake._is_view()]
 
 
 def _version(tensor: Tensor) -> int:

@@ -6,7 +6,6 @@ The first query starts the subprocess, which imports no torch, uses no GPU and e
 from __future__ import annotations
 
 import atexit
-import ctypes
 import json
 import os
 import subprocess
@@ -18,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
+
+import torch
 
 from . import shared_object
 from .asker import Question, words_of
@@ -31,14 +32,14 @@ UNREAD = 64
 class Helper:
     """The subprocess."""
 
-    def __init__(self, cudnn: Path, cublas_lt: str) -> None:
+    def __init__(self, cudnn: Path, cuda: str) -> None:
         self.lock = Lock()
         self.sent: deque[str] = deque()
         """The queries whose answers are still to be read, in order."""
         self.answers: dict[str, str] = {}
         """By query sent ahead: its answer, until someone wants it."""
         self.process = subprocess.Popen(
-            [sys.executable, "-I", str(SCRIPT), str(cudnn), cublas_lt],
+            [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
         )  # fmt: skip
         atexit.register(self.close)
@@ -122,11 +123,14 @@ def _helper(process: int) -> Helper | None:
     if cudnn is None or not sys.executable or not shared_object.is_possible():
         return None
     try:
-        return Helper(cudnn, _cublas_lt(cudnn_library()))
+        return Helper(cudnn, _cuda_version())
     except (OSError, CudnnError):
         return None
 
 
-def _cublas_lt(cudnn: ctypes.CDLL) -> str:
-    """Return the file name of the cublasLt that cuDNN loads: that of the CUDA it was built for."""
-    return f"libcublasLt.so.{cudnn.cudnnGetCudartVersion() // 1000}"
+def _cuda_version() -> str:
+    """Return the version of CUDA that cuDNN runs with: torch's, unless this cuDNN was built for another major one."""
+    number = cudnn_library().cudnnGetCudartVersion()
+    major, minor = number // 1000, number % 1000 // 10
+    known = torch.version.cuda or ""
+    return known if known.startswith(f"{major}.") else f"{major}.{minor}"

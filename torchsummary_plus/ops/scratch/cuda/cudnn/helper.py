@@ -1,6 +1,6 @@
 """Answer queries for cuDNN in a subprocess without torch, one JSON line for each (:mod:`.helped` starts it).
 
-Usage: ``python helper.py CUDNN_PATH CUBLASLT_NAME``.
+Usage: ``python helper.py CUDNN_PATH CUDA_VERSION``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _add_package(name: str, folder: Path) -> None:
     sys.modules[name] = package
 
 
-def main(cudnn: str, cublas_lt: str) -> None:
+def main(cudnn: str, cuda: str) -> None:
     """Answer each JSON line on standard input with one on standard output."""
     make_packages()
-    import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cublas_lt)
+    import_module(f"{PACKAGE}.stand_ins").load_stand_ins(cuda)
     library, asker = (import_module(f"{PACKAGE}.{name}") for name in ("library", "asker"))
     library.given.append(Path(cudnn))
     for line in sys.stdin:

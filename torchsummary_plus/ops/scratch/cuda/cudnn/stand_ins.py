@@ -1,8 +1,8 @@
 """Stand-ins for the libraries that cuDNN requires before it offers some engines; for processes that run no kernel.
 
-cuDNN omits engines if ``cublasLtCreate`` fails (matrix products for 1 x 1 kernels, Winograd and FFT) or if there is no
-``libcuda`` (kernels compiled at run time). Here cublasLt knows one algorithm, without workspace, and every call of the
-driver succeeds.
+cuDNN omits engines if ``cublasLtCreate`` fails (matrix products for 1 x 1 kernels, Winograd and FFT), if there is no
+``libcuda``, or if NVRTC compiles nothing (kernels compiled at run time: depthwise ones, for example). Here cublasLt
+knows one algorithm, without workspace; every call of the driver succeeds; NVRTC compiles anything at once, to zeros.
 """
 
 from __future__ import annotations
@@ -41,15 +41,27 @@ HANDLE = 1 << 16
 RESULT_BYTES, WAVES_AT = 96, 76
 """``cublasLtMatmulHeuristicResult_t``: its size, and the offset of ``wavesCount``."""
 
+COMPILED = ("CUBIN", "PTX", "LTOIR", "ProgramLog")
+"""What NVRTC gives back, with a function for its size; all are ``COMPILED_BYTES`` zeros."""
+COMPILED_BYTES = 64
+COMPILERS = (
+    *("nvrtcCompileProgram", "nvrtcDestroyProgram", "nvrtcAddNameExpression", "nvrtcGetErrorString"),
+    "__nvrtcCPEx",
+)
+"""NVRTC functions that do nothing; the last is in no header, and cuDNN compiles some kernels by it."""
+
 _kept: list[Any] = []
 
 
-def load_stand_ins(cublas_lt: str) -> None:
-    """Load them under the names that cuDNN looks for; ``cublas_lt`` is the file name of torch's cublasLt."""
-    _kept.append(_cublas_lt())
-    _kept.append(load(cublas_lt, _kept[-1]))
-    _kept.append(_driver())
-    _kept.append(load("libcuda.so.1", _kept[-1]))
+def load_stand_ins(cuda: str) -> None:
+    """Load them under the names that cuDNN looks for; ``cuda`` is the version of CUDA that torch was built with."""
+    major, minor = map(int, cuda.split(".")[:2])
+    for name, functions in (
+        (f"libcublasLt.so.{major}", _cublas_lt()),
+        ("libcuda.so.1", _driver()),
+        (f"libnvrtc.so.{major}", _compiler(major, minor)),
+    ):
+        _kept.extend((functions, load(name, functions)))
 
 
 def _done() -> Any:
@@ -93,3 +105,27 @@ def _one_algorithm(*arguments: Any) -> int:
     ctypes.c_float.from_address(results + WAVES_AT).value = 1.0
     found[0] = 1
     return 0
+
+
+def _compiler(major: int, minor: int) -> dict[str, Any]:
+    integers, anything = ctypes.POINTER(ctypes.c_int), ctypes.c_void_p
+
+    def version(first: Any, second: Any) -> int:
+        first[0], second[0] = major, minor
+        return 0
+
+    def size(program: Any, target: Any) -> int:
+        target[0] = COMPILED_BYTES
+        return 0
+
+    def content(program: Any, target: Any) -> int:
+        ctypes.memset(target, 0, COMPILED_BYTES)
+        return 0
+
+    sizes = ctypes.CFUNCTYPE(ctypes.c_int, anything, ctypes.POINTER(ctypes.c_size_t))(size)
+    contents = ctypes.CFUNCTYPE(ctypes.c_int, anything, anything)(content)
+    functions = dict.fromkeys(COMPILERS, _done())
+    functions |= {f"nvrtcGet{one}Size": sizes for one in COMPILED} | {f"nvrtcGet{one}": contents for one in COMPILED}
+    functions["nvrtcCreateProgram"] = _writing(ctypes.c_size_t, HANDLE)
+    functions["nvrtcVersion"] = ctypes.CFUNCTYPE(ctypes.c_int, integers, integers)(version)
+    return functions
