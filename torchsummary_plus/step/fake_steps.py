@@ -233,7 +233,7 @@ def _record(task: _Task) -> MemoryLog:
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins, kernels.other)))
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
@@ -284,7 +284,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
         swap_tensors(with_loss(task.tree, task.step), put, put, away)
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
-    stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
+    stand_ins = stack.enter_context(outside.alone_exchanged(stand_in))
     outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
     return stand_ins
 
