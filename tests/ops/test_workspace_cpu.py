@@ -324,6 +324,9 @@ def arithmetic() -> Iterable[Call]:
     yield aten.abs.default, torch.complex(TABLE, TABLE)
     for x in (TABLE, TABLE.double(), TABLE.to(HALF), INTEGERS, torch.complex(TABLE, TABLE)):
         yield aten.isinf.default, x
+    for training in (False, True):
+        yield aten.rrelu_with_noise.default, TABLE, torch.zeros_like(TABLE), 0.1, 1, training
+        yield aten.rrelu_with_noise_.default, TABLE.clone(), torch.zeros_like(TABLE), 0.1, 0.3, training
     yield aten.pow.Scalar, 2.0, TABLE
     yield aten._foreach_add.Scalar, [TABLE, R(3)], 1.0
     yield aten._foreach_mul_.ScalarList, [TABLE.clone(), R(3)], [1.0, 2.0]

@@ -117,6 +117,14 @@ def _infinite(out: Any, x: Any) -> int:
     return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
 
 
+@scratch(
+    "cpu", "aten::rrelu_with_noise", "aten::rrelu_with_noise_", source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0
+)  # fmt: skip
+def _leaky(out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any) -> int:
+    """Outside training, both bounds, their sum, its half, and the number 2 twice, to find the slope."""
+    return 0 if training else 4 * _NUMBERS[type(lower)].itemsize + 2 * torch.float64.itemsize
+
+
 _FOREACH = tuple(
     f"aten::_foreach_{name}.{kind}"
     for name in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_")
