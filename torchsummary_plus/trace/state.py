@@ -7,10 +7,11 @@ from typing import Any
 
 
 class Composite(Enum):
-    """Functions of torch whose last addition is in place, though not under a mode."""
+    """Functions of torch that run otherwise under a mode: with a last addition that is not in place, or with vectors."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"
+    VALUES = "singular values or eigenvalues"
 
 
 class State:

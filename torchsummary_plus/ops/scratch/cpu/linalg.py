@@ -40,8 +40,10 @@ def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
 
 
 @scratch("cpu", "aten::_linalg_solve_ex", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
-def _solve(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    return _pivots_checked(x)
+def _solve(out: Any, x: Any, *others: Any, **__: Any) -> int:
+    """The pivots, checked; a solution that is a vector is computed as a matrix first (``linalg_lu_solve_out``)."""
+    solution = out if isinstance(out, torch.Tensor) else out[0]
+    return _pivots_checked(x) + (nbytes(solution) if solution.dim() < x.dim() else 0)
 
 
 @scratch("cpu", "aten::_linalg_det", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
