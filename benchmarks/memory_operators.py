@@ -45,7 +45,9 @@ def main() -> None:
     print(", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common()))
 
 
-def cases(only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Sampled, Tensor]]:
+def cases(
+    only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[str, Sampled, Tensor]]:
     """The operators' names, with a model for each of two samples, and its input."""
     from torch.testing._internal.common_methods_invocations import op_db
 

@@ -15,9 +15,7 @@ INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
 
 _AT_INDICES = tuple(
-    f"aten::{name}{kind}"
-    for name in ("scatter", "scatter_")
-    for kind in (".src", ".value", ".reduce", ".value_reduce")
+    f"aten::{name}{kind}" for name in ("scatter", "scatter_") for kind in (".src", ".value", ".reduce", ".value_reduce")
 )
 
 

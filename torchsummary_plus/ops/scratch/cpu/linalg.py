@@ -12,7 +12,7 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, is_turned, itemsize, nbytes, scalar, turned_block
+from .copies import INT64, NATIVE, elements, is_turned, itemsize, nbytes, scalar, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4
@@ -87,13 +87,13 @@ def _singular_vectors(
 def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
     """LAPACK's info and workspace; without eigenvectors also a copy of the matrices, which it overwrites.
 
-    Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
+    The result tells whether there are eigenvectors: a step may leave out those that only a gradient needs. Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
     """
     n, answers = int(x.shape[-1]), INT32 * _matrices(x)
     if x.dtype.is_complex:
         return None
     spare = 0 if since("2.8") else 1
-    if vectors:
+    if elements(out[1]):
         work, integers = (2 * n * n + 6 * n + 2, 5 * n + 3) if n > 1 else (2, 1)
         return (Phase(ALL_RESULTS, answers + itemsize(x) * (work - spare) + INT32 * integers),)
     work = (_block_of_eigenvalues(x) + 2) * n + 1 if n > 1 else 2

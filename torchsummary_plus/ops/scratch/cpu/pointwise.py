@@ -149,7 +149,9 @@ def _infinite(out: Any, x: Any) -> int:
 @scratch(
     "cpu", "aten::rrelu_with_noise", "aten::rrelu_with_noise_", source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0
 )  # fmt: skip
-def _leaky(out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any) -> int:
+def _leaky(
+    out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any
+) -> int:
     """Outside training, both bounds, their sum, its half, and the number 2 twice, to find the slope."""
     return 0 if training else 4 * _NUMBERS[type(lower)].itemsize + 2 * torch.float64.itemsize
 
