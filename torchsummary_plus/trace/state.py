@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Composite(Enum):
-    """Functions of torch that run otherwise under a mode: with a last addition that is not in place, or with vectors."""
+    """Functions of torch that run otherwise under a mode: their last addition is not in place, or they make vectors."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"

@@ -87,7 +87,8 @@ def _singular_vectors(
 def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
     """LAPACK's info and workspace; without eigenvectors also a copy of the matrices, which it overwrites.
 
-    The result tells whether there are eigenvectors: a step may leave out those that only a gradient needs. Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
+    The result tells whether there are eigenvectors: a step may leave out those that only a gradient needs.
+    Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
     """
     n, answers = int(x.shape[-1]), INT32 * _matrices(x)
     if x.dtype.is_complex:

@@ -146,9 +146,10 @@ def _infinite(out: Any, x: Any) -> int:
     return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
 
 
-@scratch(
-    "cpu", "aten::rrelu_with_noise", "aten::rrelu_with_noise_", source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0
-)  # fmt: skip
+_RRELU = ("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
+
+
+@scratch("cpu", *_RRELU, source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0)
 def _leaky(
     out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any
 ) -> int:
