@@ -374,6 +374,8 @@ def written_at_indices() -> Iterable[Call]:
         for batch in ((), (2, 3)):
             factors = torch.linalg.lu_factor(R(*batch, rows, columns))
             yield aten.lu_unpack.default, *factors
+    for counts in (False, True):
+        yield aten.unique_consecutive.default, INTEGERS.flatten().sort()[0], True, counts
     for x in (TABLE, SCALAR, R(3, 1), TABLE.double()):
         yield aten.allclose.default, x, x, 0.1, 0.01
     for reduction in (0, 1):

@@ -93,7 +93,7 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, t
     return 2 * row + sums
 
 
-@reserve("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
+@reserve("cpu", "aten::native_batch_norm", "aten::_native_batch_norm_legit", source=BATCH_NORM, band=0.0)
 def _batch_norm_statistics(
     out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> tuple[int | None, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...processor import is_half
-from ..registry import scratch
+from ..registry import reserve, scratch
 from .copies import INT64, NATIVE, elements, itemsize, nbytes, scalar
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
@@ -66,6 +66,14 @@ def _unpacked(out: Any, x: Any, pivots: Any, data: bool = True, pivoted: bool = 
     factor = batch * min(rows, columns) ** 2 * itemsize(x) if data and rows != columns and x.dim() > 2 else 0
     permutation = INT64 * rows * (1 + (batch if x.dim() > 2 else 0)) if pivoted else 0
     return max(factor, permutation)
+
+
+@reserve("cpu", "aten::unique_consecutive", source=f"{NATIVE}Unique.cpp, unique_consecutive_cpu_template", band=0.0)
+def _consecutive(
+    out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: Any = None
+) -> tuple[int | None, ...]:
+    """Results as long as the input, then resized; their storages stay large."""
+    return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
 
 
 @scratch("cpu", "aten::allclose", source=f"{NATIVE}TensorCompare.cpp, isclose", band=0.0)
