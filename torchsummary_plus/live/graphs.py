@@ -99,5 +99,5 @@ def _saved_in(node: Any) -> Iterator[Tensor]:
 
 
 @lru_cache(maxsize=4096)
-def _raw_names(kind: type) -> tuple[str, ...]:
+def _raw_names(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith(RAW))

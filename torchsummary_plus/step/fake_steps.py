@@ -117,9 +117,9 @@ def _recorded(task: _Task) -> MemoryLog:
             task = replace(task, tree=materialised(task.tree, task.example))
         except _NeedsValuesError as needed:
             task = _rehearsed(task, needed.outside)
-            log = _measured_loop(task)
-            if log is not None:
-                return log
+            measured = _measured_loop(task)
+            if measured is not None:
+                return measured
         except (ForwardError, StepError) as error:
             if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not _has_values(task):
                 task = _rehearsed(task, False)

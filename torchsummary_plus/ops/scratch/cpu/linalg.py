@@ -70,6 +70,14 @@ def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
     return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
 
 
+@reserve("cpu", "aten::linalg_lstsq", source=LAPACK, band=0.0)
+def _solutions(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+    """The solutions are the first rows of a tensor that has room for the right-hand sides too."""
+    rows, columns = map(int, x.shape[-2:])
+    solutions = out[0]
+    return solutions.numel() // max(1, columns) * max(rows, columns) * itemsize(x), None, None, None
+
+
 @scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
 def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
     """Both factors in one matrix, and their pivots."""
