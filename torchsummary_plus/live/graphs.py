@@ -89,7 +89,8 @@ def saved_by(tensor: Tensor) -> list[Tensor]:
 def _saved_in(node: Any) -> Iterator[Tensor]:
     """Yield what one node saved, or what hooks of saved tensors keep in its place."""
     roots = list(getattr(node, "__dict__", {}).values())
-    for name in _raw_names(type(node)):
+    kind: Any = type(node)
+    for name in _raw_names(kind):
         values = getattr(node, name)
         for saved in values if isinstance(values, tuple) else (values,):
             roots += in_saved(saved)
