@@ -111,12 +111,13 @@ class StepFunctions(TorchFunctionMode):
             return self._ctc_loss
         return self._max_pool1d if func in _POOLS else extreme_function(func) or func
 
-    def _of_values(self, func: Any, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _of_values(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function of singular values or eigenvalues, without vectors unless a gradient needs them."""
-        if torch.is_grad_enabled() and input.requires_grad:
-            return func(input, *args, **kwargs)
+        given = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+            return func(*args, **kwargs)
         with self.watch.state.being(composite=Composite.VALUES):
-            return func(input, *args, **kwargs)
+            return func(*args, **kwargs)
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Read the values of a real tensor, which no operator does, and note what they assume."""
@@ -225,11 +226,11 @@ def _as_numbers(index: Any, inside: bool) -> Any:
     return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
 
 
-def _eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
+def _eigenvalues(input: torch.Tensor) -> torch.Tensor:
     """Skip the eigenvectors, which only a gradient needs; under a mode they are always computed."""
-    if torch.is_grad_enabled() and matrix.requires_grad:
-        return _eigvals_kernel(matrix)
-    values: torch.Tensor = torch.ops.aten._linalg_eigvals(matrix)
+    if torch.is_grad_enabled() and input.requires_grad:
+        return _eigvals_kernel(input)
+    values: torch.Tensor = torch.ops.aten._linalg_eigvals(input)
     return values
 
 
