@@ -1,7 +1,8 @@
 """A step through each operator of torch's test database, predicted and run: ``python -m benchmarks.memory_operators``.
 
 For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
-parameters they are. Each operator with a different peak in any phase of the step is printed.
+parameters they are. Each operator with a different peak in any phase of the step is printed. ``--mode eval`` runs every
+operator without gradients, ``--dtype`` on another dtype.
 """
 
 from __future__ import annotations
@@ -29,27 +30,32 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where the steps run, cpu or cuda")
     parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
     parser.add_argument("--slice", default="::", help="a slice of the operators, from:to:step")
+    parser.add_argument("--mode", default="train", choices=("train", "eval"))
+    parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
-    for name, model, x in cases(options.only, slice(*(int(n) if n else None for n in options.slice.split(":")))):
+    part = slice(*(int(n) if n else None for n in options.slice.split(":")))
+    for name, model, x in cases(options.only, part, options.mode == "train", getattr(torch, options.dtype)):
         try:
             with time_limit(SECONDS):
-                counts[judge(name, model.to(options.device), x.to(options.device))] += 1
+                counts[judge(name, model.to(options.device), x.to(options.device), options.mode)] += 1
         except Timeout:
             print(f"{name:44} took more than {SECONDS} s")
     print(", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common()))
 
 
-def cases(only: str, part: slice) -> Iterator[tuple[str, Sampled, Tensor]]:
+def cases(
+    only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32
+) -> Iterator[tuple[str, Sampled, Tensor]]:
     """The operators' names, with a model for each of two samples, and its input."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for operator in op_db[part]:
         name = ".".join(filter(None, (operator.name, operator.variant_test_name)))
-        if not re.search(only, name) or not operator.supports_autograd or torch.float32 not in operator.dtypes:
+        if not re.search(only, name) or (trains and not operator.supports_autograd) or dtype not in operator.dtypes:
             continue
-        samples = list(operator.sample_inputs("cpu", torch.float32, requires_grad=True))
+        samples = list(operator.sample_inputs("cpu", dtype, requires_grad=trains))
         for sample in {id(one): one for one in (max(samples, key=elements), samples[0])}.values():
             yield name, Sampled(operator, [sample.input, list(sample.args), dict(sample.kwargs)]), torch.randn(4, WIDTH)
 
@@ -83,16 +89,16 @@ class Sampled(nn.Module):
         return self.operator(first, *args, **kwargs), self.layer(x)
 
 
-def judge(name: str, model: nn.Module, x: Tensor) -> str:
+def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
     """What came of a model: predicted to the byte, or how not; printed where it was not."""
     steps: list[MemoryEstimate] = []
     for call in (measure_memory, estimate_memory):
         torch.manual_seed(0)
         try:
-            steps.append(call(model, input_data=x, optimizer="sgd"))
+            steps.append(call(model, input_data=x, mode=mode, optimizer="sgd" if mode == "train" else None))
         except (SummaryError, RuntimeError, ValueError, TypeError) as error:
             if not steps:
-                return "cannot be trained so"
+                return "cannot run so"
             print(f"{name:44} {' '.join(str(error).split())[:160]}", flush=True)
             return "without an estimate"
     measured, predicted = steps

@@ -124,12 +124,13 @@ def measured(source: str) -> tuple[dict[str, Any], int]:
             gc.enable()
     peak, blocks = 0, dict[int, int]()
     for change in changes:
+        before = sum(blocks.values())
         if change.nbytes > 0:
             blocks[change.address] = change.nbytes
         else:
             blocks.pop(change.address, None)
-        peak = max(peak, sum(blocks.values())) if STEPS in change.names[:1] else peak
-    return made[0], peak
+        peak = max(peak, before, sum(blocks.values())) if STEPS in change.names[:1] else peak
+    return made[0], peak or sum(blocks.values())
 
 
 def run(space: dict[str, Any]) -> None:

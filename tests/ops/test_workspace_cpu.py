@@ -324,6 +324,9 @@ def arithmetic() -> Iterable[Call]:
     yield aten.abs.default, torch.complex(TABLE, TABLE)
     for x in (TABLE, TABLE.double(), TABLE.to(HALF), INTEGERS, torch.complex(TABLE, TABLE)):
         yield aten.isinf.default, x
+    for training in (False, True):
+        yield aten.rrelu_with_noise.default, TABLE, torch.zeros_like(TABLE), 0.1, 1, training
+        yield aten.rrelu_with_noise_.default, TABLE.clone(), torch.zeros_like(TABLE), 0.1, 0.3, training
     yield aten.pow.Scalar, 2.0, TABLE
     yield aten._foreach_add.Scalar, [TABLE, R(3)], 1.0
     yield aten._foreach_mul_.ScalarList, [TABLE.clone(), R(3)], [1.0, 2.0]
@@ -333,6 +336,77 @@ def arithmetic() -> Iterable[Call]:
 def test_arithmetic() -> None:
     """What is of another dtype than the computation is cast first; a number is a tensor too."""
     agree(arithmetic())
+
+
+def floating() -> Iterable[Call]:
+    """Functions of integers with a floating-point result."""
+    for name in ("asin", "acosh", "tan", "erfinv", "lgamma", "exp2", "angle", "special_i0e", "deg2rad", "logit"):
+        for x in (INTEGERS, TABLE, SCALAR):
+            yield getattr(aten, name).default, x
+    for operator in (aten.xlogy.Tensor, aten.copysign.Tensor, aten.special_chebyshev_polynomial_t.default):
+        yield operator, INTEGERS, INTEGERS
+        yield operator, TABLE, INTEGERS
+
+
+def test_functions_of_integers() -> None:
+    agree(floating())
+
+
+def written_at_indices() -> Iterable[Call]:
+    order = TABLE.argsort(0)
+    for x in (TABLE, TABLE.to(HALF)):
+        yield aten.scatter.src, x, 0, order, x
+        yield aten.scatter.value, x, 0, order, 1.0
+        yield aten.scatter_add.default, x, 1, order[:, :3] % 3, x
+        yield aten.gather.default, x, 0, order[:5]
+        for reduce in ("sum", "mean", "amax"):
+            yield aten.scatter_reduce.two, x, 0, order, x, reduce
+        yield aten.renorm.default, x, 2, 1, 0.5
+    for x in (TABLE, INTEGERS):
+        for dim in (0, 1):
+            few = torch.zeros(3, dtype=torch.long)
+            yield aten.index_reduce.default, x, dim, few, x[:3] if dim == 0 else x[:, :3], "mean"
+    yield aten.index_reduce.default, TABLE, 0, torch.zeros(3, dtype=torch.long), TABLE[:3], "amax"
+    yield aten._chunk_cat.default, [R(5, 3), R(7, 2)], 0, 4
+    for bins in (10, 100):
+        yield aten.histc.default, TABLE, bins, -1, 1
+    for rows, columns in ((5, 5), (7, 5), (3, 5)):
+        for batch in ((), (2, 3)):
+            factors = torch.linalg.lu_factor(R(*batch, rows, columns))
+            yield aten.lu_unpack.default, *factors
+    for counts in (False, True):
+        yield aten.unique_consecutive.default, INTEGERS.flatten().sort()[0], True, counts
+    for x in (TABLE, SCALAR, R(3, 1), TABLE.double()):
+        yield aten.allclose.default, x, x, 0.1, 0.01
+    for reduction in (0, 1):
+        yield aten.multilabel_margin_loss_forward.default, R(6, 5), indices(5, 6, 5), reduction
+    yield aten.native_dropout_backward.default, TABLE, FLAGS.expand_as(TABLE), 2.0
+    for b in (R(5), R(5, 2)):
+        yield aten._linalg_solve_ex.default, R(5, 5), b
+    yield aten._linalg_solve_ex.default, R(3, 5, 5), R(3, 5)
+
+
+def test_writes_at_indices_and_counts() -> None:
+    agree(written_at_indices())
+
+
+def losses_in_half() -> Iterable[Call]:
+    for shape in ((5, 5, 5), (1,)):
+        x, target = (torch.rand(shape).to(HALF) for _ in range(2))
+        for operator in (aten.mse_loss, aten.smooth_l1_loss, aten.soft_margin_loss, aten.huber_loss):
+            for reduction in (0, 1, 2):
+                yield operator.default, x, target, reduction
+        for reduction in (0, 1, 2):
+            yield aten.binary_cross_entropy.default, x, target, None, reduction
+            yield aten.binary_cross_entropy_with_logits.default, x, target, None, None, reduction
+        yield aten.mean.default, x
+    half, row = R(4, 6, 5).to(HALF), R(6)
+    for given in (row, row.to(HALF), None):
+        yield aten.native_batch_norm.default, half, given, given, None, None, True, 0.1, 1e-5
+
+
+def test_losses_and_statistics_in_half_precision() -> None:
+    agree(losses_in_half())
 
 
 def transforms() -> Iterable[Call]:

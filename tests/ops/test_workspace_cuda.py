@@ -139,14 +139,14 @@ def test_the_gradient_of_a_bias_is_a_sum_in_stages() -> None:
 
 
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
-    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 64, 64), 4, "cuda", steps=1)
+    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 64, 64), 4, "cuda", cudnn="rule", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}
     spared = [spec.nbytes for spec in estimate.log.storages if spec.lesser]
     assert len(spared) == 2 and set(spared) <= set(scratches(estimate.log))
 
 
 def test_a_step_fits_without_the_workspace_that_a_kernel_can_spare() -> None:
-    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", mode="eval")
+    estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 128, 128), 16, "cuda", cudnn="rule", mode="eval")
     scratch = estimate.at_peak["workspace"]
     context = estimate.device_bytes[1] - estimate.reserved_bytes
     assert scratch > estimate.peak_bytes // 3

@@ -168,6 +168,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "QR": lambda w: torch.linalg.qr(w)[1],
     "singular values": torch.linalg.svdvals,
     "eigenvalues": torch.linalg.eigvalsh,
+    "eigenvalues without symmetry": lambda w: w[0] * torch.linalg.eigvals(input=w.detach()).abs(),
+    "rank": lambda w: w * torch.linalg.matrix_rank(input=w.detach()),
+    "rank of a symmetric matrix": lambda w: w * torch.linalg.matrix_rank(w.detach(), hermitian=True),
+    "condition": torch.linalg.cond,
+    "nuclear norm": lambda w: torch.linalg.norm(w, "nuc"),
+    "nuclear norm of values": lambda w: w * w.detach().norm(p="nuc"),
     "distances": lambda w: torch.cdist(w, w.detach()),
 }
 

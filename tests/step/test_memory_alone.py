@@ -180,3 +180,21 @@ def test_an_optimizer_that_has_searched_before(search: str | None) -> None:
     for call in (estimate_memory, measure_memory):
         model, x, step = make()
         assert call(model, input_data=x, train_step=step).peak_bytes == peak
+
+
+class Emptied(nn.Module):
+    """A state without elements, which each forward replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.state = torch.zeros(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = x[:0].clone()
+        out: Tensor = self.layer(x)
+        return out
+
+
+def test_a_state_without_bytes_that_is_replaced() -> None:
+    agree(Emptied, rows(4, WIDTH), "train", torch.optim.SGD)

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, distributions, nn
 
 from tests.truth.memory_truth import measure_run
-from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import StepError
+from torchsummary_plus.step import fake_steps
 from torchsummary_plus.trace import rehearsal
 
 WIDTH = 64
@@ -232,3 +233,27 @@ def undecided(y: Tensor) -> Tensor:
 def test_what_the_real_step_raises_is_said_of_the_loss(loss: Any, said: str) -> None:
     with pytest.raises(StepError, match=f"the loss failed: ValueError: {said}"):
         estimate_memory(linear(), input_data=torch.randn(4, WIDTH), loss=loss)
+
+
+class Suppressed(nn.Module):
+    """Picks points one by one, as suppression of non-maxima does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heat = self.layer(x)[0, 0]
+        free = torch.ones_like(heat, dtype=torch.bool)
+        kept = [point for point in (heat > -9.0).nonzero() if free[point[0], point[1]]]
+        return torch.stack(kept)
+
+
+def test_a_loop_over_values_is_measured_rather_than_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Suppressed(), torch.rand(1, 1, 8, 8)
+    recorded = estimate_memory(model, input_data=x, mode="eval")
+    monkeypatch.setattr(fake_steps, "MOST_ANSWERS", 60)
+    predicted, measured = (call(model, input_data=x, mode="eval") for call in (estimate_memory, measure_memory))
+    assert predicted.peak_bytes == measured.peak_bytes == recorded.peak_bytes
+    assert any("the code asks for" in told for told in predicted.assumptions)
+    assert not any("the code asks for" in told for told in recorded.assumptions)

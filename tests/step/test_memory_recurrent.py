@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from tests.step.step_parts import WIDTH, block, rows
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.processor import has_avx512
 from torchsummary_plus.ops.scratch.cpu.recurrent import RNN_FROM
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -109,3 +110,14 @@ def test_one_value_that_goes_where_a_mask_says() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Masked())
     predicted, measured = (call(model, input_data=rows()) for call in (estimate_memory, measure_memory))
     assert predicted.phase_peaks == measured.phase_peaks
+
+
+@pytest.mark.skipif(not has_avx512(), reason="oneDNN has no LSTM in bfloat16 without AVX-512")
+def test_a_half_precision_layer_tried_on_zeros() -> None:
+    """With tiles, a training forward's scratchpad is another than that of a forward without gradients."""
+    torch.manual_seed(0)
+    model, x = nn.LSTM(16, 24, num_layers=2, batch_first=True), torch.randn(1, 16, 16)
+    calls = (estimate_memory, measure_memory)
+    predicted, measured = (call(model, input_data=x, autocast=torch.bfloat16) for call in calls)
+    low, high = predicted.peak_range
+    assert low <= measured.peak_bytes <= high

@@ -124,6 +124,9 @@ sequence_number: Callable[[], int] = probe("torch:_C._autograd._get_sequence_nr"
 profiler_enabled: Callable[[], bool] = probe(
     "torch:_C._autograd._profiler_enabled", "other libraries' operators also run under a profiler", lambda: False
 )
+SavedTensor: Any = probe(
+    "torch:_C._autograd.SavedTensor", "what graphs from before a step keep is not counted", instead=type(None)
+)
 current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP)
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
 swap_tensors: Callable[[Any, Any], None] = probe("torch:_C._swap_tensor_impl", _STEP)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import compat
 from .structures import slot_names
 
 MOST = 1_000_000
@@ -145,7 +146,9 @@ class Reached:
                 yield from (held[inner] for inner in attributes & held.keys() if isinstance(held[inner], _HOLDERS))
 
     def _in_object(self, value: Any) -> Iterator[Any]:
-        if isinstance(value, nn.Module):
+        if isinstance(value, compat.SavedTensor):
+            yield from in_saved(value)
+        elif isinstance(value, nn.Module):
             self.modules.append(value)
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
@@ -160,6 +163,12 @@ class Reached:
             yield from held.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
+
+
+def in_saved(saved: Any) -> Iterator[Any]:
+    """Yield the tensor that an autograd node saved, or what its hooks keep instead; nothing on torch before 2.11."""
+    yield getattr(saved, "data", None)
+    yield getattr(saved, "unpack_hook", None)
 
 
 def content_of(cell: CellType) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from types import CellType
 from typing import Any
@@ -29,11 +29,11 @@ Entry = tuple[Any, Any]
 class Alone:
     """Tensors reachable from some roots that only lists, dicts, attributes, names and cells on the way hold.
 
-    So are gradients held only by their tensors, which get a stand-in when exchanged. The reachable objects must have no
-    other references, which would count as holders.
+    So are gradients held only by their tensors, which get a stand-in when exchanged, and tensors that graphs hold too,
+    whose ids are ``in_graphs``. The reachable objects must have no other references, which would count as holders.
     """
 
-    def __init__(self, reach: Reached) -> None:
+    def __init__(self, reach: Reached, in_graphs: Container[int] = ()) -> None:
         entries = _entries_of(reach)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
@@ -42,15 +42,23 @@ class Alone:
             key = id(reach.tensors[index])
             ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
             holders = sys.getrefcount(reach.tensors[index]) - ours
-            if len(entries.get(key, [])) == holders and _lets_go(reach.tensors[index]):
+            by_graphs = 1 if key in in_graphs else 0  # C++ owns at most one reference to the Python object.
+            if holders - by_graphs <= len(entries.get(key, [])) <= holders and _lets_go(reach.tensors[index]):
                 self.ids.add(key)
                 self._entries += entries.get(key, [])
 
+    def clear(self) -> None:
+        """Let go of the containers."""
+        self._entries.clear()
+
     @contextmanager
-    def exchanged(self, make: Callable[[Tensor], Tensor]) -> Iterator[StandIns]:
+    def exchanged(
+        self, make: Callable[[Tensor], Tensor], copy_of: Callable[[Any], Any] = lambda _: None
+    ) -> Iterator[StandIns]:
         """Put ``make``'s stand-ins in their places; yield the stand-ins by the ids of the originals.
 
-        A tensor already exchanged by then, such as an offloaded weight, is skipped.
+        A tensor already exchanged by then, such as an offloaded weight, is skipped. Where the steps use a container's
+        copy, which ``copy_of`` returns, that gets the stand-in.
         """
         stand_ins: dict[int, Tensor] = {}
 
@@ -65,11 +73,15 @@ class Alone:
 
         changed = []
         for place in {(id(container), key): (container, key) for container, key in self._entries}.values():
-            value = value_of(place)
+            value, copied = value_of(place), copy_of(place[0])
+            if copied is not None:
+                put((copied, place[1]), stand_in(value))
+                continue
             put(place, stand_in(value))
             changed.append((place, value, [weakref.ref(tensor) for tensor in _held(value_of(place))]))
         given = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
         stand_ins.clear()
+        copied = value = None  # The steps alone hold them.
         try:
             yield given
         finally:

@@ -120,6 +120,9 @@ def _recorded(task: _Task) -> MemoryLog:
             task = replace(task, tree=materialised(task.tree, task.example))
         except _NeedsValuesError as needed:
             task = _rehearsed(task, needed.outside)
+            measured = _measured_loop(task)
+            if measured is not None:
+                return measured
         except (ForwardError, StepError) as error:
             if task.guesses is None and isinstance(error.__cause__, DataDependentError) and not _has_values(task):
                 task = _rehearsed(task, False)
@@ -152,6 +155,28 @@ def _measured_sparse(task: _Task) -> MemoryLog | None:
         return None
     log = measured_step(task.tree, task.example, task.step, real)
     return replace(log, assumptions=("measured in a real step on the CPU: it makes sparse tensors", *log.assumptions))
+
+
+MOST_ANSWERS = 20_000
+"""Values that a forward may ask for, as a loop over pixels does, before its step is measured instead of recorded."""
+
+
+def _measured_loop(task: _Task) -> MemoryLog | None:
+    """Return a real step's log where a fake one would take minutes; None if it would not, or no real one can run.
+
+    Of an inference that keeps no output, one step is measured: the others are alike.
+    """
+    asked = 0 if task.rehearsal is None else sum(map(len, task.rehearsal.answers.values()))
+    if asked <= MOST_ANSWERS or task.device.type != "cpu":
+        return None
+    is_alike = task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None
+    step = replace(task.step, steps=1) if is_alike else task.step
+    real = task.real or rehearse_step(task.tree, task.example, step)
+    if real.journal is None:
+        return None
+    log = measured_step(task.tree, task.example, step, real)
+    why = f"measured by a real step on the CPU: the code asks for {asked:,} values"
+    return replace(log, assumptions=(why, *log.assumptions))
 
 
 def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
@@ -243,7 +268,7 @@ def _record(task: _Task) -> MemoryLog:
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins)))
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins, kernels.other)))
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError
@@ -294,7 +319,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
         swap_tensors(with_loss(task.tree, task.step), put, put, away)
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
-    stand_ins = stack.enter_context(outside.alone.exchanged(stand_in))
+    stand_ins = stack.enter_context(outside.alone_exchanged(stand_in))
     outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
     return stand_ins
 

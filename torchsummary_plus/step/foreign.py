@@ -65,7 +65,8 @@ class Trials:
     def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
         """Return a CPU kernel's allocations in order; None if it cannot be tried.
 
-        It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to.
+        It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
+        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp).
         """
         func = _overload(name)
         given = tensors_of((*args, *kwargs.values(), out))
@@ -73,7 +74,7 @@ class Trials:
             return None
         if not all(tensor.layout is torch.strided for tensor in given):
             return None
-        key = name, torch.get_num_threads(), tuple(_key((args, kwargs)))
+        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs)))
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
@@ -99,7 +100,7 @@ class Trials:
 
 
 def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course | None:
-    with compat.no_modes(), compat.no_function(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with compat.no_modes(), compat.no_function(), torch.autocast("cpu", enabled=False):
         given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
         try:
             prepare = _PREPARED.get(func)

@@ -1,7 +1,7 @@
 """Containers that a single entry holds, such as a list that hooks fill and each step then replaces by a new one.
 
 A program frees what such a list holds by rebinding its name. The original would live on, because whoever restores it
-has to hold it; therefore the steps get a copy.
+has to hold it; therefore the steps get a copy, in which stand-ins are put for tensors that nothing else holds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any
@@ -28,7 +28,7 @@ Settle = Callable[[Any, Any], None]
 
 
 class LoneContainers:
-    """Containers with one holder whose items are plain values or further such containers.
+    """Containers with one holder whose items are plain values, tensors of :meth:`hold`, or further such containers.
 
     The reachable objects must have no other references, which would count as holders. Containers of modules and
     optimizers themselves, such as hooks and states, are not among them: torch refers to those elsewhere.
@@ -43,6 +43,13 @@ class LoneContainers:
         own = _of_torch(reach)
         places = [place for place in entries_on_the_way(reach) if counts.get(id(value_of(place))) == 1]
         self._lone = {id(value_of(place)): place for place in places if not _is_of_torch(place, own)}
+        self._outermost: list[Entry] = []
+        self._tensors: Container[int] = ()
+        self._copies: dict[int, Any] = {}
+
+    def hold(self, tensors: Container[int]) -> None:
+        """Keep the containers that are plain but for tensors, by their ids, that only containers hold."""
+        self._tensors = tensors
         for key, place in list(self._lone.items()):
             if not self._is_plain(value_of(place)):
                 del self._lone[key]
@@ -51,8 +58,21 @@ class LoneContainers:
     def _is_plain(self, container: Any) -> bool:
         if weakref.getweakrefcount(container):
             return False
-        items = container.values() if isinstance(container, dict) else container
-        return all(type(item) in _INERT or (id(item) in self._lone and self._is_plain(item)) for item in items)
+        return all(map(self._is_plain_item, container.values() if isinstance(container, dict) else container))
+
+    def _is_plain_item(self, item: Any) -> bool:
+        if type(item) is tuple:
+            return all(map(self._is_plain_item, item))
+        is_let_go = type(item) in _INERT or id(item) in self._tensors
+        return is_let_go or (id(item) in self._lone and self._is_plain(item))
+
+    def copy_of(self, container: Any) -> Any:
+        """Return the copy of a container that the steps use, or None."""
+        return self._copies.get(id(container))
+
+    def forget_copies(self) -> None:
+        """Leave the copies to the steps alone."""
+        self._copies.clear()
 
     @contextmanager
     def copied(self, settle: Settle) -> Iterator[None]:
@@ -70,8 +90,14 @@ class LoneContainers:
                     self._settle(original, value_of(place), settle)
                     put(place, original)
 
+    def clear(self) -> None:
+        """Let go of the containers."""
+        self._lone.clear()
+        self._outermost.clear()
+        self._copies.clear()
+
     def _copy(self, container: Any) -> Any:
-        new = copy(container)
+        new = self._copies[id(container)] = copy(container)
         for key, value in _inside(container):
             if id(value) in self._lone:
                 new[key] = self._copy(value)

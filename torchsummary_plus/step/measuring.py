@@ -93,10 +93,11 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
             return tensor if id(tensor) in outside.alone.ids else exchange.put(tensor, copies.alike)
 
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
-        with outside.alone.exchanged(partial(remade, change=copies.alike)) as stand_ins:
+        with outside.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
             outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
+            held = list(outside.holdings(stand_ins, copies.alike))
             copies.settle()
-            yield exchange, list(outside.holdings(stand_ins))
+            yield exchange, held
 
 
 def profiled(

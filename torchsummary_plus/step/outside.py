@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
 from ..live.function_caches import without_cached_tensors
+from ..live.graphs import KeptByGraphs, ids_in_graphs
 from ..live.modules import ModuleTree
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
@@ -40,7 +41,7 @@ class Outside:
         self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
         self._lone = LoneContainers(self.reach)
-        self.alone = Alone(self.reach)
+        self.alone = Alone(self.reach, ids_in_graphs(self.reach.tensors))
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
@@ -54,6 +55,9 @@ class Outside:
         self._hidden = Reached([optimizer.state for optimizer in of_model])
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
+        self._lone.hold(self.alone.ids)
+        lasting = [tensor for tensor in (*tree.tensors(), *self.reach.tensors) if id(tensor) not in self.alone.ids]
+        self._in_graphs = KeptByGraphs(self.reach.tensors, [*lasting, *gradients])
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -72,6 +76,15 @@ class Outside:
             for reached in (self.reach, self._hidden):  # Whoever looks next counts who holds them.
                 reached.tensors.clear()
                 reached.mutable.clear()
+            for holding in (self._in_graphs, self._lone, self.alone):
+                holding.clear()
+
+    @contextmanager
+    def alone_exchanged(self, make: Make) -> Iterator[StandIns]:
+        """Put ``make``'s stand-ins in the places of what only containers hold; yield them by the originals' ids."""
+        with self.alone.exchanged(make, self._lone.copy_of) as stand_ins:
+            self._lone.forget_copies()
+            yield stand_ins
 
     def put(self, exchange: Exchange, make: Make, but: Container[int] = (), given: StandIns | None = None) -> None:
         """Exchange the reached tensors that are not exchanged yet, except those whose ids are in ``but``.
@@ -89,19 +102,23 @@ class Outside:
                 exchange.put(tensor, make)
         exchange.give_gradients(make, but, given)
 
-    def holdings(self, stand_ins: StandIns) -> Iterator[Holding]:
+    def holdings(self, stand_ins: StandIns, make: Make) -> Iterator[Holding]:
         """Yield what is held before the steps, with its kind and its module's number.
 
-        A tensor that is set aside is represented by its stand-in.
+        A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s.
         """
         known = self._known()
+        standing = {id(tensor): tensor for tensor in self.reach.tensors}
         for reached in self.reach.tensors:
             if id(reached) in self._own or id(reached) in self._left:
                 continue
             tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
             assert tensor is not None
+            standing[id(reached)] = tensor
             learns = tensor.is_leaf and tensor.requires_grad
             yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+        for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
+            yield tensor, "buffers", OUTSIDE
 
     def _known(self) -> dict[int, tuple[str, int]]:
         """Return the known kinds and owners of tensors, by their ids."""

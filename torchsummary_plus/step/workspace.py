@@ -44,6 +44,10 @@ CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
 On older releases, each operator with a rule is named and its scratch is a guess.
 """
 
+HALF_PRODUCTS_UNTIL = "2.15"
+"""The first release whose oneDNN multiplies matrices by vectors in half precision without the scratchpads of rules."""
+_PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv"))
+
 
 class RuleError(SummaryError):
     """The rule for an operator's scratch memory raised."""
@@ -93,7 +97,7 @@ class Workspaces:
         if rule is None:
             return self._without_rule(name, args, kwargs, out)
         phases = self._ask(rule, name, args, kwargs, out)
-        is_measured = since(self._measured_from(rule, args, kwargs))
+        is_measured = self._is_measured(rule, name, args, kwargs)
         if self.backend == "cpu" and name in TRIED and (not is_measured or _is_unsure(phases)):
             course = self._try_out(name, args, kwargs, out)
             if course is not None:
@@ -112,11 +116,13 @@ class Workspaces:
             self._note(name, max((round(phase.band) for phase in phases if not phase.nbytes), default=0))
         return (*phases, AT_LAST)
 
-    def _measured_from(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the first release that a rule holds for with these arguments."""
+    def _is_measured(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a rule holds for this release with these arguments."""
         if rule.since or self.backend != "cpu":
-            return rule.since or CUDA_FROM
-        return HALF_FROM if any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))) else CPU_FROM
+            return since(rule.since or CUDA_FROM)
+        if not any(is_half(tensor.dtype) for tensor in all_tensors((args, kwargs))):
+            return since(CPU_FROM)
+        return since(HALF_FROM) and not (name in _PRODUCTS and since(HALF_PRODUCTS_UNTIL))
 
     def _without_rule(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any

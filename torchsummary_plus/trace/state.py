@@ -7,10 +7,11 @@ from typing import Any
 
 
 class Composite(Enum):
-    """Functions of torch whose last addition is in place, though not under a mode."""
+    """Functions of torch that run otherwise under a mode: their last addition is not in place, or they make vectors."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"
+    VALUES = "singular values or eigenvalues"
 
 
 class State:

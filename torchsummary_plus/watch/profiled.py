@@ -208,8 +208,8 @@ class ProfileReader:
     def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
         number = len(self.storages)
         self.storages.append(StorageSpec(nbytes, None, owner))
-        self._live[address] = number
         if block:
+            self._live[address] = number
             self.events.append((len(self.moments) - 1, number, block))
         return number
 

@@ -70,6 +70,8 @@ class StepKernels(ValuedKernels):
             state.composite is Composite.ATTENTION or (state.composite is Composite.RECURRENCE and _adds_bias(*args))
         ):
             func, args = aten.alias.default, args[:1]
+        if state.composite is Composite.VALUES and func in _WITH_VECTORS:
+            args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         if self.renewed is not None:
@@ -162,6 +164,22 @@ class InPlace(NamedTuple):
     def applies(self, node: str, maker: Any) -> bool:
         """Return whether the replacement applies in a node to a tensor that ``maker`` created."""
         return maker in self.makers and (not self.nodes or node in self.nodes)
+
+
+_WITH_VECTORS: dict[Any, Any] = {aten._linalg_svd.default: False, aten._linalg_eigh.default: "L"}
+"""Decompositions whose vectors may not be needed, with the default of their second argument."""
+
+
+def _without_vectors(
+    usual: Any, matrix: Any, form: Any = None, vectors: bool = True, **options: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a decomposition without vectors.
+
+    Source: aten/src/ATen/native/BatchLinearAlgebra.cpp, ``linalg_svdvals`` and ``linalg_eigvalsh``.
+    """
+    for name in ("compute_uv", "compute_v"):
+        options.pop(name, None)
+    return (matrix, usual if form is None else form, False), options
 
 
 _DETERMINANT = "LinalgDetBackward0"

@@ -94,6 +94,8 @@ class StepFunctions(TorchFunctionMode):
             return self.linear
         if func in _FINITE:
             return partial(_finite, func)
+        if func in _OF_VALUES:
+            return partial(self._of_values, func)
         formula = product_function(func, self._assume) or reflection_function(func)
         if formula is not None:
             return formula
@@ -108,6 +110,14 @@ class StepFunctions(TorchFunctionMode):
         if func is _ctc_kernel:
             return self._ctc_loss
         return self._max_pool1d if func in _POOLS else extreme_function(func) or func
+
+    def _of_values(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a function of singular values or eigenvalues, without vectors unless a gradient needs them."""
+        given = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+            return func(*args, **kwargs)
+        with self.watch.state.being(composite=Composite.VALUES):
+            return func(*args, **kwargs)
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Read the values of a real tensor, which no operator does, and note what they assume."""
@@ -180,8 +190,7 @@ Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
-_svdvals_kernel: Callable[..., torch.Tensor] = torch.linalg.svdvals
-_eigvalsh_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvalsh
+_eigvals_kernel: Callable[..., torch.Tensor] = torch.linalg.eigvals
 _pool: Any = functional.max_pool1d
 _ctc_kernel: Any = torch.ctc_loss
 _RECURRENCES = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
@@ -217,29 +226,26 @@ def _as_numbers(index: Any, inside: bool) -> Any:
     return index.item() if inside and isinstance(index, Fake) and not index.dim() else index
 
 
-def _singular_values(matrix: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Skip the singular vectors, which only a gradient needs; under a mode they are always computed."""
-    if torch.is_grad_enabled() and matrix.requires_grad:
-        return _svdvals_kernel(matrix, **options)
-    values: torch.Tensor = torch.ops.aten._linalg_svd(matrix, False, False, **options)[1]
+def _eigenvalues(input: torch.Tensor) -> torch.Tensor:
+    """Skip the eigenvectors, which only a gradient needs; under a mode they are always computed."""
+    if torch.is_grad_enabled() and input.requires_grad:
+        return _eigvals_kernel(input)
+    values: torch.Tensor = torch.ops.aten._linalg_eigvals(input)
     return values
 
 
-def _eigenvalues(matrix: torch.Tensor, UPLO: str = "L") -> torch.Tensor:
-    """Skip the eigenvectors, as :func:`_singular_values` does."""
-    if torch.is_grad_enabled() and matrix.requires_grad:
-        return _eigvalsh_kernel(matrix, UPLO)
-    values: torch.Tensor = torch.ops.aten._linalg_eigh(matrix, UPLO, False)[0]
-    return values
-
+_OF_VALUES = {
+    *(torch.linalg.svdvals, torch.linalg.eigvalsh, torch.linalg.cond, torch.linalg.matrix_rank),
+    *(torch.linalg.matrix_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch.nuclear_norm),
+}
+"""Functions that use singular values or eigenvalues only."""
 
 _READS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__}
 _STAND_INS: dict[Any, Callable[..., Any]] = {
     _one_hot_kernel: _one_hot,
     _getitem: _get_item,
     _setitem: _set_item,
-    _svdvals_kernel: _singular_values,
-    _eigvalsh_kernel: _eigenvalues,
+    _eigvals_kernel: _eigenvalues,
 }
 
 _FINITE = {

@@ -9,6 +9,7 @@ from . import (  # noqa: F401 - the modules register their rules
     general,
     half,
     images,
+    indexing,
     linalg,
     pointwise,
     products,

@@ -89,9 +89,15 @@ def _convolution_backward(
     return uncertain(conv, phases) if is_half(x.dtype) else phases
 
 
+TRANSPOSED_UNTIL = "2.15"
+"""The first release whose oneDNN needs less for some transposed convolutions than the rules say."""
+
+
 def _planned(call: Call, last: bool, part: int) -> Plan:
     plan = PLANS[last, call.transposed][part](call.conv)
     if last and call.conv.groups > 1 and not has_avx512() and not since("2.8"):  # oneDNN 3.4 and 3.5 used less.
+        plan = replace(plan, guess=max(plan.guess, plan.scratch))
+    if call.transposed and since(TRANSPOSED_UNTIL):
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     mirrored = call.conv.mirrored if call.transposed else call.conv
     if is_inner_product(mirrored):

@@ -93,11 +93,16 @@ def _batch_norm(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, t
     return 2 * row + sums
 
 
-@reserve("cpu", "aten::native_batch_norm", source=BATCH_NORM, band=0.0)
+@reserve("cpu", "aten::native_batch_norm", "aten::_native_batch_norm_legit", source=BATCH_NORM, band=0.0)
 def _batch_norm_statistics(
     out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> tuple[int | None, ...]:
-    return (None, None, None) if training else (None, 0, 0)
+    """The statistics have the input's dtype, or float32 if a parameter has (``param_scalar_type``)."""
+    if not training:
+        return None, 0, 0
+    is_mixed = any(given is not None and given.dtype is torch.float32 for given in (weight, bias, mean, var))
+    size = itemsize(x) if is_half(x.dtype) and not is_mixed else None
+    return None, *(None if size is None else size * elements(result) for result in out[1:])
 
 
 @scratch("cpu", "aten::native_batch_norm_backward", source=BATCH_NORM, band=0.0)
@@ -164,7 +169,12 @@ def _converted(out: Any, x: Any) -> int:
 @scratch("cpu", "aten::mean", "aten::mean.dim", source=f"{NATIVE}ReduceOps.cpp, mean_out", band=0.0)
 def _mean(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
     """The sum and its divisor; half precision is computed in float32."""
-    return in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
+    return averaged_in_float(x, out) if is_half(out.dtype) else _converted(out, x) + scalar(out)
+
+
+def averaged_in_float(x: Any, out: Any) -> int:
+    """Return the bytes of sums in float32, and of the input in float32 or the divisor as a tensor of two dtypes."""
+    return 4 * elements(out) + max(4 * elements(x), INT64 + 4)
 
 
 LOSS = f"{NATIVE}Loss.cpp"
@@ -177,16 +187,24 @@ def _squared_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any)
     """The loss per element, twice; once in the result's storage."""
     if not reduction:
         return 0
-    return _paired(out, x, target) + _mean_of(out, reduction)
+    return _paired(out, x, target) + _mean_of(out, reduction, _pairs(x, target))
 
 
 def _paired(out: Any, x: Any, target: Any) -> int:
     """Return the bytes of one loss per pair of elements."""
-    return int(prod(torch.broadcast_shapes(x.shape, target.shape))) * itemsize(out)
+    return _pairs(x, target) * itemsize(out)
 
 
-def _mean_of(out: Any, reduction: int) -> int:
-    return scalar(out) if reduction == MEAN else 0
+def _pairs(x: Any, target: Any) -> int:
+    return int(prod(torch.broadcast_shapes(x.shape, target.shape)))
+
+
+def _mean_of(out: Any, reduction: int, losses: int) -> int:
+    """Return the scratch of the mean of some losses."""
+    if reduction != MEAN:
+        return 0
+    alike = torch.empty(losses, dtype=out.dtype, device="meta")
+    return averaged_in_float(alike, out) if is_half(out.dtype) else scalar(out)
 
 
 @reserve("cpu", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS, band=0.0)
@@ -197,17 +215,17 @@ def _squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, 
 
 @scratch("cpu", "aten::huber_loss", source=LOSS, band=0.0)
 def _huber_loss(out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> int:
-    return nbytes(x) + _mean_of(out, reduction) if reduction else 0
+    return nbytes(x) + _mean_of(out, reduction, elements(x)) if reduction else 0
 
 
 @scratch("cpu", "aten::binary_cross_entropy", source=LOSS, band=0.0)
 def _cross_entropy(out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> int:
-    return itemsize(out) + _mean_of(out, reduction) if reduction else 0
+    return itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
 
 
 @scratch("cpu", "aten::soft_margin_loss", source=LOSS, band=0.0)
 def _soft_margin(out: Any, x: Any, target: Any, reduction: int = MEAN) -> int:
-    return itemsize(out) + _mean_of(out, reduction) if reduction else 0
+    return itemsize(out) + _mean_of(out, reduction, _pairs(x, target)) if reduction else 0
 
 
 @scratch("cpu", "aten::soft_margin_loss_backward", source=LOSS, band=0.0)
@@ -237,7 +255,7 @@ def _cross_entropy_with_logits(
     out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN
 ) -> int:
     """``log_sigmoid`` with its buffer, then ``1 - target``; in between ``pos_weight - 1`` and a weight per element."""
-    loss = 2 * nbytes(x) + (_mean_of(out, reduction) if reduction else -nbytes(out))
+    loss = 2 * nbytes(x) + (_mean_of(out, reduction, elements(x)) if reduction else -nbytes(out))
     if pos_weight is None:
         return loss
     return max(loss, 2 * nbytes(x) + nbytes(pos_weight) + scalar(x) - nbytes(out))
@@ -324,11 +342,3 @@ def _normal_around(out: Any, mean: Any, *_: Any, **__: Any) -> int:
 def _normal_by(out: Any, mean: Any, deviation: Any, *_: Any, **__: Any) -> int:
     """The least deviation, compared with 0."""
     return itemsize(deviation) + scalar(deviation) + 1
-
-
-@scratch("cpu", "aten::scatter_reduce.two", source=f"{NATIVE}TensorAdvancedIndexing.cpp", band=0.0)
-def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
-    """A mean also counts: ones for the source, their sums, and a mask of sums below 1."""
-    if reduce != "mean":
-        return 0
-    return nbytes(out) + nbytes(src) + elements(out) + scalar(out)

@@ -12,7 +12,7 @@ import torch
 
 from ....live.versions import since
 from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
-from .copies import INT64, NATIVE, is_turned, itemsize, nbytes, scalar, turned_block
+from .copies import INT64, NATIVE, elements, is_turned, itemsize, nbytes, scalar, turned_block
 
 LAPACK = f"{NATIVE}BatchLinearAlgebra.cpp and BatchLinearAlgebraKernel.cpp"
 INT32 = 4
@@ -40,8 +40,10 @@ def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
 
 
 @scratch("cpu", "aten::_linalg_solve_ex", "aten::linalg_lu_solve", source=LAPACK, band=0.0)
-def _solve(out: Any, x: Any, *_: Any, **__: Any) -> int:
-    return _pivots_checked(x)
+def _solve(out: Any, x: Any, *others: Any, **__: Any) -> int:
+    """The pivots, checked; a solution that is a vector is computed as a matrix first (``linalg_lu_solve_out``)."""
+    solution = out if isinstance(out, torch.Tensor) else out[0]
+    return _pivots_checked(x) + (nbytes(solution) if solution.dim() < x.dim() else 0)
 
 
 @scratch("cpu", "aten::_linalg_det", source=f"{NATIVE}LinearAlgebra.cpp, lu_det_P", band=0.0)
@@ -68,6 +70,14 @@ def _singular_values(out: Any, x: Any, *_: Any, **__: Any) -> int:
     return INT32 * _matrices(x) + nbytes(x) + (0 if is_turned(x) else turned_block(x))
 
 
+@reserve("cpu", "aten::linalg_lstsq", source=LAPACK, band=0.0)
+def _solutions(out: Any, x: Any, b: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+    """The solutions are the first rows of a tensor that has room for the right-hand sides too."""
+    rows, columns = map(int, x.shape[-2:])
+    solutions = out[0]
+    return solutions.numel() // max(1, columns) * max(rows, columns) * itemsize(x), None, None, None
+
+
 @scratch("cpu", "aten::linalg_lu", source=LAPACK, band=0.0)
 def _factors(out: Any, x: Any, *_: Any, **__: Any) -> int:
     """Both factors in one matrix, and their pivots."""
@@ -85,13 +95,14 @@ def _singular_vectors(
 def _eigenvalues(out: Any, x: Any, lower: str = "L", vectors: bool = True) -> tuple[Phase, ...] | None:
     """LAPACK's info and workspace; without eigenvectors also a copy of the matrices, which it overwrites.
 
+    The result tells whether there are eigenvectors: a step may leave out those that only a gradient needs.
     Since torch 2.8 the workspace has one more element (measured on 2.4, 2.6 and 2.8).
     """
     n, answers = int(x.shape[-1]), INT32 * _matrices(x)
     if x.dtype.is_complex:
         return None
     spare = 0 if since("2.8") else 1
-    if vectors:
+    if elements(out[1]):
         work, integers = (2 * n * n + 6 * n + 2, 5 * n + 3) if n > 1 else (2, 1)
         return (Phase(ALL_RESULTS, answers + itemsize(x) * (work - spare) + INT32 * integers),)
     work = (_block_of_eigenvalues(x) + 2) * n + 1 if n > 1 else 2

@@ -93,12 +93,41 @@ def _ternary(out: Any, *operands: Any, **scale: Any) -> int:
     return sum(_cast(t, out.dtype) for t in operands if isinstance(t, torch.Tensor) and t.dtype is not torch.bool)
 
 
-_FLOATING = ("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal", "expm1")
+_FLOATING = (
+    *("sqrt", "rsqrt", "exp", "log", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "reciprocal", "expm1"),
+    *("asin", "asinh", "atan", "atanh", "acos", "acosh", "sinh", "cosh", "tan", "erfinv", "erfc", "lgamma", "digamma"),
+    *("log2", "log10", "exp2", "sinc", "angle", "special_i0", "special_i0e", "special_i1", "special_i1e"),
+    *("special_ndtri", "special_log_ndtr", "special_erfcx", "special_entr", "special_bessel_j0", "special_bessel_j1"),
+)
+"""Functions with a floating-point result, whose integers are cast first."""
+_POLYNOMIALS = ("chebyshev_polynomial_{}", "shifted_chebyshev_polynomial_{}")
+_OF_TWO = (
+    *("copysign.Tensor", "xlogy.Tensor", "special_xlog1py", "special_zeta"),
+    *(f"special_{name.format(kind)}" for name in _POLYNOMIALS for kind in "tuvw"),
+    *(f"special_{name}" for name in ("hermite_polynomial_h", "hermite_polynomial_he")),
+    *(f"special_{name}" for name in ("laguerre_polynomial_l", "legendre_polynomial_p")),
+)
+"""The same of two operands."""
 
 
 @scratch("cpu", *(f"aten::{name}" for name in _FLOATING), "aten::cumsum", "aten::cumprod", source=ITERATOR, band=0.0)
 def _floating(out: Any, x: Any, *_: Any, **kwargs: Any) -> int:
     """Integers are cast to floating-point; sums, from any dtype other than the result's."""
+    return _cast(x, out.dtype)
+
+
+@scratch("cpu", *(f"aten::{name}" for name in _OF_TWO), source=ITERATOR, band=0.0)
+def _floating_of_two(out: Any, a: Any, b: Any) -> int:
+    return _cast(a, out.dtype) + _cast(b, out.dtype)
+
+
+@scratch("cpu", "aten::deg2rad", "aten::rad2deg", source=f"{NATIVE}UnaryOps.cpp: a product with a number", band=0.0)
+def _in_degrees(out: Any, x: Any) -> int:
+    return _cast(x, out.dtype) + _cast(1.0, out.dtype)
+
+
+@scratch("cpu", "aten::logit", source=ITERATOR, band=0.0)
+def _logit(out: Any, x: Any, eps: Any = None) -> int:
     return _cast(x, out.dtype)
 
 
@@ -115,6 +144,17 @@ def _infinite(out: Any, x: Any) -> int:
         return 0
     part = x.dtype.to_real()
     return elements(x) * int(part.itemsize + x.dtype.is_complex) + _cast(float("inf"), part)
+
+
+_RRELU = ("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
+
+
+@scratch("cpu", *_RRELU, source=f"{NATIVE}Activation.cpp, _rrelu_with_noise", band=0.0)
+def _leaky(
+    out: Any, x: Any, noise: Any, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, *_: Any
+) -> int:
+    """Outside training, both bounds, their sum, its half, and the number 2 twice, to find the slope."""
+    return 0 if training else 4 * _NUMBERS[type(lower)].itemsize + 2 * torch.float64.itemsize
 
 
 _FOREACH = tuple(

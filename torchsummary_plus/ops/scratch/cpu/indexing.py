@@ -1,0 +1,105 @@
+"""Scratch memory of operators on the CPU that write at indices, count, compare or unpack."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ...processor import is_half
+from ..registry import reserve, scratch
+from .copies import INT64, NATIVE, elements, itemsize, nbytes, scalar
+
+INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
+SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
+
+_AT_INDICES = tuple(
+    f"aten::{name}{kind}" for name in ("scatter", "scatter_") for kind in (".src", ".value", ".reduce", ".value_reduce")
+)
+
+
+@scratch("cpu", *_AT_INDICES, "aten::gather", "aten::scatter_add", "aten::scatter_add_", source=SCATTER, band=0.0)
+def _at_indices(out: Any, x: Any, dim: int, index: Any, *_: Any, **__: Any) -> int:
+    """Half precision is accumulated in float32."""
+    return _accumulated(out) if elements(index) else 0
+
+
+def _accumulated(out: Any) -> int:
+    return 4 * elements(out) if is_half(out.dtype) else 0
+
+
+@scratch("cpu", "aten::scatter_reduce.two", source=f"{SCATTER}; {INDEXING}", band=0.0)
+def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
+    """A mean also counts: ones for the source, their sums, and a mask of sums below 1."""
+    if reduce != "mean":
+        return _accumulated(out)
+    counts = nbytes(out) + nbytes(src)
+    return max(_accumulated(out), counts + max(_accumulated(out), elements(out) + scalar(out)))
+
+
+@scratch("cpu", "aten::index_reduce", "aten::index_reduce_", source=f"{INDEXING}, index_reduce_func_impl", band=0.0)
+def _index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, **_: Any) -> int:
+    """A mean counts: the counts, with ones for the source or a mask of counts of 0."""
+    if reduce != "mean":
+        return 0
+    return nbytes(out) + max(nbytes(source), elements(out) + scalar(out))
+
+
+@scratch("cpu", "aten::_chunk_cat", source=f"{NATIVE}TensorShape.cpp, _pad_chunk", band=0.0)
+def _chunk_cat(out: Any, *_: Any) -> int:
+    """Each tensor, padded to whole chunks."""
+    return nbytes(out)
+
+
+@scratch("cpu", "aten::histc", source=f"{NATIVE}Histogram.cpp and cpu/HistogramKernel.cpp", band=0.0)
+def _histogram(out: Any, x: Any, *_: Any) -> int:
+    """The edges of the bins, and a histogram per thread."""
+    return nbytes(out) + itemsize(out) + torch.get_num_threads() * nbytes(out)
+
+
+@scratch("cpu", "aten::lu_unpack", source=f"{NATIVE}BatchLinearAlgebra.cpp, lu_unpack", band=0.0)
+def _unpacked(out: Any, x: Any, pivots: Any, data: bool = True, pivoted: bool = True) -> int:
+    """A copy of the factor that is not square, then a permutation of the rows."""
+    rows, columns = (int(size) for size in x.shape[-2:])
+    batch = prod(x.shape[:-2])
+    factor = batch * min(rows, columns) ** 2 * itemsize(x) if data and rows != columns and x.dim() > 2 else 0
+    permutation = INT64 * rows * (1 + (batch if x.dim() > 2 else 0)) if pivoted else 0
+    return max(factor, permutation)
+
+
+@reserve("cpu", "aten::unique_consecutive", source=f"{NATIVE}Unique.cpp, unique_consecutive_cpu_template", band=0.0)
+def _consecutive(
+    out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: Any = None
+) -> tuple[int | None, ...]:
+    """Results as long as the input, then resized; their storages stay large."""
+    return (nbytes(x), None, INT64 * elements(x) if counts else None) if dim is None else ()
+
+
+@scratch("cpu", "aten::allclose", source=f"{NATIVE}TensorCompare.cpp, isclose", band=0.0)
+def _all_close(out: Any, x: Any, other: Any, *_: Any, **__: Any) -> int:
+    """Equal elements, the tolerance, the difference, and whether that is finite."""
+    count = int(prod(torch.broadcast_shapes(x.shape, other.shape)))
+    numbers = 3 * itemsize(x)
+    return count + max(count * (numbers + 3), count * (numbers + 1) + scalar(x))
+
+
+@scratch("cpu", "aten::multilabel_margin_loss_forward", source=f"{NATIVE}LossMultiLabelMargin.cpp", band=0.0)
+def _multilabel(out: Any, x: Any, target: Any, reduction: int) -> int:
+    """The least and the largest target, one after the other."""
+    return INT64
+
+
+@scratch("cpu", "aten::renorm", source=f"{NATIVE}ReduceOps.cpp, renorm_out", band=0.0)
+def _renorm(out: Any, x: Any, p: Any, dim: int, *_: Any) -> int:
+    """Norms along an axis, for which half precision is cast to float32, and a factor for each."""
+    count = int(x.shape[dim])
+    if is_half(x.dtype):
+        return 4 * count + max(4 * elements(x), (itemsize(x) + 4) * count)
+    return itemsize(x) * count
+
+
+@scratch("cpu", "aten::native_dropout_backward", source=f"{NATIVE}Dropout.cpp", band=0.0)
+def _dropout_backward(out: Any, grad: Any, mask: Any, scale: float) -> int:
+    """The mask in the gradient's dtype, then the masked gradient before it is scaled."""
+    return nbytes(out) + scalar(out)
