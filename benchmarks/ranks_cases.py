@@ -329,6 +329,8 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
     "by heads": {"wrap": partial(over_parts, ByHeads, ddp)},
 }
+
+
 def titan(model: nn.Module) -> nn.Module:
     """Tensor parallel, then checkpoints, then ``fully_shard``, in torchtitan's order."""
     mesh = mesh_of("dp", "tp")
