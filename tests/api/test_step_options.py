@@ -43,7 +43,7 @@ def test_a_calls_signature_shows_every_option_of_a_step(call: Any) -> None:
 
 
 def test_an_option_that_is_none_is_refused_as_python_refuses_it() -> None:
-    for call, name in ((estimate_memory, "optimiser"), (measure_memory, "gpu"), (max_batch_size, "gpu")):
+    for call, name in ((estimate_memory, "optimiser"), (measure_memory, "gpu"), (max_batch_size, "batch")):
         with pytest.raises(TypeError, match=rf"{call.__name__}\(\) got an unexpected keyword argument '{name}'"):
             call(net(), (64,), **{name: "T4"})
     with pytest.raises(TypeError, match=r"compare\(\) got an unexpected keyword argument 'size'"):

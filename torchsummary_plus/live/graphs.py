@@ -69,7 +69,7 @@ def saved_by(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that a tensor's graph has saved for its backward and not freed; none on torch before 2.11.
 
     >>> import torch
-    >>> [saved.shape for saved in saved_by(torch.ones(3, requires_grad=True).mul(2).exp())]
+    >>> [saved.shape for saved in saved_by(torch.ones(3, requires_grad=True).exp())]
     [torch.Size([3])]
     """
     found: dict[int, Tensor] = {}
