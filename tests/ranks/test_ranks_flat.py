@@ -15,6 +15,7 @@ from torch import nn
 
 from benchmarks.ranks_flat import fsdp1
 from benchmarks.ranks_models import LENGTH, WIDTH, Layer, Llama
+from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.depth.cut import Cut
@@ -123,22 +124,7 @@ def test_a_model_is_freed_after_its_estimate() -> None:
 
 
 def test_a_transformers_model_under_accelerates_first_plugin() -> None:
-    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
-
-    def build() -> nn.Module:
-        plugin = accelerate.FullyShardedDataParallelPlugin(
-            fsdp_version=1,
-            auto_wrap_policy="transformer_based_wrap",
-            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
-        )
-        accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
-        model, _ = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-        whole: nn.Module = model
-        return whole
-
-    found = estimated(build, loss="causal_lm", world_size=4)
+    found = estimated(under_accelerate(1), loss="causal_lm", world_size=4)
     assert found.at_peak["unsharded_parameters"]
 
 

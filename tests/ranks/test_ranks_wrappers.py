@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from benchmarks.ranks_models import LENGTH, Llama, Part
+from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.live.versions import since
@@ -108,23 +109,9 @@ def test_what_a_builder_puts_into_the_environment_goes_with_it() -> None:
 
 
 def test_a_transformers_model_under_accelerates_plugin() -> None:
-    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
-
-    def build() -> nn.Module:
-        plugin = accelerate.FullyShardedDataParallelPlugin(
-            fsdp_version=2,
-            auto_wrap_policy="transformer_based_wrap",
-            transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
-        )
-        accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision="bf16")
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 128}
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **sizes))
-        model, _ = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-        whole: nn.Module = model
-        return whole
-
+    accelerate = pytest.importorskip("accelerate")
     before = dict(accelerate.PartialState._shared_state)
-    found = estimated(build, gpu="H100", loss="causal_lm")
+    found = estimated(under_accelerate(2), gpu="H100", loss="causal_lm")
     assert found.at_peak["unsharded_parameters"]
     assert accelerate.PartialState._shared_state == before
 

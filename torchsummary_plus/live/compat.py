@@ -302,6 +302,11 @@ def import_compiler() -> None:
         import_module("torch._dynamo")
 
 
+def import_for_optimizers() -> None:
+    """Import what an optimizer's step imports, which keeps what stands in for ``torch.autograd.backward`` then."""
+    import_module("torch._dynamo")
+
+
 @cache
 def import_for_steps() -> None:
     """Import what torch imports in the course of a step, whose frames would keep the step's tensors."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from ..data.errors import ForwardError, InputError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
+from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import set_mode
@@ -114,7 +114,7 @@ def profiled(
     Without ``collects``, Python collects no garbage until the end of the steps; the log says what it would free.
     """
     if step.optimizer is not None or step.train_step is not None:
-        import_module("torch._dynamo")  # An optimizer would, and keep what stands in for torch.autograd.backward.
+        compat.import_for_optimizers()
     marks = Marks(device)
     watch = Pass(tree, run_really, [marks])
     watch.install()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,42 +29,26 @@ def _pixels(x: Tensor, target: Tensor, weight: Tensor | None) -> torch.dtype:
     return floats_of(x, weight)
 
 
-@rule("nll_loss_forward")
-def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Outs:
-    """The loss and the sum of the weights."""
-    dtype = _classes(x, target, weight)
-    return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
+def _nll_loss(name: str, dtype_of: Callable[[Tensor, Tensor, Tensor | None], torch.dtype]) -> None:
+    """Register a loss of classes and its gradient; ``dtype_of`` declines arguments that do not fit."""
+
+    def forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
+        dtype = dtype_of(x, target, weight)
+        return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
+
+    def backward(
+        grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
+    ) -> Out:
+        dtype_of(x, target, weight)
+        sure(grad.shape == (target.shape if reduction == NONE else ()) and not total.dim() and is_contiguous(x))
+        return fresh(x.shape, floats_of(x, grad, total))
+
+    rule(f"{name}_forward")(forward)
+    rule(f"{name}_backward")(backward)
 
 
-@rule("nll_loss2d_forward")
-def nll_loss_of_pixels(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int) -> Outs:
-    """The loss and the sum of the weights."""
-    dtype = _pixels(x, target, weight)
-    return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
-
-
-def _like_scores(grad: Tensor, x: Tensor, target: Tensor, reduction: int, total_weight: Tensor) -> Out:
-    sure(grad.shape == (target.shape if reduction == NONE else ()) and not total_weight.dim())
-    sure(is_contiguous(x))
-    return fresh(x.shape, floats_of(x, grad, total_weight))
-
-
-@rule("nll_loss_backward")
-def nll_loss_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total_weight: Tensor
-) -> Out:
-    """The gradient of the scores."""
-    _classes(x, target, weight)
-    return _like_scores(grad, x, target, reduction, total_weight)
-
-
-@rule("nll_loss2d_backward")
-def nll_loss_of_pixels_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total_weight: Tensor
-) -> Out:
-    """The gradient of the scores."""
-    _pixels(x, target, weight)
-    return _like_scores(grad, x, target, reduction, total_weight)
+_nll_loss("nll_loss", _classes)
+_nll_loss("nll_loss2d", _pixels)
 
 
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
