@@ -24,7 +24,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module
@@ -286,13 +286,13 @@ def record(configuration: Configured, model: nn.Module, device: str, meter: Mete
 
 
 def placed(model: nn.Module, device: str) -> nn.Module:
-    """A model on ``meta`` put on a device, full of small numbers; what is tied stays tied."""
+    """A model on ``meta`` put on a device as ``model.to`` does, full of small numbers; what is tied stays tied."""
     made: dict[int, nn.Parameter] = {}
 
     def full(tensor: torch.Tensor) -> torch.Tensor:
         return torch.full_like(tensor, 0.01, device=device, requires_grad=False)
 
-    for module in model.modules():
+    for module in moved(model):
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) not in made:
                 made[id(parameter)] = nn.Parameter(full(parameter), parameter.requires_grad)
@@ -302,6 +302,13 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         if isinstance(module, nn.RNNBase):
             module._init_flat_weights()
     return model
+
+
+def moved(model: nn.Module) -> Iterator[nn.Module]:
+    """A model's modules in the order in which ``model.to(device)`` moves their tensors: children first."""
+    for child in model.children():
+        yield from moved(child)
+    yield model
 
 
 def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:

@@ -74,12 +74,13 @@ class Configuration:
         return model.train(self.mode == "train")
 
     def inputs(self, device: str) -> torch.Tensor:
-        """An input on a device."""
+        """An input on a device, allocated at once in its layout."""
         shape = (self.batch_size, *self.size.shape)
         if self.size.tokens:
             return torch.zeros(shape, dtype=torch.long, device=device).random_(self.size.tokens)
-        x = torch.zeros(shape, dtype=DTYPES[self.precision], device=device)
-        return x.to(memory_format=torch.channels_last) if self.channels_last else x
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        x = torch.empty(shape, dtype=DTYPES[self.precision], device="meta", memory_format=layout)
+        return torch.zeros_like(x, device=device)
 
     @property
     def autocast(self) -> torch.dtype | None:

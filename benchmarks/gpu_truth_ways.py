@@ -135,9 +135,11 @@ class Variant:
         return again(model) if self.has("checkpointed") else model
 
     def inputs(self, device: str) -> Any:
-        """What the model is called with on a device."""
-        x = self.family.example(self.batch_size, device, self.dtype)
-        return x.to(memory_format=torch.channels_last) if self.has("channels_last") and torch.is_tensor(x) else x
+        """What the model is called with on a device, allocated at once in its layout."""
+        if not self.has("channels_last"):
+            return self.family.example(self.batch_size, device, self.dtype)
+        x = self.family.example(self.batch_size, "meta", self.dtype)
+        return torch.zeros_like(x, device=device, memory_format=torch.channels_last)
 
     def run(self, model: nn.Module, x: Any, meter: Meter) -> None:
         """The steps, each one phase."""

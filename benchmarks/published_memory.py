@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -71,6 +73,8 @@ def main() -> None:
     parser.add_argument("--model", default="", help="only timm models whose name contains this")
     parser.add_argument("--slice", default="0:", help="a slice of timm's models, from:to")
     parser.add_argument("--seconds", type=int, default=240, help="time limit of a model")
+    parser.add_argument("--minutes", type=float, default=60, help="begin no timm model after so long")
+    parser.add_argument("--verdicts", type=Path, help="a file that keeps timm's verdicts, from where a run goes on")
     options = parser.parse_args()
     import_torchvision()  # timm and transformers look for it
     for name, part in PARTS.items():
@@ -89,18 +93,22 @@ def timm_batches(options: argparse.Namespace) -> None:
         f"\n{TIMM}\n{'model':42} {'ran':>4} {'predicted':>10} {'not':>4} {'predicted':>10}  of {usable - USUAL:,} MiB"
     )
     first, _, last = options.slice.partition(":")
-    lines = [line for line in read_batches() if options.model in line.model]
-    verdicts: list[dict[int, str]] = []
-    for line in lines[int(first) : int(last) if last else None]:
+    lines = [line for line in read_batches() if options.model in line.model][int(first) : int(last) if last else None]
+    began, file = time.monotonic(), options.verdicts
+    verdicts: dict[str, list[str]] = json.loads(file.read_text()) if file and file.exists() else {}
+    for line in lines:
+        if line.model in verdicts or time.monotonic() - began > 60 * options.minutes:
+            continue
         try:
             with time_limit(options.seconds):
-                verdicts.append(judge(line))
+                verdicts[line.model] = judge(line)
         except (Exception, Timeout) as error:
-            print(
-                f"{line.model:42} did not run: {type(error).__name__}: {' '.join(str(error).split())[:120]}", flush=True
-            )
-    for context in CONTEXTS:
-        found = Counter(verdict[context] for verdict in verdicts)
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+            print(f"{line.model:42} did not run: {why}", flush=True)
+        if file:
+            file.write_text(json.dumps(verdicts, indent=0))
+    for number, context in enumerate(CONTEXTS):
+        found = Counter(verdict[number] for verdict in verdicts.values())
         told = f"too high {found['too high']}, too low {found['too low']}"
         print(f"context {context:,} MiB: between the two batches {found['']} of {len(verdicts)}; {told}")
 
@@ -112,7 +120,7 @@ def read_batches() -> Iterator[Batch]:
             yield Batch(line["model"], int(line["size"]), int(line["fits"]), int(line["fails"]), float(line["params"]))
 
 
-def judge(line: Batch) -> dict[int, str]:
+def judge(line: Batch) -> list[str]:
     """Print a model's line; what is wrong with it for each context: the batch that ran must fit, the other must not."""
     import timm
 
@@ -128,13 +136,13 @@ def judge(line: Batch) -> dict[int, str]:
     )
     gpu = find_gpu("RTX 3090")
     taken_off = gpu.context_bytes[1]
-    verdicts = {}
+    verdicts = []
     for context in CONTEXTS:
         memory = gpu.usable_bytes - context * MIB + taken_off
-        verdicts[context] = "too high" if not ran.fits(memory) else "too low" if failed.fits(memory) else ""
+        verdicts.append("too high" if not ran.fits(memory) else "too low" if failed.fits(memory) else "")
     print(
         f"{line.model:42} {line.fits:4} {peak_mib(ran):6,} MiB {line.fails:4} {peak_mib(failed):6,} MiB"
-        f"  {verdicts[USUAL]}".rstrip(),
+        f"  {verdicts[CONTEXTS.index(USUAL)]}".rstrip(),
         flush=True,
     )
     return verdicts

@@ -30,6 +30,7 @@ from benchmarks.ranks_programs import (
     joined,
     megatron,
 )
+from benchmarks.ranks_scripts import SCRIPTS, apart, hsdp_tp
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4
@@ -324,6 +325,9 @@ _LLAMA: dict[str, dict[str, Any]] = {
     "fsdp1 tied": {"wrap": fsdp1, "model": "tied"},
     "fsdp1 tied orig": {"wrap": partial(fsdp1, use_orig_params=True), "model": "tied"},
     "experts": {"wrap": partial(with_experts, unwrapped)},
+    "experts fsdp": {"wrap": partial(with_experts, fsdp)},
+    "experts apart": {"wrap": partial(with_experts, apart)},
+    "hsdp tp": {"wrap": partial(hsdp_tp, parallel=tensor_parallel), "worlds": (4,)},
     "experts one-hot": {"wrap": partial(with_experts, unwrapped, count=by_one_hot)},
     "ring": {"wrap": partial(over_parts, Ring, ddp)},
     "gathered": {"wrap": partial(over_parts, Gathered, ddp)},
@@ -370,7 +374,7 @@ CASES: dict[str, Case] = {
         *(PipelineCase(f"pipeline {name}", "llama", fsdp, **given) for name, given in _PIPELINES.items()),
         *(
             Case(f"llama {name}", **{"model": "llama", **given})
-            for name, given in (_EITHER | _LLAMA | FLAT | _PROGRAMS).items()
+            for name, given in (_EITHER | _LLAMA | FLAT | _PROGRAMS | SCRIPTS).items()
         ),
         *(Case(f"cnn {name}", "cnn", **given) for name, given in (_EITHER | FLAT).items() if "bf16" not in name),
     )

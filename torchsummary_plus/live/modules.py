@@ -69,6 +69,17 @@ class ModuleTree:
             self.children[parent].append(index)
         return index
 
+    def moving_order(self) -> list[int]:
+        """Return the modules' numbers in the order in which ``model.to(device)`` moves their tensors.
+
+        Children come before their parent (torch/nn/modules/module.py, ``_apply``), and unregistered modules last.
+        """
+        last_first, waiting = [], [0]
+        while waiting:
+            last_first.append(index := waiting.pop())
+            waiting.extend(child for child in self.children[index] if child < self.unregistered)
+        return [*reversed(last_first), *range(self.unregistered, len(self.modules))]
+
     def join(self, parent: int | None, name: str) -> str:
         """Return the path of the child called ``name`` in module ``parent``."""
         return name if parent is None or not self.paths[parent] else f"{self.paths[parent]}.{name}"

@@ -16,6 +16,7 @@ from ..step.autograd.dispatch import StepKernels
 from ..trace.balanced import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
 from ..trace.questions import Answers
+from .agreed import AGREED, FROM_ONE, agreed
 from .kinds import RankLedger
 from .routing import COUNTS, balanced, exchanged
 
@@ -97,11 +98,11 @@ class RankKernels(StepKernels):
         """Whether an operator can count a tensor's values; on the CPU, ``histc`` takes only floating-point ones."""
         return self._value_of(chosen, False) is not None and (func is not _HISTC or chosen.is_floating_point())
 
-    def _know(self, filled: torch.Tensor, sent: torch.Tensor, group: Any) -> None:
-        """Give a tensor the values that this rank gets where all ranks send the same."""
-        values = exchanged(sent, group.size(), group.rank())
+    def _know(self, filled: torch.Tensor, values: torch.Tensor) -> None:
+        """Give a tensor that a collective filled its values."""
         if isinstance(filled, Fake):
             filled.known = values
+            self.spoilt.pop(filled.untyped_storage()._cdata, None)
         elif filled.shape == values.shape:
             filled.copy_(values)
             self.tainted.pop(filled.untyped_storage()._cdata, None)
@@ -115,11 +116,11 @@ class RankKernels(StepKernels):
         return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = list(self._agreed(func, args))
         for tensor in written(func, args, kwargs):
             self._taint(tensor)
-        sent = self._value_of(args[1], False) if func._schema.name == "c10d::alltoall_base_" else None
-        if sent is not None:
-            self._know(args[0], sent, next(filter(None, map(_as_group, args))))
+        for tensor, values in known:
+            self._know(tensor, values)
         for group in filter(None, map(_as_group, args)):
             peer = next((value for value in args if isinstance(value, int)), None)
             is_pair = func._schema.name in _POINT_TO_POINT
@@ -128,6 +129,19 @@ class RankKernels(StepKernels):
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
         results = [_done(filled[:1]) if str(value.type).endswith("Work") else filled[0] for value in schema.returns]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
+
+    def _agreed(self, func: OpOverload, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the tensors that get known values where all ranks send the same, with these."""
+        name, group = func._schema.name, next(filter(None, map(_as_group, args)))
+        if name == "c10d::alltoall_base_":
+            sent = self._value_of(args[1], False)
+            if sent is not None:
+                yield args[0], exchanged(sent, group.size(), group.rank())
+            return
+        for filled, values in agreed(name, args, group.rank(), group.size(), lambda one: self._value_of(one, False)):
+            if name not in FROM_ONE:
+                self.answers.assume(self.module(), func.name(), AGREED)
+            yield filled, values
 
 
 def _as_group(value: Any) -> Any:

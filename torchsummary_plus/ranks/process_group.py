@@ -200,11 +200,12 @@ def _shared_states() -> list[dict[str, Any]]:
 
 @contextmanager
 def _begun_already() -> Iterator[None]:
-    """Turn a script's initialisation and destruction of the default process group into no-ops."""
+    """Turn a script's initialisation and destruction of the default process group, and gloo's barrier, into no-ops."""
     places: tuple[Any, ...] = (dist, c10d)
-    own = [(place, name, getattr(place, name)) for place in places for name in ("init_process_group", _DESTROY)]
+    names = ("init_process_group", *_NEVER)
+    own = [(place, name, getattr(place, name)) for place in places for name in names if hasattr(place, name)]
     for place, name, function in own:
-        setattr(place, name, _once_begun(function, ends=name == _DESTROY))
+        setattr(place, name, _once_begun(function, never=name in _NEVER))
     try:
         yield
     finally:
@@ -212,14 +213,14 @@ def _begun_already() -> Iterator[None]:
             setattr(place, name, function)
 
 
-_DESTROY = "destroy_process_group"
+_NEVER = ("destroy_process_group", "monitored_barrier")
 
 
-def _once_begun(function: Callable[..., Any], ends: bool) -> Callable[..., None]:
+def _once_begun(function: Callable[..., Any], never: bool) -> Callable[..., None]:
     """Return the function while there is no world, a no-op afterwards."""
 
     def called(*args: Any, **kwargs: Any) -> None:
-        if not ends and not dist.is_initialized():
+        if not never and not dist.is_initialized():
             function(*args, **kwargs)
 
     return called

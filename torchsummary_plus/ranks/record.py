@@ -65,7 +65,7 @@ from .pipelines import (
 )
 from .process_group import Rank, as_rank, in_world
 from .shards import Shards, shards_of
-from .stand_ins import forget_stand_ins, parameters_as_fakes, shapes_without_modes
+from .stand_ins import forget_stand_ins, objects_sent, parameters_as_fakes, shapes_without_modes
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
@@ -196,6 +196,7 @@ class Ranked:
             stack.enter_context(in_world(self.rank))
             stack.enter_context(shapes_without_modes())
             kernels = RankKernels(device, answers)
+            stack.enter_context(objects_sent(kernels))
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
             if self.device.type == "cuda":
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))

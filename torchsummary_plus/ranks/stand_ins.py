@@ -12,10 +12,12 @@ from functools import wraps
 from typing import Any
 
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..data.errors import UnsupportedError
 from ..live.fakes import Fake, is_plain
 
 
@@ -61,6 +63,49 @@ def shapes_without_modes() -> Iterator[None]:
     """
     with replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", within(_disable_current_modes)):
         yield
+
+
+@contextmanager
+def objects_sent(kernels: Any) -> Iterator[None]:
+    """Keep the bytes of objects that scripts send, and say what is missing where only another rank has the object.
+
+    On the GPU's side an object's bytes would be a fake. Source: torch/distributed/distributed_c10d.py.
+    """
+
+    def pickled(own: Any) -> Any:
+        @wraps(own)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if kernels.device.type == "cpu":
+                return own(*args, **kwargs)
+            with _disable_current_modes():
+                made = own(*args, **kwargs)
+            for tensor in made:
+                kernels.note_born(tensor)
+            return made
+
+        return called
+
+    def unpickled(own: Any) -> Any:
+        @wraps(own)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return own(*args, **kwargs)
+            except Exception as error:  # Unknown bytes fail in any of pickle's ways; the rank's own never do.
+                raise UnsupportedError(_NOT_HERE) from error
+
+        return called
+
+    with (
+        replaced(distributed_c10d, "_object_to_tensor", pickled),
+        replaced(distributed_c10d, "_tensor_to_object", unpickled),
+    ):
+        yield
+
+
+_NOT_HERE = (
+    "this rank receives an object that only another rank has (broadcast_object_list, scatter_object_list or "
+    "recv_object_list): estimate the rank that sends it, or create the object on every rank"
+)
 
 
 @contextmanager

@@ -104,9 +104,12 @@ class Steps:
         for tensor, kind, owner in self.outside:
             self.account.hold([tensor], kind, owner)
         self.outside.clear()
-        for parameter, owner in self.held.values():
-            self.account.hold([parameter], "parameters", owner)
-        for index, module in [*((OUTSIDE, module) for module in self.loss_modules), *enumerate(self.tree.modules)]:
+        moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
+        for index, module in [*moved, *((OUTSIDE, module) for module in self.loss_modules)]:
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    _, owner = self.held.get(id(parameter), (parameter, index))
+                    self.account.hold([parameter], "parameters", owner)
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")

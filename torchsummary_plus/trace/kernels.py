@@ -240,7 +240,13 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return []
-    return [tensor for item in value for tensor in tensors_of(item)]
+    found: list[torch.Tensor] = []
+    for item in value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple, dict)):
+            found += tensors_of(item)
+    return found
 
 
 def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:

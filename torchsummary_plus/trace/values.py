@@ -254,7 +254,7 @@ class ValuedKernels(FakeKernels):
 
     def _all_known(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
         """Whether an operator may run on values: all inputs are known, and they and the result are small."""
-        if kwargs.get("generator") is not None:
+        if kwargs.get("generator") is not None or any(isinstance(t, Fake) and t.known is None for t in given):
             return False
         changed = {id(tensor) for tensor in written(func, args, kwargs)} if func._schema.is_mutable else set()
         if any(self._value_of(tensor, id(tensor) in changed) is None for tensor in given):

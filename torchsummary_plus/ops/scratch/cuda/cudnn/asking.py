@@ -25,6 +25,7 @@ class Cudnn:
         self.how = how
         self.asked = 0
         self.seen: set[Question] = set()
+        self.expected: set[tuple[Question, tuple[Kind, ...]]] = set()
         self.refused: dict[str, int] = {}
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
@@ -66,7 +67,8 @@ class Cudnn:
 
     def expect(self, question: Question, *kinds: Kind) -> None:
         """Have the subprocess, if there is one, find the plans of these kinds while the step is traced further."""
-        if self.is_helped and self.card is not None and not self.missing:
+        if self.is_helped and self.card is not None and not self.missing and (question, kinds) not in self.expected:
+            self.expected.add((question, kinds))
             for kind in kinds:
                 expect(replace(question, kind=kind), self.card, Settings.of_torch(question.dtype))
 

@@ -1,0 +1,478 @@
+"""Training scripts as users write them, each in a style of its own, for :mod:`benchmarks.ranks_cases`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+Mark = Callable[[str], None]
+Held = dict[str, Any]
+
+
+def loss_of(model: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
+
+
+def finish(held: Held, mark: Mark) -> None:
+    held["optimizer"].step()
+    held["optimizer"].zero_grad()
+    mark("end")
+
+
+def meshed() -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def sharded(model: nn.Module, root: dict[str, Any] | None = None, **options: Any) -> Any:
+    """``fully_shard`` on each layer and on the model, as torch's tutorial has it."""
+    from torch.distributed.fsdp import fully_shard
+
+    layers: Any = model.layers
+    for layer in layers:
+        fully_shard(layer, **options)
+    return fully_shard(model, **options, **(root or {}))
+
+
+def nano(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """nanoGPT: micro-batches, the wrapper's flag set by hand, autocast, a scaler, clipping, a rate that decays."""
+    scaler = held.setdefault("scaler", torch.amp.GradScaler("cpu", enabled=False))
+    number = held["number"] = held.get("number", 0) + 1
+    for group in held["optimizer"].param_groups:
+        group["lr"] = 1e-3 * 0.5 * (1 + math.cos(math.pi * number / 100))
+    for micro in range(2):
+        model.require_backward_grad_sync = micro == 1
+        mark("forward")
+        with torch.amp.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, inputs, targets) / 2
+        mark("backward")
+        scaler.scale(loss).backward()
+    mark("optimizer")
+    scaler.unscale_(held["optimizer"])
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(held["optimizer"])
+    scaler.update()
+    held["optimizer"].zero_grad(set_to_none=True)
+    if dist.get_rank() == 0:
+        held["logged"] = loss.item() * 2
+    mark("end")
+
+
+class Lit:
+    """A trainer with hooks and logged values, as Lightning has it."""
+
+    def __init__(self, model: Any, held: Held) -> None:
+        self.model, self.held = model, held
+        self.logged: dict[str, Tensor] = {}
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = loss_of(self.model, *batch)
+        self.log("train_loss", loss)
+        return loss
+
+    def log(self, name: str, value: Tensor) -> None:
+        reduced = value.detach().clone()
+        dist.all_reduce(reduced)
+        self.logged[name] = reduced / dist.get_world_size()
+
+    def closure(self, batch: tuple[Tensor, Tensor], mark: Mark) -> Tensor:
+        mark("forward")
+        loss = self.training_step(batch)
+        self.held["optimizer"].zero_grad()
+        mark("backward")
+        loss.backward()
+        mark("optimizer")
+        return loss
+
+
+def lightning(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """The optimizer is stepped with a closure, and each rank's loss is gathered as an object."""
+    lit = held.setdefault("lit", Lit(model, held))
+    held["optimizer"].step(partial(lit.closure, (inputs, targets), mark))
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, {"rank": dist.get_rank(), "loss": 1.0})
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    mark("end")
+
+
+class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """So many samples of a batch."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return 4 * dist.get_world_size()
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.inputs[index % len(self.inputs)], self.targets[index % len(self.targets)]
+
+
+def sampled(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """An epoch of a ``DataLoader`` with a ``DistributedSampler``."""
+    data = Numbers(inputs, targets)
+    sampler = torch.utils.data.DistributedSampler(data, shuffle=False)
+    loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+    sampler.set_epoch(0)
+    model.train()
+    for x, y in loader:
+        mark("forward")
+        loss = loss_of(model, x, y)
+        mark("backward")
+        loss.backward()
+        mark("optimizer")
+        held["optimizer"].step()
+        held["optimizer"].zero_grad()
+    mark("end")
+
+
+def env_main(model: nn.Module) -> Any:
+    """What ``torchrun`` sets, a group, and DDP."""
+    rank, local, world = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+    assert dist.is_available() and local <= rank
+    torch.manual_seed(1234 + dist.get_rank())
+    model = model.to(torch.device("cpu"))
+    dist.barrier()
+    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=False)
+
+
+def restored(model: nn.Module, which: str = "full") -> Any:
+    """A model sharded on ``meta``, made on the device, and given a state dict."""
+    from torch.distributed.checkpoint import state_dict as states
+
+    whole = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    model = sharded(model.to("meta"), mesh=meshed())
+    model.to_empty(device="cpu")
+    if which == "full":
+        options = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=False)
+        states.set_model_state_dict(model, whole, options=options)
+    else:
+        model.load_state_dict(states.get_model_state_dict(model))
+    return model
+
+
+def bunched(model: nn.Module) -> Any:
+    """Parameters of several modules in one group, some ignored, shards of the last dimension."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    layers: Any = model.layers
+    mesh = meshed()
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, shard_placement_fn=lambda p: Shard(p.ndim - 1) if p.ndim > 1 else None)
+    fully_shard([model.norm, model.output], mesh=mesh)  # type: ignore[list-item]
+    ignored = set(model.embedding.parameters())  # type: ignore[union-attr, operator]
+    return fully_shard(model, mesh=mesh, ignored_params=ignored)
+
+
+def backward_prefetched(model: nn.Module) -> Any:
+    """The weights of two layers are gathered ahead, in the forward and in the backward."""
+    model = sharded(model, mesh=meshed())
+    layers: list[Any] = list(model.layers)  # type: ignore[arg-type]
+    for number, layer in enumerate(layers):
+        layer.set_modules_to_forward_prefetch(layers[number + 1 : number + 3])
+        layer.set_modules_to_backward_prefetch(layers[max(0, number - 2) : number][::-1])
+    return model
+
+
+def tuned(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """FSDP2's switches: weights kept over micro-batches, gathered by hand, gradients divided by another factor."""
+    model.set_requires_all_reduce(True)
+    model.set_gradient_divide_factor(float(dist.get_world_size()))  # gloo has no other factor
+    for last in (False, True):
+        model.set_is_last_backward(last)
+        model.set_requires_gradient_sync(last)
+        model.set_reshard_after_backward(last)
+        handle = model.unshard(async_op=True)
+        handle.wait()
+        mark("forward")
+        loss = loss_of(model, inputs, targets)
+        mark("backward")
+        loss.backward()
+        del loss
+    mark("optimizer")
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    held["norm"] = norm.full_tensor().item() if hasattr(norm, "full_tensor") else float(norm)
+    finish(held, mark)
+
+
+def hooked(model: nn.Module) -> nn.Module:
+    """Gradients summed as soon as they are there, by hooks of the parameters, as Horovod does."""
+
+    def reduce(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad, async_op=True).wait()
+        parameter.grad /= dist.get_world_size()
+
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+        parameter.register_post_accumulate_grad_hook(reduce)
+    return model
+
+
+def by_pairs(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark, batched: bool = False) -> None:
+    """Gossip: each rank takes the mean of its weights and those of the rank beside it, by sends."""
+    mark("forward")
+    loss = loss_of(model, inputs, targets)
+    mark("backward")
+    loss.backward()
+    mark("optimizer")
+    held["optimizer"].step()
+    held["optimizer"].zero_grad()
+    other = dist.get_rank() ^ 1
+    with torch.no_grad():
+        for parameter in model.parameters():
+            theirs = torch.empty_like(parameter)
+            if batched:
+                sends = [dist.P2POp(dist.isend, parameter.data, other), dist.P2POp(dist.irecv, theirs, other)]
+                works = dist.batch_isend_irecv(sends)
+            else:
+                works = [dist.isend(parameter.data, other), dist.irecv(theirs, other)]
+            for work in works:
+                work.wait()
+            parameter.add_(theirs).mul_(0.5)
+        del theirs, works
+    mark("end")
+
+
+def in_turn(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """Even ranks run the embedding and send it, odd ones run the layers and send the gradient back."""
+    rank = dist.get_rank()
+    mark("forward")
+    if rank % 2 == 0:
+        x = model.embedding(inputs)
+        dist.send(x.detach(), rank + 1)
+        gradient = torch.empty_like(x)
+        mark("backward")
+        dist.recv(gradient, rank + 1)
+        x.backward(gradient)
+        del x, gradient
+    else:
+        x = torch.empty(*inputs.shape, model.embedding.embedding_dim)
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+        y = x
+        for layer in model.layers:
+            y = layer(y)
+        loss = F.cross_entropy(model.output(model.norm(y)).flatten(0, -2), targets.flatten())
+        mark("backward")
+        loss.backward()
+        dist.send(x.grad, rank - 1)
+        del x, y, loss
+    mark("optimizer")
+    finish(held, mark)
+
+
+def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """ZeRO by hand: flat gradients scattered in sums, a shard stepped, weights gathered into one tensor."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    parameters = list(model.parameters())
+    mark("forward")
+    loss = loss_of(model, inputs, targets)
+    mark("backward")
+    loss.backward()
+    del loss
+    mark("optimizer")
+    with torch.no_grad():
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        padding = -flat.numel() % world
+        flat = F.pad(flat, (0, padding))
+        shard = flat.new_empty(flat.numel() // world)
+        dist.reduce_scatter_tensor(shard, flat, op=dist.ReduceOp.SUM)
+        moment = held.setdefault("moment", torch.zeros_like(shard))
+        moment.lerp_(shard, 0.1)
+        weights = F.pad(torch.cat([p.flatten() for p in parameters]), (0, padding))
+        own = weights.chunk(world)[rank].sub(moment, alpha=1e-3)
+        dist.all_gather_into_tensor(weights, own)
+        pieces = weights.split([*(p.numel() for p in parameters), padding])
+        for p, new in zip(parameters, pieces):
+            p.copy_(new.view_as(p))
+            p.grad = None
+        del flat, shard, weights, own, pieces, new, p
+    mark("end")
+
+
+def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """Every other collective that scripts call: reduce, gather, scatter, lists, objects, groups of their own."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    mark("forward")
+    loss = loss_of(model, inputs, targets)
+    mark("backward")
+    loss.backward()
+    value = loss.detach()
+    del loss
+    mark("optimizer")
+    dist.reduce(value, 0, op=dist.ReduceOp.MAX)
+    parts = [torch.zeros_like(value) for _ in range(world)] if rank == 0 else None
+    dist.gather(value, parts, dst=0)
+    dist.scatter(value, parts, src=0)
+    settings = [{"lr": 1e-3}] if rank == 0 else [None]
+    dist.broadcast_object_list(settings, src=0)
+    everyone = [None] * world if rank == 0 else None
+    dist.gather_object(rank, everyone, dst=0)
+    if "groups" not in held:
+        held["groups"] = dist.new_subgroups(2)
+    dist.all_reduce(value, group=held["groups"][0])
+    pieces = list(torch.zeros(world, 8).unbind())
+    dist.reduce_scatter(torch.zeros(8), pieces)
+    dist.all_to_all(pieces, [torch.ones(8) for _ in range(world)]) if dist.get_backend() != "gloo" else None
+    finish(held, mark)
+
+
+def local_sgd(model: nn.Module) -> Any:
+    """DDP whose gradients stay on the rank, and whose parameters are averaged now and then."""
+    from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(
+        PostLocalSGDState(None, dist.new_subgroups(2)[0], start_localSGD_iter=1), post_localSGD_hook
+    )
+    return wrapped
+
+
+def hook_of(model: nn.Module, name: str, around: str = "") -> Any:
+    """DDP with one of torch's hooks, maybe inside another."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    hook = getattr(default_hooks, name)
+    wrapped.register_comm_hook(None, getattr(default_hooks, around)(hook) if around else hook)
+    return wrapped
+
+
+def own_hook(model: nn.Module) -> Any:
+    """DDP with a hook of the user's own."""
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        half = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
+        work = dist.all_reduce(half, async_op=True).get_future()
+        return work.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+
+    wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    wrapped.register_comm_hook(None, hook)
+    return wrapped
+
+
+def averaging(parameters: Any) -> torch.optim.Optimizer:
+    """``PostLocalSGDOptimizer`` with periodic averages."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    inner = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    return PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=1, warmup_steps=0))  # type: ignore[no-untyped-call]
+
+
+def hsdp_tp(model: nn.Module, parallel: Callable[..., nn.Module]) -> Any:
+    """Replicas of shards of tensor parallel layers: a mesh of three axes."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    names = ("replicate", "shard", "tp")
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 4, 2), mesh_dim_names=names)
+    return sharded(parallel(model, mesh["tp"]), mesh=mesh["replicate", "shard"])
+
+
+def apart(model: nn.Module) -> Any:
+    """Experts stay with their rank, which FSDP is told to ignore; the rest is sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    layers: Any = model.layers
+    mesh = meshed()
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, ignored_params=set(layer.feed_forward.experts.parameters()))
+    ignored = {p for layer in layers for p in layer.feed_forward.experts.parameters()}
+    return fully_shard(model, mesh=mesh, ignored_params=ignored)
+
+
+def split_loss(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """Logits split over ranks, and the loss computed on the parts."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    with loss_parallel():
+        mark("forward")
+        loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        mark("backward")
+        loss.backward()
+    del loss
+    mark("optimizer")
+    finish(held, mark)
+
+
+def head_parallel(model: nn.Module) -> nn.Module:
+    """The head by columns, whose logits stay split."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    plan = {"output": ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False)}
+    return parallelize_module(model, meshed(), plan)
+
+
+def checked(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
+    """A flag that every rank must set before the loop stops, and gradients that must be finite."""
+    mark("forward")
+    loss = loss_of(model, inputs, targets)
+    stop = torch.tensor([0], dtype=torch.int32)
+    dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+    mark("backward")
+    loss.backward()
+    mark("optimizer")
+    norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    dist.all_reduce(norm)
+    if not torch.isfinite(loss):
+        raise ValueError("the loss is not finite")
+    nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm)
+    if stop.item() == 0:
+        held["optimizer"].step()
+    held["optimizer"].zero_grad()
+    mark("end")
+
+
+AVERAGED = {"optimizer": averaging}
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "nano": {"wrap": nn.parallel.DistributedDataParallel, "loop": nano},
+    "lightning": {"wrap": nn.parallel.DistributedDataParallel, "loop": lightning},
+    "lightning fsdp": {"wrap": lambda model: sharded(model, mesh=meshed()), "loop": lightning},
+    "sampler": {"wrap": nn.parallel.DistributedDataParallel, "loop": sampled},
+    "torchrun": {"wrap": env_main},
+    "full states": {"wrap": restored},
+    "sharded states": {"wrap": partial(restored, which="sharded")},
+    "bunched": {"wrap": bunched},
+    "prefetch both": {"wrap": backward_prefetched},
+    "fsdp switches": {"wrap": lambda model: sharded(model, mesh=meshed()), "loop": tuned},
+    "fsdp fused": {
+        "wrap": lambda model: sharded(model, mesh=meshed()),
+        "optimizer": partial(torch.optim.AdamW, fused=True),
+        "clip": True,
+    },
+    "fsdp foreach": {
+        "wrap": lambda model: sharded(model, mesh=meshed()),
+        "optimizer": partial(torch.optim.AdamW, foreach=True),
+        "clip": True,
+    },
+    "fsdp plain": {"wrap": sharded, "optimizer": partial(torch.optim.AdamW, foreach=False)},
+    "ddp fused": {"wrap": nn.parallel.DistributedDataParallel, "optimizer": partial(torch.optim.AdamW, fused=True)},
+    "hooks": {"wrap": hooked},
+    "gossip": {"wrap": lambda model: model, "loop": by_pairs},
+    "gossip batched": {"wrap": lambda model: model, "loop": partial(by_pairs, batched=True)},
+    "two stages": {"wrap": lambda model: model, "loop": in_turn},
+    "zero by hand": {"wrap": lambda model: model, "loop": by_shards},
+    "collectives": {"wrap": nn.parallel.DistributedDataParallel, "loop": gathered_objects},
+    "local sgd": {"wrap": local_sgd},
+    "ddp allreduce hook": {"wrap": partial(hook_of, name="allreduce_hook")},
+    "ddp wrapped hook": {"wrap": partial(hook_of, name="allreduce_hook", around="fp16_compress_wrapper")},
+    "ddp own hook": {"wrap": own_hook},
+    "averaging": {"wrap": nn.parallel.DistributedDataParallel, **AVERAGED},
+    "loss parallel": {"wrap": head_parallel, "loop": split_loss},
+    "checked": {"wrap": nn.parallel.DistributedDataParallel, "loop": checked},
+}

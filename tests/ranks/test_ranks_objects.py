@@ -1,0 +1,97 @@
+"""Values that go between ranks: flags, sizes and pickled objects, as scripts send them in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.ranks.agreed import AGREED, agreed
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
+
+WORLD = 4
+
+
+def net() -> nn.Module:
+    return nn.Linear(8, 8)
+
+
+def stepped(exchange: Callable[[], None], device: str, rank: int = 0) -> MemoryEstimate:
+    """A step in which something is exchanged after the backward."""
+
+    def step(model: Any, x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        exchange()
+        model.zero_grad()
+
+    return estimate_memory(net, (8,), 2, world_size=WORLD, rank=rank, device=device, train_step=step, progress=False)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_objects_are_those_of_the_rank(device: str) -> None:
+    told: list[Any] = []
+
+    def exchange() -> None:
+        everyone: list[Any] = [None] * WORLD
+        dist.all_gather_object(everyone, {"rank": dist.get_rank(), "names": ["a", "b"]})
+        at_root: list[Any] = [None] * WORLD
+        dist.gather_object("loss", at_root, dst=0)
+        settings = [{"lr": 1e-3}]
+        dist.broadcast_object_list(settings, src=0)
+        mine: list[Any] = [None]
+        dist.scatter_object_list(mine, [f"part {rank}" for rank in range(WORLD)], src=0)
+        dist.monitored_barrier(timeout=timedelta(seconds=1))
+        told.extend([everyone, at_root, settings, mine])
+
+    found = stepped(exchange, device)
+    one = {"rank": 0, "names": ["a", "b"]}
+    assert told[:4] == [[one] * WORLD, ["loss"] * WORLD, [{"lr": 1e-3}], ["part 0"]]
+    assert any(AGREED in assumption for assumption in found.assumptions)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_object_of_another_rank_is_asked_for_by_name(device: str) -> None:
+    with pytest.raises(UnsupportedError, match="estimate the rank that sends it"):
+        stepped(lambda: dist.broadcast_object_list([None], src=0), device, rank=1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_flag_that_no_rank_sets_stays_zero(device: str) -> None:
+    flags: list[float] = []
+
+    def exchange() -> None:
+        flag = torch.zeros(1, dtype=torch.int32, device=device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        flags.append(flag.item())
+
+    stepped(exchange, device)
+    assert set(flags) == {0}
+
+
+def test_values_of_each_collective() -> None:
+    """Against what four ranks that send the same get."""
+    sent = torch.arange(4)
+    rows = [torch.empty(4, dtype=torch.long) for _ in range(WORLD)]
+    parts = [torch.full((2,), rank) for rank in range(WORLD)]
+    own = torch.empty(2, dtype=torch.long)
+
+    def values(name: str, *args: Any, rank: int = 1) -> list[list[int]]:
+        return [found.tolist() for _, found in agreed(f"c10d::{name}", args, rank, WORLD, lambda tensor: tensor)]
+
+    assert values("allgather_", [rows], [sent], None) == [[0, 1, 2, 3]] * WORLD
+    assert values("_allgather_base_", torch.empty(16), sent, None) == [[0, 1, 2, 3] * WORLD]
+    assert values("gather_", [rows], [sent], None, 1) == [[0, 1, 2, 3]] * WORLD
+    assert values("gather_", [[]], [sent], None, 0) == []
+    assert values("scatter_", [own], [parts], None, 1) == [[1, 1]]
+    assert values("broadcast_", [sent], None, 1, 0) == [[0, 1, 2, 3]]
+    assert values("broadcast_", [sent], None, 0, 0) == []
+    assert values("alltoall_", [own, own], parts, None) == [[1, 1], [1, 1]]
+    assert values("allreduce_", [torch.zeros(2)], None, None) == [[0, 0]]
+    assert values("allreduce_", [torch.ones(2)], None, None) == []

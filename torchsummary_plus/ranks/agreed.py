@@ -1,0 +1,85 @@
+"""Small values that a collective gives a rank where all ranks send the same: flags, sizes, pickled objects.
+
+Source: torch/csrc/distributed/c10d/Ops.cpp. Which sum a reduction takes is not known, but zeros give zeros in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+AGREED = "every rank is assumed to send the same values"
+
+FROM_ONE = ("c10d::broadcast_", "c10d::scatter_")
+"""What gives a rank the values of one rank; they are known on that rank alone."""
+
+Values = Callable[[Tensor], "Tensor | None"]
+
+
+def agreed(name: str, args: tuple[Any, ...], rank: int, ranks: int, value: Values) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each tensor that a collective fills with known values, and these; ``value`` returns a tensor's values."""
+    for filled, sent, change in _FILLS.get(name, _nothing)(args, rank, ranks):
+        values = value(sent)
+        if values is not None:
+            found = change(values)
+            if found is not None:
+                yield filled, found
+
+
+Fill = tuple[Tensor, Tensor, Callable[[Tensor], "Tensor | None"]]
+
+
+def _nothing(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return []
+
+
+def _same(values: Tensor) -> Tensor:
+    return values.clone()
+
+
+def _zeros(values: Tensor) -> Tensor | None:
+    return None if values.any() else values.clone()
+
+
+def _gathered(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return [(filled, sent, _same) for row, sent in zip(args[0], args[1]) for filled in row]
+
+
+def _gathered_flat(args: Any, rank: int, ranks: int) -> list[Fill]:
+    filled = args[0]
+    return [(filled, args[1], lambda values: values.flatten().repeat(ranks).view(filled.shape))]
+
+
+def _at_root(fills: Callable[[Any, int, int], list[Fill]], place: int) -> Callable[[Any, int, int], list[Fill]]:
+    """Fill only on the root rank, which is the argument at ``place``."""
+    return lambda args, rank, ranks: fills(args, rank, ranks) if args[place] == rank else []
+
+
+def _kept(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return [(tensor, tensor, _same) for tensor in args[0]]
+
+
+def _reduced(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return [(tensor, tensor, _zeros) for tensor in args[0]]
+
+
+def _scattered(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return [(filled, row[rank], _same) for filled, row in zip(args[0], args[1])]
+
+
+def _exchanged(args: Any, rank: int, ranks: int) -> list[Fill]:
+    return [(filled, args[1][rank], _same) for filled in args[0]]
+
+
+_FILLS: dict[str, Callable[[Any, int, int], list[Fill]]] = {
+    "c10d::allgather_": _gathered,
+    "c10d::_allgather_base_": _gathered_flat,
+    "c10d::gather_": _at_root(_gathered, 3),
+    "c10d::scatter_": _at_root(_scattered, 3),
+    "c10d::broadcast_": _at_root(_kept, 2),
+    "c10d::alltoall_": _exchanged,
+    "c10d::allreduce_": _reduced,
+    "c10d::allreduce_coalesced_": _reduced,
+}
