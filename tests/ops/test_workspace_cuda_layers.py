@@ -147,3 +147,57 @@ def test_the_gradient_of_upsampling_copies_what_it_cannot_read(
     for name in ("upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"):
         assert course(f"aten::{name}_backward", (grad, [16, 16], list(out.shape)), out)[1:] == nearest
     assert course("aten::upsample_bicubic2d_backward", (grad, [16, 16], list(out.shape), False), out)[1:] == bicubic
+
+
+# Batch norm with statistics from all ranks
+
+
+@pytest.mark.parametrize(
+    ("shape", "in_last", "stats", "backward"),
+    [
+        ((32, 64, 56, 56), True, 262_656, 131_584),
+        ((64, 2048, 7, 7), True, 852_480, 426_496),
+        ((2, 3, 512, 512), True, 12_800, 6_656),
+        ((4096, 64), False, 33_280, 16_896),
+        ((32, 64, 56, 56), False, 0, 0),
+        ((4, 8, 6, 6), True, 0, 0),
+    ],
+)
+def test_the_buffers_of_synchronised_statistics(
+    shape: tuple[int, ...], in_last: bool, stats: int, backward: int
+) -> None:
+    """In blocks of 512 bytes, as torch's CUDA build allocates them in double precision (benchmarks/nocuda)."""
+    x = meta(*shape, dtype=torch.float64)
+    if in_last:
+        x = x.to(memory_format=torch.channels_last)
+    mean = meta(shape[1], dtype=torch.float64)
+    book = Workspaces("cuda", AMPERE)
+    given = (x, x, mean, mean, mean, True, True, True)
+    made = book.scratch("aten::batch_norm_stats", (x, 1e-5), {}, (mean, mean))
+    reduced = book.scratch("aten::batch_norm_backward_reduce", given, {}, (mean, mean, mean, mean))
+    for phases, wanted in ((made, stats), (reduced, backward)):
+        assert sum(-(-nbytes // 512) * 512 for _, nbytes in phases[0].blocks) == wanted  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
+    """Shapes and dtypes as torch's CUDA build gives them; statistics of half precision are in float32."""
+    aten = torch.ops.aten
+    x = meta(4, 8, 6, 6, dtype=dtype).to(memory_format=torch.channels_last)
+    mean, ranks, counts = meta(8), meta(4, 8), meta(4)
+    of_channels = ((8,), (1,), torch.float32)
+    alike = ((4, 8, 6, 6), (288, 1, 48, 8), dtype)
+    assert ruled(aten.batch_norm_stats.default, (x, 1e-5), {}) == [of_channels] * 2
+    gathered = (x, ranks, ranks, mean, mean, 0.1, 1e-5, counts)
+    assert ruled(aten.batch_norm_gather_stats_with_counts.default, gathered, {}) == [of_channels] * 2
+    assert ruled(aten.batch_norm_elemt.default, (x, mean, mean, mean, mean, 1e-5), {}) == alike
+    backward = aten.batch_norm_backward_reduce.default
+    assert ruled(backward, (x, x, mean, mean, mean, True, False, True), {}) == [of_channels] * 4
+    rows = x.contiguous()
+    assert ruled(backward, (rows, rows, mean, mean, mean, True, False, True), {}) == [
+        *[of_channels] * 2,
+        None,
+        of_channels,
+    ]
+    given = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
+    assert ruled(aten.batch_norm_backward_elemt.default, given, {}) == alike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -95,3 +96,61 @@ def test_values_of_each_collective() -> None:
     assert values("alltoall_", [own, own], parts, None) == [[1, 1], [1, 1]]
     assert values("allreduce_", [torch.zeros(2)], None, None) == [[0, 0]]
     assert values("allreduce_", [torch.ones(2)], None, None) == []
+
+
+def moved(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model.to("cuda"))
+
+
+def with_a_copy() -> nn.Module:
+    model = net().to("cuda")
+    model.average = [copy.deepcopy(model)]  # type: ignore[assignment]
+    return model
+
+
+def with_a_gloo_group() -> nn.Module:
+    dist.barrier(group=dist.new_group(backend="gloo"))
+    return moved(net())
+
+
+def with_a_hook_for_nccl() -> nn.Module:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model: Any = moved(net())
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return model
+
+
+def made_on_meta() -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = net()
+    fully_shard(model)
+    model.to_empty(device="cuda")
+    nn.init.normal_(model.weight)  # type: ignore[arg-type]
+    return model
+
+
+def synchronised() -> nn.Module:
+    layers = nn.Sequential(net(), nn.BatchNorm1d(8), nn.ReLU())
+    return moved(nn.SyncBatchNorm.convert_sync_batchnorm(layers))
+
+
+PATTERNS = [with_a_copy, with_a_gloo_group, with_a_hook_for_nccl, made_on_meta, synchronised]
+
+
+@pytest.mark.parametrize("build", PATTERNS, ids=lambda build: build.__name__)
+def test_what_scripts_do_on_gpus(build: Callable[[], nn.Module]) -> None:
+    """Copies, groups of another backend, NCCL's hooks, random shards and synchronised statistics need no GPU."""
+    found = estimate_memory(build, (8,), 2, world_size=WORLD, gpu="H100", optimizer="adamw", progress=False)
+    assert found.peak_bytes > 0
+    assert not found.unknown
+
+
+def test_synchronised_statistics_are_gathered_from_all_ranks() -> None:
+    found = estimate_memory(synchronised, (8,), 2, world_size=WORLD, gpu="H100", progress=False)
+    names = [moment.operator for moment in found.log.moments]
+    forward = ["aten::batch_norm_stats", "aten::batch_norm_gather_stats_with_counts", "aten::batch_norm_elemt"]
+    assert [name for name in names if name in forward] == forward * 2
+    assert found.log.communicators == 1

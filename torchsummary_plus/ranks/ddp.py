@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -33,11 +33,24 @@ def ddp_alone(making: Making, seen_as_meta: Callable[[], AbstractContextManager[
         for name in ("_verify_param_shape_across_processes", "_sync_module_states"):
             stack.enter_context(replaced(distributed, name, lambda _: _nothing))
         stack.enter_context(replaced(distributed.DistributedDataParallel, "_ddp_init_helper", within(buckets)))
+        stack.enter_context(replaced(distributed.DistributedDataParallel, "_check_comm_hook", _of_cuda))
         if torch.backends.cuda.is_built():
             stack.enter_context(replaced(dist, "Reducer", within(seen_as_meta)))
         stack.enter_context(replaced(c10d.Reducer, "_rebuild_buckets", within(buckets)))
         stack.enter_context(replaced(c10d.Logger, "set_runtime_stats_and_log", lambda _: _nothing))
         yield
+
+
+def _of_cuda(check: Any) -> Any:
+    """The check of a hook, which on the GPU's side counts on NCCL, whatever this build of torch brings."""
+
+    @wraps(check)
+    def checked(wrapper: Any, hook: Any) -> None:
+        of_nccl = hook.__name__ in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+        if not of_nccl or wrapper.device_type != "cuda":
+            check(wrapper, hook)
+
+    return checked
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -138,10 +138,14 @@ class RankKernels(StepKernels):
             if sent is not None:
                 yield args[0], exchanged(sent, group.size(), group.rank())
             return
-        for filled, values in agreed(name, args, group.rank(), group.size(), lambda one: self._value_of(one, False)):
+        for filled, values in agreed(name, args, group.rank(), group.size(), self._counted):
             if name not in FROM_ONE:
                 self.answers.assume(self.module(), func.name(), AGREED)
             yield filled, values
+
+    def _counted(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a tensor of counts, flags or bytes; weights and losses steer no program."""
+        return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
 
 
 def _as_group(value: Any) -> Any:

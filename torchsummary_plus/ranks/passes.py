@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
@@ -14,6 +15,8 @@ from ..live.fakes import PRIM_DEVICE
 from ..trace.passes import Pass, device_of
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_ON_SHARDS = "run_dtensor_rng_op"
+"""What runs a random operator on a shard, between two states of the generator (torch/_prims/rng_prims.py)."""
 _DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)
 
 
@@ -28,6 +31,8 @@ class RankPass(Pass):
         state = self.state
         if func is PRIM_DEVICE and state.in_engine and not state.as_meta and sys._getframe(1).f_code is not _ENGINE:
             return device_of(args[0])
+        if isinstance(func, HigherOrderOperator) and func.name() == _ON_SHARDS:
+            _, _, func, *args = args
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _by_classes(self, func: Any, kinds: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -95,6 +95,7 @@ def in_world(rank: Rank) -> Iterator[None]:
         _environment(rank.environment()),
         _accelerate_aside(),
         _begun_already(),
+        _of_one_backend(),
         _meshes_of_its_own(),
     ):
         _begin(rank)
@@ -196,6 +197,23 @@ def _shared_states() -> list[dict[str, Any]]:
     module = sys.modules.get("accelerate.state")
     classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
     return [kind._shared_state for kind in classes if kind is not None]
+
+
+@contextmanager
+def _of_one_backend() -> Iterator[None]:
+    """Have further groups be fake too, whichever backend a script names, as for its checkpoints or objects."""
+    place: Any = c10d
+    own = place._new_process_group_helper
+
+    @wraps(own)
+    def made(size: Any, rank: Any, ranks: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(size, rank, ranks, "fake", *args, **{**kwargs, "device_id": None, "backend_options": None})
+
+    place._new_process_group_helper = made
+    try:
+        yield
+    finally:
+        place._new_process_group_helper = own
 
 
 @contextmanager

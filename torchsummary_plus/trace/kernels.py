@@ -74,14 +74,14 @@ class FakeKernels:
             key += (*kwargs, Fake.current_gpu)
         if not operands:
             return self._factory(func, args, kwargs)
-        if id(func) in _SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
+        if id(func) in SETS and not self._is_known(args[0], False) | (args[1].device.type == "meta"):
             args = (args[0], self.meta_storages.storage(args[1], self.device), *args[2:])
         if any(not isinstance(tensor, Fake) for tensor in operands):
             if id(func) in _LIFTS and not isinstance(operands[0], Fake):
                 if operands[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
                     self.note_born(operands[0])
                 return operands[0]
-            is_bare = id(func) in _SETS and args[1].device.type == "meta"
+            is_bare = id(func) in SETS and args[1].device.type == "meta"
             if self._has_values(func, args, kwargs, operands) and not self.leaves_cpu(kwargs) and not is_bare:
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
@@ -264,7 +264,7 @@ def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:
             key += (value.__class__, value)
 
 
-_SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
+SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "source_Storage_storage_offset")}
 """Overloads that give a tensor a storage."""
 
 _CONVOLUTIONS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import convolutions, foreach, images, layers, losses, moves, pointwise, reductions  # noqa: F401  (they register)
+from . import convolutions, foreach, images, layers, losses, moves, pointwise, reductions, synced  # noqa: F401  (they register)
 from .kernels import of_kernel
 from .registry import RULES, Answer, said_by
 

@@ -8,5 +8,6 @@ from . import (  # noqa: F401 - the modules register their rules
     products,
     recurrent,
     reductions,
+    synced,
     upsampling,
 )
