@@ -102,6 +102,14 @@ def test_a_world_of_one_is_the_estimate_of_the_model() -> None:
     assert ranked.phase_peaks.items() >= {k: v for k, v in alone.phase_peaks.items() if k != "setup"}.items()
 
 
+def test_a_shard_that_is_the_whole_is_copied_and_freed() -> None:
+    """Nothing is gathered in a world of one, but each layer runs on a copy of its weights, as in larger worlds."""
+    alone, shard = estimated(net, 1), estimated(fsdp, 1)
+    assert shard.steady_bytes - alone.steady_bytes < 16
+    layer = max(parameter.numel() * 4 for parameter in net().parameters())
+    assert alone.peak_bytes < shard.peak_bytes < alone.peak_bytes + layer
+
+
 def test_kinds_and_modules_add_up() -> None:
     for build in (fsdp, partial(fsdp, reshard_after_forward=False), ddp):
         found = estimated(build, 4)

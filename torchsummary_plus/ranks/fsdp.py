@@ -19,8 +19,13 @@ _OF_GROUPS = {
     "foreach_reduce": REDUCE_SCATTER,
 }
 """Functions of a parameter group, and the kind of the tensors they allocate (``_fsdp_collectives.py``)."""
-_OF_PARAMETERS = {"to_sharded_post_forward": UNSHARDED, "to_accumulated_grad_if_needed": GRADIENTS}
-"""The same for ``FSDPParam``: a smaller shard after the forward, and gradients kept until their micro-batch ends."""
+_OF_PARAMETERS = {
+    "init_all_gather_outputs": UNSHARDED,
+    "to_sharded_post_forward": UNSHARDED,
+    "to_accumulated_grad_if_needed": GRADIENTS,
+}
+"""The same for ``FSDPParam``: the whole weights, also where a shard is the whole and nothing is gathered; a smaller shard
+after the forward; gradients kept until their micro-batch ends."""
 
 
 @contextmanager
