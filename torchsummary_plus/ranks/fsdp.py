@@ -24,8 +24,8 @@ _OF_PARAMETERS = {
     "to_sharded_post_forward": UNSHARDED,
     "to_accumulated_grad_if_needed": GRADIENTS,
 }
-"""The same for ``FSDPParam``: the whole weights, also where a shard is the whole and nothing is gathered; a smaller shard
-after the forward; gradients kept until their micro-batch ends."""
+"""The same for ``FSDPParam``: the whole weights, also where a shard is the whole and nothing is gathered; a smaller
+shard after the forward; gradients kept until their micro-batch ends."""
 
 
 @contextmanager
