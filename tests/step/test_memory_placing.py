@@ -1,0 +1,40 @@
+"""Where a model's tensors lie on a GPU before the steps: in the order in which it is moved there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory
+
+
+class Scaled(nn.Module):
+    """A module with parameters and buffers of its own beside its children."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1000))
+        self.register_buffer("shift", torch.ones(2000))
+        self.inner = nn.Sequential(nn.Linear(8, 500), nn.BatchNorm1d(500))
+        self.outer = nn.Linear(500, 1000)
+        self.tied = nn.Linear(8, 500)
+        self.tied.weight = self.inner[0].weight  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x) + self.tied(x)) * self.scale
+
+
+def test_tensors_lie_in_the_order_in_which_a_model_is_moved() -> None:
+    """As ``model.to(device)`` reaches them (torch/nn/modules/module.py, ``_apply``): children first, once each."""
+    model, moved = Scaled(), []
+
+    def move(tensor: Tensor) -> Tensor:
+        moved.append(tensor)
+        return tensor
+
+    model._apply(move)
+    sizes = list({tensor.data_ptr(): tensor.nbytes for tensor in moved}.values())
+    log = estimate_memory(model, (8,), 4, "cuda", progress=False).log
+    first = [nbytes for _, storage, nbytes in log.events if log.storages[storage].kind in ("parameters", "buffers")]
+    assert first[: len(sizes)] == sizes
+    assert first != sorted(first)
