@@ -30,6 +30,7 @@ RECORDED = (
     *("llama fsdp checkpoint", "llama fsdp clip", "llama fsdp tied", "llama tp", "cnn ddp", "cnn fsdp"),
     *("llama fsdp1", "llama fsdp1 grad op orig", "llama fsdp1 bf16 orig", "cnn fsdp1 accumulate orig"),
     *("llama sp", "pipeline 1f1b", "pipeline interleaved", "llama experts one-hot", "llama ring"),
+    *("llama lightning", "llama bunched", "llama two stages", "llama gossip batched"),
 )
 WIDTH = 64
 if not since("2.13") or since("2.15"):  # The truth was recorded on 2.13; a stage's buffers are others since 2.15.
