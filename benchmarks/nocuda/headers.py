@@ -28,6 +28,7 @@ RENAMED = re.compile(r"^\s*#\s*define\s+(cu\w+)\s+(?:__CUDA_API_P\w+\()?(cu\w+)\
 
 ALLOWED: dict[str, str] = {
     r"cublas([SDCZH]|Gemm|Lt)\w*": "its outputs are matrices on the device, where nothing is computed",
+    r"cublas\w*dot\w*": "torch has its result written to the device (PointerModeGuard in aten/src/ATen/native/cuda/Blas.cpp)",
     r"cudnn\w+(Forward|ForwardInference|ForwardTrainingEx|BackwardEx|BackwardData(_v8)?|BackwardWeights_v8)": (
         "its outputs are tensors on the device, where nothing is computed"
     ),
@@ -42,7 +43,7 @@ ALLOWED: dict[str, str] = {
 """Names of functions that may return success without doing anything, though they take pointers -> why."""
 
 REFUSED = re.compile(
-    r"cublas\w*(dot|nrm2|asum|amax|amin|rotg|rotmg|get|check|heuristic|version|query)\w*|cudaStreamBeginCapture\w*",
+    r"cublas\w*(nrm2|asum|amax|amin|rotg|rotmg|get|check|heuristic|version|query)\w*|cudaStreamBeginCapture\w*",
     re.IGNORECASE,
 )
 """Refused whatever `ALLOWED` says: cuBLAS's functions that may write to the host, and the capture of graphs."""

@@ -185,6 +185,9 @@ cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "n
 history_enabled: Callable[[], bool] = probe("torch:_C._cuda_isHistoryEnabled", _HISTORY)
 record_history: Callable[..., None] = probe("torch.cuda.memory:_record_memory_history", _HISTORY)
 allocator_snapshot: Callable[..., Any] = probe("torch.cuda.memory:_snapshot", _HISTORY)
+clear_cublas_workspaces: Callable[[], None] = probe(
+    "torch:_C._cuda_clearCublasWorkspaces", "measure_memory() leaves out cuBLAS workspaces that are there", lambda: None
+)
 
 _FOREACH = "optimizers are estimated tensor by tensor, although torch runs their foreach kernels"
 foreach_types: tuple[list[Any], ...] = (

@@ -58,12 +58,17 @@ def measure_step(
 
 
 def _reserved(device: torch.device, afresh: bool = False) -> int | None:
-    """Return the CUDA allocator's peak of reserved bytes, reset first if ``afresh``; None on other devices."""
+    """Return the CUDA allocator's peak of reserved bytes; None on other devices.
+
+    If ``afresh``, first reset it and free what earlier steps left: the allocator's cache and the workspaces of cuBLAS,
+    which a step then allocates as the first one of a process does.
+    """
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
     if afresh:
         gc.collect()
+        compat.clear_cublas_workspaces()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.max_memory_reserved(device)

@@ -45,12 +45,18 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 API CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
 API CUresult cuDeviceGet(CUdevice *device, int) { *device = 0; return CUDA_SUCCESS; }
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) { *bytes = card().memory_mib << 20; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = card().major; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = card().minor; break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = card().multiprocessors; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = card().threads_per_multiprocessor; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = card().blocks_per_multiprocessor; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = card().shared_per_block; break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = card().l2_bytes; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = card().clock_khz; break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = card().memory_clock_khz; break;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = 1; break;
     default: *value = 0;  // a capability that the card is not said to have
   }
