@@ -25,6 +25,7 @@ FORWARD = """\
 __attribute__((visibility("hidden"))) void *nocuda_real_{name};
 __asm__(".globl {name}\\n.type {name}, @function\\n{name}: jmp *nocuda_real_{name}(%rip)");
 """
+TELLING = 'const char *{name}(void) {{ return "refused by the no-op runtime (see stderr)"; }}\n'
 
 
 def source(symbols: Iterable[str], prototypes: Mapping[str, Prototype], forwards: bool = False) -> str:
@@ -38,6 +39,8 @@ def source(symbols: Iterable[str], prototypes: Mapping[str, Prototype], forwards
         if forwards and prototype is not None and not prototype.takes_handle:
             forwarded.append(name)
             lines.append(FORWARD.format(name=name))
+        elif prototype is not None and prototype.status == "const char":
+            lines.append(TELLING.format(name=name))
         elif prototype is None or prototype.status not in NOT_SUPPORTED:
             lines.append(ENDING.format(name=name))
         elif prototype.does_nothing:
