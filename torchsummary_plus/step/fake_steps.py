@@ -17,6 +17,7 @@ from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import MemoryLog, without_optimizer
+from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
@@ -65,6 +66,20 @@ class _Task:
     rehearsal: Rehearsal | None = None
     real: RealStep | None = None
     guesses: Guesses | None = None
+    for_cuda: bool = False
+    """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
+
+    def rehearsed_step(self) -> RealStep:
+        """Return the real step's answers, from the one step that runs."""
+        if self.real is not None:
+            return self.real
+        with cuda_as_cpu(self.for_cuda):
+            return rehearse_step(self.tree, self.example, self.step)
+
+    def measured(self, real: RealStep) -> MemoryLog:
+        """Return the log of a real step on the CPU that has been rehearsed."""
+        with cuda_as_cpu(self.for_cuda):
+            return measured_step(self.tree, self.example, self.step, real)
 
 
 class _NeedsValuesError(Exception):
@@ -99,7 +114,8 @@ def record_step(
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE
-        return _recorded(_Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners))
+        task = _Task(tree, example, step, place, known, cudnn or Cudnn(how=RULE), listeners)
+        return _recorded(replace(task, for_cuda=place.type == "cuda"))
 
 
 def _recorded(task: _Task) -> MemoryLog:
@@ -150,10 +166,10 @@ def _measured_sparse(task: _Task) -> MemoryLog | None:
     """Return a real step's log, as the sizes of sparse tensors depend on values; None if it cannot run."""
     if task.device.type != "cpu":
         return None
-    real = task.real or rehearse_step(task.tree, task.example, task.step)
+    real = task.rehearsed_step()
     if real.journal is None:
         return None
-    log = measured_step(task.tree, task.example, task.step, real)
+    log = task.measured(real)
     return replace(log, assumptions=("measured in a real step on the CPU: it makes sparse tensors", *log.assumptions))
 
 
@@ -170,11 +186,11 @@ def _measured_loop(task: _Task) -> MemoryLog | None:
     if asked <= MOST_ANSWERS or task.device.type != "cpu":
         return None
     is_alike = task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None
-    step = replace(task.step, steps=1) if is_alike else task.step
-    real = task.real or rehearse_step(task.tree, task.example, step)
+    task = replace(task, step=replace(task.step, steps=1)) if is_alike else task
+    real = task.rehearsed_step()
     if real.journal is None:
         return None
-    log = measured_step(task.tree, task.example, step, real)
+    log = task.measured(real)
     why = f"measured by a real step on the CPU: the code asks for {asked:,} values"
     return replace(log, assumptions=(why, *log.assumptions))
 
@@ -211,10 +227,10 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
     """
     step = task.step
     trains = step.mode == "train"
-    real = task.real or (rehearse_step(task.tree, task.example, step) if trains or outside else None)
+    real = task.rehearsed_step() if trains or outside else task.real
     if task.rehearsal is None and not outside and (real is None or real.journal is None):
         return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
-    real = real or rehearse_step(task.tree, task.example, step)
+    real = real or task.rehearsed_step()
     kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
     found = replace(kept, failure=real.rehearsal.failure)
     return replace(task, rehearsal=found, real=real, guesses=Guesses())
@@ -225,7 +241,8 @@ def _real_forward(task: _Task) -> Rehearsal:
     outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
     with outside.kept(), exchanging() as exchange:
         outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
-        return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
+        with cuda_as_cpu(task.for_cuda):
+            return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
 
 
 def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
@@ -239,10 +256,10 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
         return replace(log, in_blocks=False, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
-    real = task.real or rehearse_step(task.tree, task.example, task.step)
+    real = task.rehearsed_step()
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
-    log = measured_step(task.tree, task.example, task.step, real)
+    log = task.measured(real)
     return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
 
 
