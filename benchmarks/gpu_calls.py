@@ -158,7 +158,7 @@ def main() -> None:
     kept = json.loads(path.read_text())["records"] if options.kind and path.exists() else []
     records = [one for one in kept if not one["name"].startswith(f"{options.kind}(")]
     for call in calls():
-        if options.kind in call.kind:
+        if options.kind in ("", call.kind):
             records.append(in_child(partial(recorded, call), options.card))
             write(path, header, records)
     print(f"written to {path}")

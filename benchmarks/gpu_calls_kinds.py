@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.gpu_calls_operators import OPERATORS
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Draw = random.Random
 
@@ -264,5 +266,6 @@ KINDS: dict[str, tuple[Callable[[Draw], dict[str, Any]], Callable[..., nn.Module
     "product": (draw_product, product, 16),
     "lost": (draw_lost, lost, 10),
     "image": (draw_image, image, 12),
+    **OPERATORS,
 }
 """How a kind is drawn and built, and how many of it are drawn."""

@@ -21,14 +21,16 @@ NOT_SUPPORTED = {
 
 RETURNS = "|".join([*NOT_SUPPORTED, "size_t", "void", "const char"])
 PROTOTYPE = re.compile(
-    rf"\b(?P<status>{RETURNS})\s+(?:\*\s*)?(?:[A-Z]+\s+)*(?P<name>cu\w+)\s*\((?P<parameters>[^;{{]*)\)\s*;"
+    rf"\b(?P<status>{RETURNS})(?:\s*\*\s*|\s+)(?:[A-Z]+\s+)*(?P<name>cu\w+)\s*\((?P<parameters>[^;{{]*)\)\s*;"
 )
 
 RENAMED = re.compile(r"^\s*#\s*define\s+(cu\w+)\s+(?:__CUDA_API_P\w+\()?(cu\w+)\)?\s*$", re.MULTILINE)
 
 ALLOWED: dict[str, str] = {
     r"cublas([SDCZH]|Gemm|Lt)\w*": "its outputs are matrices on the device, where nothing is computed",
-    r"cublas\w*dot\w*": "torch has its result written to the device (PointerModeGuard in aten/src/ATen/native/cuda/Blas.cpp)",
+    r"cublas\w*dot\w*": (
+        "torch has its result written to the device (PointerModeGuard in aten/src/ATen/native/cuda/Blas.cpp)"
+    ),
     r"cudnn\w+(Forward|ForwardInference|ForwardTrainingEx|BackwardEx|BackwardData(_v8)?|BackwardWeights_v8)": (
         "its outputs are tensors on the device, where nothing is computed"
     ),

@@ -81,7 +81,11 @@ def test_a_missing_name_has_a_stand_in_or_an_older_place() -> None:
 
 def test_every_name_is_found_on_the_newest_releases() -> None:
     """Of those that a build for the CPU has as well."""
-    of_cuda = {"torch._C._cuda_isHistoryEnabled", "torch._C._cuda_getDeviceCount", "torch._C._cuda_clearCublasWorkspaces"}
+    of_cuda = {
+        "torch._C._cuda_isHistoryEnabled",
+        "torch._C._cuda_getDeviceCount",
+        "torch._C._cuda_clearCublasWorkspaces",
+    }
     newer = {"torch._C._ensureCUDADeviceGuardSet", "torch.cpu._is_avx512_bf16_supported"}
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
     assert {name.name for name in compat.missing_names()} <= of_cuda | (set() if since("2.11") else newer)

@@ -289,53 +289,6 @@ def test_a_packed_sequence_runs_by_cudnn_too() -> None:
     assert "aten::_cudnn_rnn" in [moment.operator for moment in log.moments]
 
 
-# Embeddings
-
-
-def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
-    name = "aten::embedding_dense_backward"
-    few, many = (meta(count, dtype=torch.int64) for count in (3072, 8192))
-    assert scratch_bytes(AMPERE, name, (meta(3072, 100), few, 50_000, -1, False), ()) == 0
-    parts = 819 + 8192
-    expected = 5 * 8192 * 8 + 2 * 8 + parts * (100 * 4 + 8)
-    assert scratch_bytes(AMPERE, name, (meta(8192, 100), many, 50_000, -1, False), ()) == expected
-
-
-@pytest.mark.parametrize("zero_infinity", [False, True])
-def test_the_gradient_of_alignments_by_hand(zero_infinity: bool) -> None:
-    def taken(steps: int, batch: int, labels: int, length: int) -> int:
-        scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
-        args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
-        return scratch_bytes(AMPERE, "aten::_ctc_loss_backward", args, scores)
-
-    small, lengths = 4 * 2 * 50 * 11, 3 * 8 * 2
-    assert taken(50, 2, 20, 5) == small + lengths
-    large, lengths = 4 * 4 * 300 * 21, 3 * 8 * 4
-    summed = 2 * 4 * (4 * 300 * 11 + 4 * 300)
-    assert taken(300, 4, 20, 10) == large + lengths + summed
-    assert taken(300, 4, 1000, 10) == large + lengths + (4 * 300 * 4 * 1000 if zero_infinity else summed)
-
-
-def test_selecting_by_a_mask_counts_the_places() -> None:
-    x, mask = meta(30, 40), meta(30, 40, dtype=torch.bool)
-    rows = meta(30, dtype=torch.bool)
-    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [mask]), meta(500)) == 8 * 2 * 500
-    assert scratch_bytes(AMPERE, "aten::index.Tensor", (x, [rows]), meta(7, 40)) == 8 * 7
-    assert scratch_bytes(AMPERE, "aten::masked_select", (x, mask), meta(500)) == 8 * 2 * 500
-
-
-def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
-    x, values, index = meta(1000, 64), meta(300, 64), meta(300, dtype=torch.int64)
-    rows = meta(1000, dtype=torch.bool)
-    put = "aten::index_put_"
-    assert scratch_bytes(AMPERE, put, (x, [index], values, False), x) == 0
-    assert scratch_bytes(AMPERE, put, (x, [index], values, True), x) == 6 * 8 * 300
-    assert scratch_bytes(AMPERE, put, (x, [index], meta(1).expand(300, 64), True), x) == 6 * 8 * 300 + 4 * 300 * 64
-    assert scratch_bytes(AMPERE, put, (x, [rows], values, True), x) == 7 * 8 * 300
-    pairs = [meta(20, 1, dtype=torch.int64), meta(15, dtype=torch.int64)]
-    assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 6 * 8 * 300
-
-
 # bfloat16 where the card has none
 
 

@@ -34,8 +34,9 @@ class Copies:
         """Return the copy of a plain tensor."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._copied:
-            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
+            with compat.no_function():
+                whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
         _, copied = self._copied[storage._cdata]
         copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
         return copy.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import MemoryLog, without_optimizer
+from ..data.memory_records import Doubt, MemoryLog, without_optimizer
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
@@ -27,6 +27,7 @@ from ..live.modes import set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
+from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..trace.at_one import Guesses
 from ..trace.balanced import CROWDED, Routers
@@ -252,15 +253,39 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     why = f"the step cannot run on fake tensors ({str(error).splitlines()[0]})"
     if task.device.type == "cuda":
         try:
-            log = _recorded(replace(task, device=CPU, guesses=None))
+            with cuda_as_cpu():
+                log = _recorded(replace(task, device=CPU, guesses=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
-        return replace(log, in_blocks=False, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
+        return _by_other_kernels(log, task.capability, f"estimated with the CPU's kernels: {why}")
     real = task.rehearsed_step()
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = task.measured(real)
     return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
+
+
+OTHER_KERNELS = 0.5
+"""Error assumed for what a step allocates with another device's kernels, of each storage."""
+
+
+def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
+    """Return the CPU's log for a GPU: each storage of the step may be smaller or larger, and cuBLAS may come on top."""
+    there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
+    storages = tuple(
+        spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
+        for number, spec in enumerate(log.storages)
+    )
+    level, highest, sizes = 0, (0, 0, 0), dict[int, int]()
+    for number, (moment, storage, nbytes) in enumerate(log.events):
+        level += (nbytes or 0) - sizes.pop(storage, 0)
+        sizes[storage] = nbytes
+        highest = max(highest, (level, number + 1, moment))
+    _, event, moment = highest
+    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability)))
+    doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
+    assumptions = (why, *log.assumptions)
+    return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions)
 
 
 def _record(task: _Task) -> MemoryLog:
@@ -274,6 +299,8 @@ def _record(task: _Task) -> MemoryLog:
         exchange, mode_key = _entered(stack, task, outside)
         kernels = StepKernels(device, answers)
         ledger = StreamedLedger("cuda" if device.type == "cuda" else "cpu", task.capability, task.cudnn)
+        if task.for_cuda:
+            ledger.workspaces.keeps = "cuda"
         embeddings = Embeddings(task.example)
         work = Work(ledger)
         watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])

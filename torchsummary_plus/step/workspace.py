@@ -63,6 +63,8 @@ class Workspaces:
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
+        self.keeps = backend
+        """The backend whose lasting workspaces are counted."""
         self.capability = capability
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
@@ -160,7 +162,7 @@ class Workspaces:
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Hashable = None
     ) -> int:
         """Return the bytes this call is the first to allocate for good in its place, a thread and a stream."""
-        rule = LASTING.get((self.backend, name))
+        rule = LASTING.get((self.keeps, name))
         if rule is None:
             return 0
         named = self._ask(rule, name, args, kwargs, out)

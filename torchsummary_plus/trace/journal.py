@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..live import compat
 from ..live.fakes import is_plain
 from ..live.stored import stored
 from .passes import Listener
@@ -62,5 +63,6 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's whole storage as bytes."""
-    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return whole.set_(tensor.untyped_storage())
+    with compat.no_function():
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        return whole.set_(tensor.untyped_storage())

@@ -49,13 +49,14 @@ def attention(
 ) -> Tensor:
     """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call.
 
-    Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp).
+    Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp). Boolean masks
+    become numbers (``convert_boolean_attn_mask`` in aten/src/ATen/native/transformers/attention.cpp).
     """
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
-    if attn_mask is not None and attn_mask.dtype is torch.bool and kernel != "math":
-        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = _as_numbers(attn_mask, query)
     keeps = call.trains or call.trains_mask
     width = query.shape[-1]
     if kernel == "cudnn":
@@ -84,6 +85,11 @@ def attention(
         query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
     )[0]
     return efficient
+
+
+def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
+    """Return a mask to add to scores: 0 where it is True, else minus infinity."""
+    return torch.where(mask, 0.0, torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device))
 
 
 def _aligned(mask: Tensor) -> Tensor:

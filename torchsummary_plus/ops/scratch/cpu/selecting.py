@@ -1,4 +1,4 @@
-"""Scratch memory of selecting by masks, and on CUDA of a selection's gradient: positions as integers."""
+"""Scratch memory of selecting by masks: positions as integers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ GRAIN = 32768
 EXPANDED = "aten/src/ATen/native/IndexingUtils.h, expandTensors: a mask becomes its nonzero()"
 
 
+def is_mask(index: Any) -> bool:
+    """Whether one of the indices is a mask."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 def _masks(indices: Sequence[Any]) -> list[Any]:
-    return [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    return list(filter(is_mask, indices))
 
 
 def _rank(masks: Sequence[Any]) -> int:
@@ -47,30 +52,37 @@ def _told(tensor: Any, after: int) -> int | None:
     return None if size == 1 else size
 
 
-@scratch("cuda", "aten::index.Tensor", source=EXPANDED, band=0.0)
 @scratch("cpu", "aten::index.Tensor", source=EXPANDED, band=0.0)
 def _index(out: Any, x: Any, indices: Sequence[Any]) -> int:
     masks = _masks(indices)
-    if not masks:
-        return 0
-    rows = _counted(masks)
-    if rows is None:
-        after = _place(x, indices)
-        rows = int(out.shape[-1 - after])
-    return int(INDEX_BYTES * rows * _rank(masks))
+    return INDEX_BYTES * masked_rows(out, x, indices) * _rank(masks) if masks else 0
+
+
+def masked_rows(out: Any, x: Any, indices: Sequence[Any]) -> int:
+    """Return how many positions each mask selects, from its values or from the result's shape."""
+    rows = _counted(_masks(indices))
+    return int(out.shape[-1 - _place(x, indices)]) if rows is None else rows
 
 
 @scratch("cpu", "aten::index_put", "aten::index_put_", source=EXPANDED, band=0.0)
 def _index_put(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int | AtMost:
     """As many positions as the masks select, if known, or as there are values; else an upper bound."""
     masks = _masks(indices)
-    if not masks or (not accumulate and _fills(indices, masks, values)):
+    if not masks or (not accumulate and fills(indices, values)):
         return 0
-    rows = _counted(masks)
-    if rows is None:
-        rows = _told(values, _place(x, indices))
-    each = INDEX_BYTES * _rank(masks)
-    return each * rows if rows is not None else AtMost(each * int(max(mask.numel() for mask in masks)))
+    rows, each = written_rows(x, indices, values), INDEX_BYTES * _rank(masks)
+    return each * rows if rows is not None else AtMost(each * most_rows(indices))
+
+
+def written_rows(x: Any, indices: Sequence[Any], values: Any) -> int | None:
+    """Return how many positions each mask selects, from its values or from what is written; None if unknown."""
+    rows = _counted(_masks(indices))
+    return _told(values, _place(x, indices)) if rows is None else rows
+
+
+def most_rows(indices: Sequence[Any]) -> int:
+    """Return the most positions that one of the masks can select."""
+    return int(max(mask.numel() for mask in _masks(indices)))
 
 
 @scratch(
@@ -90,11 +102,12 @@ def _masked_scatter_backward(out: Any, grad: Any, mask: Any, sizes: Sequence[int
     return Phase(0, INDEX_BYTES * (1 + count)), Phase(ALL_RESULTS, 0 if alone else 2 * INDEX_BYTES * count)
 
 
-def _fills(indices: Sequence[Any], masks: Sequence[Any], values: Any) -> bool:
+def fills(indices: Sequence[Any], values: Any) -> bool:
     """Whether one CPU value is written where one mask is set, which fills by the mask without positions.
 
     Source: aten/src/ATen/native/TensorAdvancedIndexingUtils.h, ``canDispatchToMaskedFill``.
     """
+    masks = _masks(indices)
     alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
     return alone and elements(values) == 1 and values.device.type == "cpu"
 
@@ -112,25 +125,3 @@ def _masked_select(out: Any, x: Any, mask: Any) -> int:
     if _runs_alone(x, mask, count):
         return max(0, int(INDEX_BYTES * (1 + count) - nbytes(out)))
     return 2 * INDEX_BYTES * count
-
-
-@scratch("cuda", "aten::masked_select", source="aten/src/ATen/native/cuda/IndexKernel.cpp, by index()", band=0.0)
-def _masked_select_on_cuda(out: Any, x: Any, mask: Any) -> int:
-    return int(INDEX_BYTES * elements(out) * max(x.dim(), mask.dim()))
-
-
-@scratch(
-    *("cuda", "aten::index_put", "aten::index_put_"),
-    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB's radix sort of pairs",
-    band=0.3,
-)
-def _index_put_on_cuda(out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> int:
-    """A mask's positions; when accumulating, all linear indices with their order, before, after and during the sort."""
-    told = _index_put(out, x, indices, values)
-    places = told.nbytes if isinstance(told, AtMost) else told
-    if not accumulate:
-        return places
-    masks = _masks(indices)
-    plain = [index.shape for index in indices if index is not None and not _masks([index])]
-    count: int = places // (INDEX_BYTES * _rank(masks)) if masks else prod(torch.broadcast_shapes(*plain))
-    return places + 6 * INDEX_BYTES * count + copied(values)

@@ -1,4 +1,4 @@
-"""CUDA: workspaces of cuBLAS, and of losses and embeddings in their gradients."""
+"""CUDA: workspaces of cuBLAS, of powers and of the CTC loss."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from ....data.capability import Capability
 from ....data.units import MIB
-from ..registry import Alloc, Course, Free, Result, lasting, scratch
+from ..registry import lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
     *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
     *("_addmm_activation", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+    *("_euclidean_dist", "affine_grid_generator"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
 
@@ -38,62 +39,13 @@ def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[
     return (("cublas", workspace_bytes(capability)),)
 
 
-SORTED_FROM = 3072
-ROWS_PER_THREAD = 10
+LENGTH_BYTES = 8
 
 
 @scratch("cuda", "aten::pow.Scalar", source="aten/src/ATen/native/Pow.cpp: the base as a tensor", band=0.0)
 def power(out: Any, *_: Any) -> int:
     """The base as a tensor."""
     return LENGTH_BYTES
-
-
-@scratch(
-    "cuda",
-    "aten::embedding_dense_backward",
-    source="aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu; CUB's radix sort of pairs",
-    band=0.05,
-)
-def embedding_backward(
-    out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, scale_by_frequency: bool
-) -> Course:
-    """More than 3,072 indices are sorted; rows of the same index are summed in fp32, in parts of 10."""
-    count: int = indices.numel()
-    width: int = grad.shape[-1]
-    copy = () if grad.is_contiguous() else (Alloc(grad.numel() * grad.element_size()),)
-    if count <= SORTED_FROM and not scale_by_frequency:
-        return (*copy, Result(0))
-    each = Alloc(count * indices.element_size())
-    segments = min(count, num_weights)
-    parts = count // ROWS_PER_THREAD + segments
-    sums = parts * width * max(4, grad.element_size())
-    few = Alloc(segments * indices.element_size())
-    first = len(copy)
-    tiles = max(1, count // SORTED_AT_ONCE)
-    sort = Alloc(2 * -(-each.nbytes // 256) * 256 + SORT_BYTES + 1024 * tiles)
-    found = Alloc(LENGTH_BYTES)
-    scan = Alloc(SCAN_BYTES)
-    return (
-        *(*copy, each, each, each, sort, Free(first + 3), Free(first + 2)),
-        *((each,) if scale_by_frequency else ()),
-        *(Result(0), each, found),
-        *_briefly(first + 6 + scale_by_frequency, each, scan),
-        *(few, few),
-        *_briefly(first + 10 + scale_by_frequency, scan),
-        *(found, Alloc(parts * indices.element_size()), Alloc(sums)),
-    )
-
-
-def _briefly(first: int, *buffers: Alloc) -> Course:
-    """Return buffers that are freed immediately, numbered from ``first``."""
-    return (*buffers, *(Free(first + place) for place in reversed(range(len(buffers)))))
-
-
-SORT_BYTES, SORTED_AT_ONCE, SCAN_BYTES = 5631, 4096, 1279
-"""Bytes of CUB's sorts and scans besides the pairs, for up to a few thousand pairs."""
-
-
-LENGTH_BYTES = 8
 
 
 @scratch(

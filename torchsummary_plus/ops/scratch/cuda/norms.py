@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch
 from .chips import chip_of
 from .iterator import Reduction
@@ -108,9 +109,35 @@ def safe_softmax(capability: Capability, out: Any, x: Any, dim: int, dtype: Any 
 
 
 @scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu", band=0.0)
-def softmax_backward(out: Any, grad: Any, *_: Any) -> int:
-    """The product of gradient and output."""
-    return int(grad.numel() * grad.element_size())
+def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
+    product = Alloc(grad.numel() * grad.element_size())
+    return (product, product) if is_dense(grad) and not grad.is_contiguous() else (product,)
+
+
+LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl"
+
+
+@scratch("cuda", "aten::logsumexp", source=LOGSUMEXP, band=0.0, by_capability=True)
+def logsumexp(capability: Capability, out: Any, x: Any, dims: Any, *_: Any, **__: Any) -> Course:
+    """The maxima with a mask of infinite ones, then the exponentials of what is left, and their sum."""
+    if not x.numel() or x.dtype is not out.dtype:
+        return ()
+    chip, dtype, size = chip_of(capability), x.dtype, x.element_size()
+    greatest, each = Alloc(out.numel() * size), Alloc(x.numel() * size)
+    stages = course(chip, x, dims, dtype, Kind(size, 4, dtype), first=1)
+    count = 1 + sum(isinstance(step, Alloc) for step in stages)
+    masked = (Alloc(out.numel()), Free(count), Free(0))
+    summed = course(chip, x, dims, dtype, Kind(max(4, size), 8 if size == 2 else 4, dtype), first=count + 3)
+    return greatest, *stages, *masked, each, greatest, *summed
+
+
+@scratch("cuda", "aten::renorm", source="aten/src/ATen/native/ReduceOps.cpp, renorm_out", band=0.0)
+def renorm(out: Any, x: Any, p: Any, dim: int, *_: Any) -> Course:
+    """Norms along an axis in float32 at least, and in half precision a factor for each."""
+    count = x.shape[dim]
+    norms = Alloc(count * max(4, x.element_size()))
+    return (norms, Alloc(count * x.element_size())) if x.element_size() < 4 else (norms,)
 
 
 ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
@@ -37,6 +38,25 @@ def added_batch_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any
     return _copies(a, b, is_readable=_is_readable_batch)
 
 
+@scratch("cuda", "aten::mv", source="aten/src/ATen/native/Blas.cpp, mv", band=0.0)
+def by_vector(out: Any, matrix: Any, vector: Any) -> Course:
+    """Copies of an expanded vector, and of a matrix whose rows and columns are both apart."""
+    return _by_vector(matrix, vector)
+
+
+@scratch("cuda", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, addmv_out", band=0.0)
+def added_by_vector(out: Any, added: Any, matrix: Any, vector: Any, *_: Any, **__: Any) -> Course:
+    """As :func:`by_vector`."""
+    return _by_vector(matrix, vector)
+
+
+def _by_vector(matrix: Any, vector: Any) -> Course:
+    if not matrix.numel():
+        return ()
+    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(vector.numel() * vector.element_size()),)
+    return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
+
+
 def _copies(*tensors: Any, is_readable: Any) -> Course:
     return tuple(Alloc(t.numel() * t.element_size()) for t in tensors if t.numel() and not is_readable(t))
 
@@ -45,20 +65,9 @@ def _is_readable(matrix: Any) -> bool:
     """Whether a matrix is dense, or its rows or columns are contiguous."""
     rows, columns = matrix.shape
     down, along = matrix.stride()
-    if _is_dense(matrix):
+    if is_dense(matrix):
         return True
     return bool((down == 1 and along >= max(1, rows)) or (along == 1 and down >= max(1, columns)))
-
-
-def _is_dense(matrix: Any) -> bool:
-    """Whether a matrix fills its memory without gaps or overlaps, ignoring axes of length 1."""
-    step = 1
-    for stride, size in sorted(zip(matrix.stride(), matrix.shape)):
-        if size > 1:
-            if stride != step:
-                return False
-            step *= size
-    return True
 
 
 def _is_readable_batch(matrices: Any) -> bool:

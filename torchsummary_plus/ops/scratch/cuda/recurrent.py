@@ -161,3 +161,18 @@ def dropout_states(
     """The random states of dropout between layers, which torch keeps."""
     chip = chip_of(capability)
     return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if train and dropout else ()
+
+
+CELLS = "aten/src/ATen/native/cuda/RNN.cu"
+
+
+@scratch("cuda", "aten::_thnn_fused_gru_cell", source=CELLS, band=0.0)
+def gru_cell(out: Any, *_: Any) -> Course:
+    """The workspace comes first."""
+    return Result(1), Result(0)
+
+
+@scratch("cuda", "aten::_thnn_fused_lstm_cell", source=CELLS, band=0.0)
+def lstm_cell(out: Any, *_: Any) -> Course:
+    """The workspace comes first."""
+    return Result(2), Result(0), Result(1)

@@ -1,0 +1,137 @@
+"""Are random programs on a GPU predicted? ``python -m benchmarks.gpu_programs --card H100 --count 500 --seed 1``.
+
+The programs of ``benchmarks.memory_programs`` run on the no-op runtime (benchmarks/nocuda), where torch's default device
+is CUDA, and are predicted there; each in a process of its own. The benchmark prints those whose estimate fails or whose
+peak differs, with the operators that allocate otherwise. Programs that do not run there do not count: those with cuFFT,
+cuSOLVER or values that zeros make invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import os
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from benchmarks import programs_judge
+from benchmarks.gpu_truth import in_child, warm_up
+from benchmarks.gpu_truth_sequence import Change, SequenceMeter, predicted_changes, tell
+from benchmarks.nocuda.runtime import is_active
+from benchmarks.programs_grammar import draw
+from torchsummary_plus import estimate_memory
+
+SECONDS = 100
+ROUNDED = 512
+SHOWN = 12
+
+Answer = dict[str, Any]
+
+
+def source_of(seed: int, number: int) -> str:
+    """A program whose autocast is CUDA's."""
+    return draw(seed, number).source().replace('torch.autocast("cpu"', 'torch.autocast("cuda"')
+
+
+def ran(source: str) -> Answer:
+    """What a program's steps allocate on the no-op runtime."""
+    torch.set_default_device("cuda")
+    torch.zeros(1)
+    space = programs_judge.prepared(source)
+    gc.collect()
+    gc.disable()
+    meter, autocast = SequenceMeter(), torch.autocast
+    meter.begin()
+    meter.hold([])
+    with patch.object(torch, "autocast", lambda _, dtype=None, **how: autocast("cuda", dtype=dtype, **how)):
+        meter.phase("steps", lambda: programs_judge.run(space))
+    meter.end()
+    return {"peak": max(meter.peaks.values()), "changes": meter.changes}
+
+
+def predicted(source: str) -> Answer:
+    """What the estimate says of it."""
+    torch.set_default_device("cuda")
+    space = programs_judge.prepared(source)
+    found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
+    changes = list(predicted_changes(found.log))
+    return {"peak": found.peak_bytes, "range": found.peak_range, "changes": changes, "unknown": found.unknown,
+            "assumptions": found.assumptions}  # fmt: skip
+
+
+def answered(call: Callable[[str], Answer], source: str) -> Answer:
+    """What a call returns, or its error."""
+    signal.alarm(SECONDS)
+    try:
+        return call(source)
+    except Exception as error:
+        return {"error": programs_judge.described(error)}
+
+
+def judged(seed: int, number: int, card: str) -> str:
+    """What came of a program; prints what differs."""
+    source = source_of(seed, number)
+    real = in_child(partial(answered, ran, source), card)
+    if "error" in real:
+        return programs_judge.INVALID
+    found = in_child(partial(answered, predicted, source), card)
+    if "error" in found:
+        print(f"{seed}:{number} {programs_judge.CRASHED}: {found['error']}", flush=True)
+        return programs_judge.CRASHED
+    if found["peak"] == real["peak"]:
+        return programs_judge.EXACT
+    low, high = found["range"]
+    named = found["unknown"] or found["assumptions"]
+    word = programs_judge.OUTSIDE
+    if low <= real["peak"] <= high:
+        word = programs_judge.INSIDE if named else programs_judge.UNSAID
+    error = found["peak"] / real["peak"] - 1
+    print(f"{seed}:{number} {word}: {real['peak']:,}, predicted {found['peak']:,} ({error:+.3%}) {named or ''}")
+    print(differing(real["changes"], found["changes"]), flush=True)
+    return word
+
+
+def differing(real: list[list[Any]], found: list[list[Any]]) -> str:
+    """The operators that allocate otherwise, in the allocator's blocks."""
+
+    def blocks(changes: list[list[Any]]) -> list[Change]:
+        return [Change(-(-abs(size) // ROUNDED) * ROUNDED * (1 if size > 0 else -1), name) for size, name in changes]
+
+    with redirect_stdout(io.StringIO()) as text:
+        tell(blocks(real), blocks(found), SHOWN)
+    return "\n".join(line for line in text.getvalue().splitlines() if "bytes: " in line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card", default="H100", help="a GPU of benchmarks/nocuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--count", type=int, default=500, help="how many programs are drawn")
+    parser.add_argument("--program", type=int, help="only this program")
+    options = parser.parse_args()
+    if not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_programs"]
+        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    warnings.simplefilter("ignore")
+    warm_up()
+    numbers = range(options.first, options.first + options.count)
+    chosen = numbers if options.program is None else [options.program]
+    words = Counter(judged(options.seed, number, options.card) for number in chosen)
+    count = sum(words.values()) - words[programs_judge.INVALID]
+    for word, found in words.most_common():
+        print(f"{found:6,} {found / max(1, count):7.2%} {word}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Steps on CUDA whose code names its devices and depends on values: a real step on the CPU supplies these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
+
+
+class Picks(nn.Module):
+    """Makes tensors on CUDA by name, and repeats itself by a value."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.device = device
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        offsets = torch.zeros(len(x), 8, device=self.device)
+        for _ in range(int((y > 0).sum().item()) % 3 + 1):
+            y = y + offsets
+        return y[torch.where(y + offsets > -torch.inf)[0]]
+
+
+def amp_step(model: nn.Module, x: Tensor) -> None:
+    x = x.cuda(non_blocking=True)
+    scaler = torch.amp.GradScaler("cuda")
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(x).float().square().mean()
+    scaler.scale(loss).backward()
+    if loss.item() > 1e9:
+        raise RuntimeError("diverged")
+    torch.cuda.synchronize()
+    torch.tensor([loss.item()]).to("cuda:0")
+
+
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0), 0], ids=str)
+def test_a_forward_that_names_cuda_gets_its_values(device: Any) -> None:
+    estimate = estimate_memory(Picks(device), (8,), 16, device="cuda", optimizer="sgd")
+    taken = [line for line in estimate.assumptions if "taken from a real step" in line]
+    assert [line.split()[0] for line in taken] == ["_local_scalar_dense", "nonzero"]
+
+
+def test_a_step_that_names_cuda_gets_its_values() -> None:
+    estimate = estimate_memory(Picks("cuda"), (8,), 16, device="cuda", train_step=amp_step)
+    assert "_local_scalar_dense in the step, 4 times: value taken from a real step" in "\n".join(estimate.assumptions)
+
+
+def test_names_of_cuda_mean_the_cpu_only_inside() -> None:
+    with cuda_as_cpu():
+        assert torch.zeros(2, device="cuda:1").device.type == "cpu"
+        assert torch.zeros(2).to("cuda").cuda().pin_memory().device.type == "cpu"
+        assert nn.Linear(2, 2).to("cuda").weight.device.type == "cpu"
+        assert torch.zeros(2, device="meta").device.type == "meta"
+    assert torch.zeros(2, device="meta").to("meta").device.type == "meta"
+    with cuda_as_cpu(False):
+        assert torch.device("cuda:1").index == 1
+
+
+class ThroughNumpy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.from_numpy(x.detach().cpu().numpy()).to(x.device)
+
+
+def test_kernels_of_the_cpu_leave_a_range_with_room_for_cublas() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), ThroughNumpy())
+    estimate = estimate_memory(model, (8,), 16, device="cuda", gpu="H100")
+    assert estimate.assumptions[0].startswith("estimated with the CPU's kernels")
+    low, high = estimate.peak_range
+    assert low <= estimate.peak_bytes and high >= estimate.peak_bytes + (64 << 20)

@@ -1,0 +1,134 @@
+"""CUDA: copies that pooling, padding, upsampling, softmax and scans make of tensors they cannot read in place.
+
+Source: the kernels' files in aten/src/ATen/native/cuda, each by its ``contiguous()`` calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..cpu.copies import copied, nbytes, suggested
+from ..registry import Alloc, Course, Result, scratch
+from .cub import scan
+
+SOURCE = "aten/src/ATen/native/cuda/"
+
+
+def _results(out: Any) -> Course:
+    tensors = out if isinstance(out, (tuple, list)) else (out,)
+    return tuple(Result(place) for place, tensor in enumerate(tensors) if tensor is not None)
+
+
+def _blocks(*sizes: int) -> Course:
+    return tuple(Alloc(size) for size in sizes if size)
+
+
+def _plain(*positions: int) -> Callable[..., Course]:
+    """Return a formula: the results, then contiguous copies of the arguments at these positions."""
+
+    def formula(out: Any, *args: Any, **_: Any) -> Course:
+        return *_results(out), *_blocks(*(copied(args[place]) for place in positions))
+
+    return formula
+
+
+def _plain_first(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input, ahead of the results."""
+    return *_blocks(copied(x)), *_results(out)
+
+
+def _in_own_format(out: Any, x: Any, *_: Any) -> Course:
+    """A copy of an input that is neither contiguous nor channels-last."""
+    return *_results(out), *_blocks(copied(x, suggested(x)))
+
+
+def _in_own_format_first(out: Any, x: Any, *_: Any) -> Course:
+    """The same, ahead of the results."""
+    return *_blocks(copied(x, suggested(x))), *_results(out)
+
+
+def _in_inputs_format(*others: int) -> Callable[..., Course]:
+    """Return a formula for gradients: input, gradient and the arguments at ``others`` in the input's format."""
+
+    def formula(out: Any, grad: Any, x: Any, *args: Any) -> Course:
+        read = (x, grad, *(args[place - 2] for place in others))
+        return *_results(out), *_blocks(*(copied(tensor, suggested(x)) for tensor in read))
+
+    return formula
+
+
+def _all_plain(out: Any, x: Any, *_: Any) -> Course:
+    """Results that are not contiguous are computed apart, from a contiguous input."""
+    return *_results(out), *_blocks(*(copied(result) for result in _each(out)), copied(x))
+
+
+def _each(out: Any) -> Iterator[Any]:
+    yield from out if isinstance(out, (tuple, list)) else (out,)
+
+
+def _average_backward(out: Any, grad: Any, x: Any) -> Course:
+    """A contiguous gradient for a contiguous input; channels-last kernels read any strides."""
+    return *_results(out), *_blocks(copied(grad) if suggested(x) is torch.contiguous_format else 0)
+
+
+def _greatest_backward(out: Any, grad: Any, x: Any, places: Any) -> Course:
+    return *_results(out), *_blocks(copied(grad), copied(places), copied(out))
+
+
+_RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
+    (_in_own_format, "AveragePool2d.cu, DilatedMaxPool2d.cu, DilatedMaxPool3d.cu",
+     ("avg_pool2d", "max_pool2d_with_indices", "max_pool3d_with_indices")),
+    (_in_inputs_format(), "AveragePool2d.cu", ("avg_pool2d_backward",)),
+    (_in_inputs_format(7), "DilatedMaxPool2d.cu", ("max_pool2d_with_indices_backward",)),
+    (_in_own_format_first, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d",)),
+    (_average_backward, "AdaptiveAveragePooling.cu", ("_adaptive_avg_pool2d_backward",)),
+    (_plain_first, "AdaptiveAveragePooling3d.cu", ("_adaptive_avg_pool3d",)),
+    (_all_plain, "AdaptiveMaxPooling2d.cu, AdaptiveMaxPooling3d.cu", ("adaptive_max_pool2d", "adaptive_max_pool3d")),
+    (_greatest_backward, "AdaptiveMaxPooling2d.cu", ("adaptive_max_pool2d_backward",)),
+    (_all_plain, "UpSampleBilinear2d.cu, UpSampleNearest3d.cu",
+     ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_nearest3d", "_upsample_nearest_exact3d")),
+    (_plain(0), "AveragePool3d.cu, ReflectionPad.cu, UpSampleNearest1d.cu, SoftMax.cu, ScanKernels.cpp", (
+        *("avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward"),
+        *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
+        *("reflection_pad1d_backward", "reflection_pad2d_backward"),
+        *("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward"),
+        *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward"),
+        *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
+        *("_softmax", "_log_softmax", "cumprod", "logcumsumexp", "topk"),
+    )),
+    (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
+    (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
+    (_plain_first, "FractionalMaxPool2d.cu, FractionalMaxPool3d.cu",
+     ("fractional_max_pool2d_backward", "fractional_max_pool3d_backward")),
+)  # fmt: skip
+for _formula, _file, _names in _RULES:
+    scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}", band=0.0)(_formula)
+
+
+@scratch("cuda", "aten::max_pool3d_with_indices_backward", source=f"{SOURCE}DilatedMaxPool3d.cu", band=0.0)
+def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
+    """Gradient and indices in the input's format."""
+    return *_results(out), *_blocks(copied(grad, suggested(x)), copied(args[5], suggested(x)))
+
+
+@scratch("cuda", "aten::cumsum", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
+def cumsum(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input; one row of numbers is added up by CUB."""
+    whole = x.numel() > 1 and x.numel() == max(x.shape)
+    return *_results(out), *_blocks(copied(x), scan(x.numel()) if whole else 0)
+
+
+@scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
+def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input."""
+    return _blocks(copied(x))
+
+
+@scratch("cuda", "aten::mode", source=f"{SOURCE}TensorModeKernel.cpp", band=0.0)
+def mode(out: Any, x: Any, dim: int = -1, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input with the axis last."""
+    is_there = x.is_contiguous() and (not x.dim() or dim % x.dim() == x.dim() - 1)
+    return *_results(out), *_blocks(0 if is_there else nbytes(x))

@@ -1,0 +1,104 @@
+"""Temporary storage of CUB's sorts, scans and selections, in bytes.
+
+Source: cub/device/dispatch/dispatch_radix_sort.cuh, dispatch_scan.cuh, dispatch_select_if.cuh, dispatch_reduce.cuh and
+agent/single_pass_scan_operators.cuh. Every part is rounded up to 256 bytes; 255 more align the whole. The numbers of
+items per tile are those of the policies that CUB tunes by compute capability, read off torch's own requests.
+"""
+
+from __future__ import annotations
+
+from .chips import Chip
+
+ALIGNED = 256
+SLACK = ALIGNED - 1
+DIGITS = 256
+"""Buckets of one pass over 8 bits."""
+LEAST = 1
+"""Bytes requested where none are needed."""
+SINGLE_TILE = 2304
+"""Items that one thread block sorts without temporary storage."""
+SINGLE_SUM = 4096
+"""Items that one thread block adds up without temporary storage."""
+FULL_HALVES = 45_056
+"""Bytes of a sort of 2-byte keys besides copies and the blocks' counters, before compute capability 9.0."""
+PADDING = 32
+"""Tile states ahead of the first tile."""
+
+
+def _up(nbytes: int) -> int:
+    return -(-nbytes // ALIGNED) * ALIGNED
+
+
+def _tiles(count: int, items: int) -> int:
+    return -(-count // items)
+
+
+def _generation(chip: Chip) -> int:
+    """Return the place of a GPU's policy in the tables below: before 8.0, 8.x, or 9.0 and later."""
+    return (chip >= (8, 0)) + (chip >= (9, 0))
+
+
+_PAIRS_OF_FOUR, _PAIRS_OF_EIGHT, _KEYS_OF_EIGHT = (2816, 3072, 5376), (2816, 3840, 4608), (2816, 3840, 5760)
+_PAIRS_OF_TWO = 5632
+
+
+def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None) -> int:
+    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
+
+    >>> radix_sort(Chip((9, 0)), 1_000_000, 4, 8), radix_sort(Chip((8, 0)), 100_000, 8, 8)
+    (12200191, 1644543)
+    """
+    if count <= SINGLE_TILE:
+        return LEAST
+    copies = _up(count * key) + _up(count * value)
+    generation = _generation(chip)
+    if key == 2 and generation < 2:
+        return copies + chip.multiprocessors * chip.threads * 20 + FULL_HALVES + SLACK
+    tables = _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
+    tiles = _tiles(count, _PAIRS_OF_TWO if key == 2 else tables[generation])
+    passes = -(-(bits or 8 * key) // 8)
+    return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
+
+
+def _states(count: int, items: int, state: int) -> int:
+    """Return the storage of a pass over tiles, with a state for each."""
+    return 2 * ALIGNED - 1 + _up((_tiles(count, items) + PADDING) * state)
+
+
+def scan(count: int) -> int:
+    """Return the storage of a running sum of 4-byte numbers.
+
+    >>> scan(1_000_000)
+    5119
+    """
+    return _states(count, 1920, 8)
+
+
+def long_scan(count: int) -> int:
+    """Return the storage of a running sum of 8-byte numbers.
+
+    >>> long_scan(100_000)
+    2815
+    """
+    return _states(count, 896, 16)
+
+
+def select(chip: Chip, count: int) -> int:
+    """Return the storage of finding the places of non-zero elements.
+
+    >>> select(Chip((9, 0)), 10_000_000)
+    19711
+    """
+    items = 4224 if chip >= (9, 0) else 2304 if tuple(chip) == (8, 0) else 640
+    return _states(count, items, 8)
+
+
+def count_sum(chip: Chip, count: int) -> int:
+    """Return the storage of counting non-zero elements: a sum for each of five blocks for each resident block.
+
+    >>> count_sum(Chip((8, 0)), 5000)
+    17663
+    """
+    if count <= SINGLE_SUM:
+        return LEAST
+    return SLACK + _up(chip.multiprocessors * (chip.threads // DIGITS) * 5 * 4)

@@ -1,0 +1,65 @@
+"""CUDA: grids and columns of images, and distances.
+
+Source: aten/src/ATen/native/AffineGridGenerator.cpp and aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ..cpu.copies import copied, itemsize, nbytes
+from ..registry import Alloc, Course, Free, Result, reserve, scratch
+
+GRID = "aten/src/ATen/native/AffineGridGenerator.cpp"
+
+
+@scratch("cuda", "aten::affine_grid_generator", source=GRID, band=0.0)
+def affine_grid(out: Any, theta: Any, size: Any, align_corners: bool) -> Course:
+    """The grid in homogeneous coordinates, each axis from a line of points; then its product with ``theta``."""
+    if not prod(size):
+        return ()
+    axes, item = len(size) - 2, itemsize(out)
+    steps: list[Any] = [Alloc(nbytes(out) // axes * (axes + 1))]
+    for length in reversed(size[2:]):
+        first = sum(isinstance(step, Alloc) for step in steps)
+        lines = 1 if align_corners or length == 1 else 3
+        steps += [Alloc(length * item)] * lines + [Free(first + line) for line in reversed(range(lines))]
+    return *steps, Result(0)
+
+
+@scratch("cuda", "aten::im2col", "aten::col2im", source="aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu", band=0.0)
+def columns(out: Any, x: Any, *_: Any) -> Course:
+    """The result starts with the input's bytes and is allocated anew if they are too few."""
+    copies = (Alloc(copied(x)),) if copied(x) else ()
+    if nbytes(out) <= nbytes(x):
+        return Result(0), *copies
+    return Alloc(nbytes(x)), *copies, Result(0)
+
+
+@reserve("cuda", "aten::im2col", "aten::col2im", source="aten/src/ATen/native/cuda/Im2Col.cu, Col2Im.cu", band=0.0)
+def columns_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """The result starts with the input's bytes; where they are enough, its storage keeps them."""
+    return (max(nbytes(x), nbytes(out)),)
+
+
+EUCLIDEAN = "aten/src/ATen/native/Distance.cpp, _euclidean_dist"
+
+
+@scratch("cuda", "aten::_euclidean_dist", source=EUCLIDEAN, band=0.0)
+def euclidean_distance(out: Any, one: Any, other: Any) -> Course:
+    """The squares, norms and ones of each side, which become two matrices of as many columns and two more."""
+    norms = [Alloc(nbytes(side) // int(side.shape[-1])) for side in (one, other)]
+    wide = [Alloc(nbytes(side) + 2 * norm.nbytes) for side, norm in zip((one, other), norms)]
+    sides = [(Alloc(nbytes(side)), norm, Free(first), norm) for side, norm, first in zip((one, other), norms, (0, 3))]
+    first = (Alloc(nbytes(one)), wide[0], Free(6), Free(2), Free(1))
+    return *sides[0], *sides[1], *first, wide[1], Free(5), Free(4), Result(0)
+
+
+DISTANCE = "aten/src/ATen/native/cuda/DistanceKernel.cu, cdist_backward_kernel_impl"
+
+
+@scratch("cuda", "aten::_cdist_backward", source=DISTANCE, band=0.0)
+def distance_backward(out: Any, grad: Any, one: Any, other: Any, *_: Any) -> Course:
+    """A gradient for each pair of rows, added up afterwards."""
+    return Result(0), Alloc(nbytes(one) * int(other.shape[-2]))

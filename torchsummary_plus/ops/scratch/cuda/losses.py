@@ -1,0 +1,112 @@
+"""CUDA: scratch memory of losses that torch computes element by element and then averages or adds up.
+
+Source: aten/src/ATen/native/Loss.cpp, aten/src/ATen/native/cuda/Loss.cu and LinearAlgebra.cpp (``dist``).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ....data.capability import Capability
+from ..cpu.copies import itemsize, nbytes
+from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from .chips import chip_of
+from .reductions import sum_course
+
+SOURCE = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
+MEAN = 1
+"""``Reduction::Mean``; 0 is none, 2 sum."""
+
+
+def _paired(x: Any, other: Any) -> int:
+    """Return the number of pairs of elements, one broadcast to the other."""
+    return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
+
+
+def _reduced(capability: Capability, out: Any, count: int, before: int) -> Course:
+    """Return the staging buffers of a mean or sum of ``count`` losses, after ``before`` other buffers."""
+    losses = torch.empty(count, dtype=out.dtype, device="meta")
+    staging = sum_course(chip_of(capability), losses, [0])
+    return tuple(Free(step.buffer + before) if isinstance(step, Free) else step for step in staging)
+
+
+@reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0)
+def squared_loss_storage(out: Any, x: Any, target: Any, *_: Any) -> tuple[int, ...]:
+    """The result has room for all losses before it is resized to one element; its storage stays large."""
+    return (_paired(x, target) * itemsize(out),)
+
+
+@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=SOURCE, band=0.0, by_capability=True)
+def squared_loss(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+    """A loss per element besides the result's storage, then the mean's buffers."""
+    if not reduction:
+        return ()
+    count = _paired(x, target)
+    return Alloc(count * itemsize(out)), *_reduced(capability, out, count, 1)
+
+
+@scratch("cuda", "aten::huber_loss", source=SOURCE, band=0.0, by_capability=True)
+def huber_loss(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+    """A loss per element, ahead of the result."""
+    if not reduction:
+        return ()
+    return Alloc(nbytes(x)), Result(0), *_reduced(capability, out, x.numel(), 1)
+
+
+@reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=SOURCE, band=0.0)
+def cross_entropy_storage(out: Any, x: Any, *_: Any) -> tuple[int, ...]:
+    """As :func:`squared_loss_storage`."""
+    return (nbytes(x),)
+
+
+@scratch("cuda", "aten::binary_cross_entropy", source=SOURCE, band=0.0, by_capability=True)
+def cross_entropy(
+    capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN
+) -> Course:
+    """The losses are in the result's storage; the mean is copied there."""
+    return (Alloc(itemsize(out)), *_reduced(capability, out, x.numel(), 1)) if reduction else ()
+
+
+@scratch("cuda", "aten::soft_margin_loss", source=SOURCE, band=0.0, by_capability=True)
+def soft_margin(capability: Capability, out: Any, x: Any, target: Any, reduction: int = MEAN) -> Course:
+    """As :func:`cross_entropy`."""
+    return (Alloc(itemsize(out)), *_reduced(capability, out, x.numel(), 1)) if reduction else ()
+
+
+@scratch("cuda", "aten::soft_margin_loss_backward", source=SOURCE, band=0.0)
+def soft_margin_backward(out: Any, grad: Any, x: Any, *_: Any) -> Course:
+    """``-target``, its product with x and the exponential of that, which alone outlives the line."""
+    size = nbytes(x)
+    return Alloc(size), Alloc(size), Alloc(size), Free(1), Free(0), Result(0)
+
+
+@scratch("cuda", "aten::binary_cross_entropy_with_logits", source=SOURCE, band=0.0, by_capability=True)
+def cross_entropy_with_logits(
+    capability: Capability, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
+    reduction: int = MEAN,
+) -> Course:  # fmt: skip
+    """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
+    steps: list[Any] = [Alloc(nbytes(x))]
+    if pos_weight is not None:
+        weights = _paired(pos_weight, target) * itemsize(x)
+        steps += [Alloc(nbytes(pos_weight)), Alloc(weights), Free(2), Free(1)]
+    if not reduction:
+        return *steps, Result(0)
+    buffers = sum(isinstance(step, Alloc) for step in steps) + 1
+    return *steps, Alloc(nbytes(target)), Result(0), *_reduced(capability, out, x.numel(), buffers)
+
+
+@reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)
+def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
+    """The buffer, which only the CPU's backward reads, is empty."""
+    return None, 0
+
+
+@scratch("cuda", "aten::dist", source="aten/src/ATen/native/LinearAlgebra.cpp", band=0.0, by_capability=True)
+def distance(capability: Capability, out: Any, x: Any, other: Any, *_: Any) -> Course:
+    """The difference, whose norm is the result."""
+    count = _paired(x, other)
+    return Alloc(count * itemsize(out)), Result(0), *_reduced(capability, out, count, 1)

@@ -1,0 +1,153 @@
+"""CUDA: positions that masks become, and writing at indices that may repeat.
+
+Source: aten/src/ATen/native/cuda/Nonzero.cu, Indexing.cu (``index_put_with_sort_kernel``), IndexKernel.cpp and
+MaskedScatter; aten/src/ATen/native/IndexingUtils.h (``expandTensors``) and TensorAdvancedIndexing.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ....data.capability import Capability
+from ..cpu.copies import INT64, copied, elements, itemsize, nbytes
+from ..cpu.selecting import fills, is_mask, masked_rows, most_rows, written_rows
+from ..registry import Alloc, AtMost, Course, Free, Result, scratch
+from .chips import Chip, chip_of
+from .cub import count_sum, long_scan, radix_sort, select
+
+SOURCE = "aten/src/ATen/native/cuda/Nonzero.cu"
+INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
+COUNT_BYTES = 4
+
+
+def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, first: int = 0) -> Course:
+    """Return the course of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
+
+    ``copy`` is the bytes of a contiguous copy, if one is needed; ``first`` buffers were allocated before. The
+    ``result`` alone outlives the course.
+    """
+    if not count:
+        return (result,)
+    copies = [Alloc(copy)] if copy else []
+    at = first + len(copies)
+    taken = isinstance(result, Alloc)
+    counted = (Alloc(COUNT_BYTES), Alloc(count_sum(chip, count)), Free(at + 1))
+    found = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
+    return *copies, *counted, *found, *(Free(first + place) for place in range(len(copies)))
+
+
+def _buffers(steps: Sequence[Any]) -> int:
+    return sum(isinstance(step, Alloc) for step in steps)
+
+
+def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> list[Any]:
+    """Return the courses of all masks among indices, each of which selects ``rows`` positions."""
+    steps: list[Any] = []
+    for mask in filter(is_mask, indices):
+        steps += positions(chip, elements(mask), copied(mask), Alloc(INT64 * rows * mask.dim()), _buffers(steps))
+    return steps
+
+
+@scratch("cuda", "aten::nonzero", source=SOURCE, band=0.0, by_capability=True)
+def nonzero(capability: Capability, out: Any, x: Any) -> Course:
+    """As :func:`positions`."""
+    return positions(chip_of(capability), elements(x), copied(x), Result(0))
+
+
+@scratch("cuda", "aten::masked_select", source=f"{SOURCE}; IndexKernel.cpp, by index()", band=0.0, by_capability=True)
+def masked_select(capability: Capability, out: Any, x: Any, mask: Any) -> Course:
+    """The positions of the mask, broadcast to the input, then the result."""
+    return _selected(capability, out, x, mask)
+
+
+def _selected(capability: Capability, out: Any, x: Any, mask: Any) -> Course:
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    count = int(prod(shape))
+    copy = copied(mask) if mask.shape == shape else count * itemsize(mask)
+    found = positions(chip_of(capability), count, copy, Alloc(INT64 * elements(out) * max(1, len(shape))))
+    return *found, Result(0)
+
+
+@scratch("cuda", "aten::index.Tensor", source=INDEXING, band=0.0, by_capability=True)
+def index(capability: Capability, out: Any, x: Any, indices: Sequence[Any]) -> Course:
+    """The positions of masks, then the result."""
+    if not any(map(is_mask, indices)):
+        return ()
+    return *_expanded(chip_of(capability), indices, masked_rows(out, x, indices)), Result(0)
+
+
+@scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING, band=0.0, by_capability=True)
+def index_put(
+    capability: Capability, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> Course | AtMost:
+    """The positions of masks; when accumulating, all linear indices and their order, before, after and in the sort."""
+    chip = chip_of(capability)
+    masks = list(filter(is_mask, indices))
+    if masks and not accumulate and fills(indices, values):
+        return ()
+    steps: list[Any] = []
+    if masks:
+        rows = written_rows(x, indices, values)
+        if rows is None:
+            ranks = sum(mask.dim() for mask in masks) + 6 * accumulate
+            return AtMost(INT64 * ranks * most_rows(indices))
+        count, steps = rows, _expanded(chip, indices, rows)
+    else:
+        count = int(prod(torch.broadcast_shapes(*(given.shape for given in indices if given is not None))))
+    if accumulate:
+        steps += _sorted_writes(chip, x, indices, values, count, _buffers(steps))
+    return tuple(steps)
+
+
+def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int, first: int) -> list[Any]:
+    """Return a course that sorts linear indices, so that equal ones are written one after the other."""
+    if not count:
+        return []
+    indexed = [size for size, given in zip(x.shape, indices) if given is not None]
+    bits = max(1, (prod(indexed) - 1).bit_length())
+    each = Alloc(INT64 * count)
+    steps: list[Any] = [each, each, Free(first), each, each, each]
+    if copied(values):
+        steps.append(Alloc(copied(values)))
+    return [*steps, Alloc(radix_sort(chip, count, INT64, INT64, bits))]
+
+
+SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; MaskedScatter kernels in IndexKernel.cu"
+
+
+@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source=SCATTER, band=0.0)
+def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
+    """A running count of the mask's elements, and contiguous copies of mask and source."""
+    count = elements(out)
+    if not count:
+        return ()
+    copy = copied(mask) if mask.shape == out.shape else count
+    masked = (Alloc(copy),) if copy else ()
+    running = (Alloc(INT64 * count), *masked, Alloc(long_scan(count)), Free(1 + len(masked)))
+    return *running, *((Alloc(copied(source)),) if copied(source) else ())
+
+
+@scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.25,
+         by_capability=True)  # fmt: skip
+def masked_scatter_backward(capability: Capability, out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Course:
+    """The selected gradients, assumed to be as many as the source's elements."""
+    return _selected(capability, out, grad, mask)
+
+
+REDUCED = "aten/src/ATen/native/TensorAdvancedIndexing.cpp"
+
+
+@scratch("cuda", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=REDUCED, band=0.0)
+def scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> Course:
+    """A mean also counts: the counts, ones for the source, and a mask of counts of 0."""
+    return (Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))) if reduce == "mean" else ()
+
+
+@scratch("cuda", "aten::index_reduce", "aten::index_reduce_", source=REDUCED, band=0.0)
+def index_reduce(out: Any, x: Any, dim: int, index: Any, source: Any, reduce: str, **_: Any) -> Course:
+    """A mean counts: the counts, with ones for the source or a mask of counts of 0."""
+    return (Alloc(nbytes(out)), Alloc(nbytes(source)), Free(1), Alloc(elements(out))) if reduce == "mean" else ()
