@@ -1,6 +1,6 @@
 """Are random programs on a GPU predicted? ``python -m benchmarks.gpu_programs --card H100 --count 500 --seed 1``.
 
-The programs of ``benchmarks.memory_programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as torch's default
+The programs of ``benchmarks.memory_programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as the default
 device, and are predicted there; each in a process of its own. The benchmark prints those whose estimate fails or whose
 peak differs, with the operators that allocate otherwise. Programs that do not run there do not count: those with cuFFT,
 cuSOLVER or values that zeros make invalid. Sizes that depend on values are those of zeros there.
