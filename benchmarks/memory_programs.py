@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +35,15 @@ START = 600.0
 class Child:
     """A process that judges programs, and is started anew when it has to be killed."""
 
-    def __init__(self, seconds: float = SECONDS, threads: int = 1) -> None:
+    def __init__(self, seconds: float = SECONDS, threads: int = 1, python: Sequence[str] = (sys.executable,)) -> None:
         self.seconds = seconds
         self.threads = threads
+        self.python = python
         self.process: subprocess.Popen[str] | None = None
         self.lines: queue.Queue[str] = queue.Queue()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "benchmarks.programs_judge", str(self.threads)]
+        command = [*self.python, "-m", "benchmarks.programs_judge", str(self.threads)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
         pipe, silent = subprocess.PIPE, subprocess.DEVNULL
         made = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=silent, text=True)
@@ -100,14 +101,21 @@ class Judged:
     verdict: Verdict
 
 
-def judged(seed: int, count: int, workers: int, seconds: float = SECONDS, threads: int = 1) -> Iterator[Judged]:
+def judged(
+    seed: int,
+    count: int,
+    workers: int,
+    seconds: float = SECONDS,
+    threads: int = 1,
+    python: Sequence[str] = (sys.executable,),
+) -> Iterator[Judged]:
     """Programs of a seed until ``count`` of them have run for real, as they are judged, and those that did not."""
     numbers, done = iter(range(10 * count)), queue.Queue[Judged | BaseException]()
     turn = threading.Lock()
     enough = threading.Event()
 
     def work() -> None:
-        child = Child(seconds, threads)
+        child = Child(seconds, threads, python)
         try:
             while not enough.is_set():
                 with turn:

@@ -5,12 +5,17 @@ python notebooks/build.py [NAME ...]
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
@@ -18,12 +23,23 @@ SECONDS = 300
 """How long a cell may take."""
 
 
-def execute(path: Path) -> Any:
+def run(notebook: Any, folder: Path, python: Sequence[str] = (sys.executable,), **options: Any) -> None:
+    """Write the outputs of a new kernel, which the command ``python`` starts in a folder, into a notebook."""
+    with TemporaryDirectory() as specs:
+        spec = Path(specs) / "own" / "kernel.json"
+        spec.parent.mkdir()
+        argv = [*python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec.write_text(json.dumps({"argv": argv, "display_name": "own", "language": "python"}), encoding="utf-8")
+        manager = AsyncKernelManager(kernel_name="own", kernel_spec_manager=KernelSpecManager(kernel_dirs=[specs]))
+        resources = {"metadata": {"path": str(folder)}}
+        client = NotebookClient(notebook, km=manager, timeout=SECONDS, resources=resources, **options)
+        client.execute(env={**os.environ, "TQDM_DISABLE": "1"})
+
+
+def execute(path: Path, python: Sequence[str] = (sys.executable,)) -> Any:
     """A notebook with the outputs of a new kernel; without progress bars and stderr, which tell of the machine."""
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=SECONDS, resources=resources, record_timing=False, coalesce_streams=True)
-    client.execute(env={**os.environ, "TQDM_DISABLE": "1"})
+    run(notebook, path.parent, python, record_timing=False, coalesce_streams=True)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]

@@ -11,7 +11,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from notebooks.build import run
+from tests.truth.warm import python
 
 ROOT = Path(__file__).parents[2]
 SETUP = "from torch import nn\nfrom torchsummary_plus import summary, estimate_memory\nmodel = nn.Linear(8, 4)\n"
@@ -53,7 +55,7 @@ def outputs() -> dict[str, list[Any]]:
     """The outputs of each cell, of one run of all of them in one kernel."""
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(code) for code in [SETUP, *(code for code, _ in CELLS.values())]]
-    NotebookClient(notebook, timeout=300, allow_errors=True, resources={"metadata": {"path": str(ROOT)}}).execute()
+    run(notebook, ROOT, python(), allow_errors=True)
     assert not notebook.cells[0].outputs
     return dict(zip(CELLS, (cell.outputs for cell in notebook.cells[1:])))
 
@@ -132,5 +134,5 @@ def test_a_shell_at_a_terminal_prints_the_text_once(command: list[str]) -> None:
 
 def test_a_script_prints_the_text_and_its_repr_is_the_table() -> None:
     code = SETUP + "s = summary(model, (8,))\nprint(repr(s) == str(s), len([summary(model, (8,))].__repr__()) > 500)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.count(TABLE) == 2 and done.stdout.endswith("True True\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.memory.allocator import CachingAllocator, CpuAllocator, Event, Failure, replay
 from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
@@ -355,7 +355,7 @@ def test_torch_accepts_and_refuses_the_same() -> None:
         "print(json.dumps([accepts(text) for text in json.loads(sys.argv[1])]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps([*ACCEPTED, *REFUSED])], capture_output=True, text=True, check=True
+        [*python(), "-c", code, json.dumps([*ACCEPTED, *REFUSED])], capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [True] * len(ACCEPTED) + [False] * len(REFUSED)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.truth.memory_truth import storage_bytes
+from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory, max_batch_size
 from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StepInfo, StorageSpec
@@ -147,7 +147,7 @@ raise SystemExit(0 if first.log == second.log else 3)
 
 
 def test_the_first_estimate_of_a_process_equals_the_second() -> None:
-    done = subprocess.run([sys.executable, "-c", FIRST], cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run([*python(), "-c", FIRST], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode in (0, 3), done.stderr.decode()
     assert done.returncode == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.foreach import writes_alike
@@ -201,7 +201,7 @@ print(ran, sorted({"sympy", "torch._dynamo", "numpy.random"} & set(sys.modules))
 
 
 def test_a_common_model_imports_nothing_of_the_compiler_nor_of_random_numbers() -> None:
-    done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout == "['fake', 'fake'] []\n"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from tests.ops.test_workspace_conv import CASES
 from tests.truth.kernel_truth import Call, agree, aten, described, measured, tensors
 from tests.truth.memory_truth import measure
+from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
 from torchsummary_plus.step import foreign
@@ -225,7 +225,7 @@ def test_narrower_instruction_sets() -> None:
         limits = {"ONEDNN_MAX_CPU_ISA": name, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": "1", "INSIDE": "1"}
         limits["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         tests = (*HALF, *SINGLE) if name == "AVX2" else HALF
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        command = [*python(), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
         running[name] = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **limits}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

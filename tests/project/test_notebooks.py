@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from notebooks.build import FOLDER, execute
+from tests.truth.warm import python
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 300_000
@@ -66,7 +67,7 @@ def test_a_notebook_says_what_is_committed(path: Path) -> None:
     nbformat.validate(committed)
     assert path.stat().st_size < MOST_BYTES
     assert all((FOLDER / link).exists() for link in links(committed))
-    executed = execute(path)
+    executed = execute(path, python())
     assert any(shown(committed)) and shown(executed) == shown(committed)
     pairs = zip(pictures(executed), pictures(committed), strict=True)
     assert all(difference(new, old) < MOST_GREY for new, old in pairs)

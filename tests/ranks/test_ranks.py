@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from benchmarks.ranks_truth import SAME_KERNELS
+from tests.truth.warm import python
 from torchsummary_plus import estimate_memory, max_batch_size
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError
@@ -76,7 +77,7 @@ def told() -> dict[str, str | None]:
 
 
 def benchmark(*words: str) -> str:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.ranks_truth", "--ranks", "0", *words]
+    command = [*python(), "-W", "ignore", "-m", "benchmarks.ranks_truth", "--ranks", "0", *words]
     environment = {**os.environ, **SAME_KERNELS}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -144,7 +144,6 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
 @pytest.mark.parametrize(
     ("build", "options"),
     [
-        (sharded, {}),
         (partial(sharded, device="cpu", is_checkpointed=False, reshard_after_forward=False), {"gpu": None}),
         (sharded, {"mode": "eval"}),
         pytest.param(staged, {"loss": None}, marks=needs_schedules),
@@ -154,30 +153,42 @@ def test_a_log_grown_from_few_layers_is_that_of_all(
     build: Callable[[], nn.Module], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = estimated(build, **options)
-    taken: list[int] = []
-    monkeypatch.setattr(cut, "WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.ranks.record.grown", _counting(taken))
+    logs = logs_that_are_grown(monkeypatch)
     found = estimated(build, **options)
-    assert taken == [SHAPE.depth]
-    for name in ("peak_bytes", "reserved_bytes", "steady_bytes", "peak_location", "peak_range", "unknown"):
-        assert getattr(found, name) == getattr(whole, name), name
-    assert (found.at_peak, found.phase_peaks, found.by_module) == (whole.at_peak, whole.phase_peaks, whole.by_module)
-    assert (found.timeline, found.by_call) == (whole.timeline, whole.by_call)
+    assert logs == [3]
+    assert_equal(found, whole)
 
 
 def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
-    logs: list[int] = []
-
-    def counted(given: Any, *rest: Any) -> Any:
-        logs.append(len(given))
-        return grown(given, *rest)
-
-    monkeypatch.setattr(cut, "WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.ranks.record.grown", counted)
+    logs = logs_that_are_grown(monkeypatch)
     found = estimated(sharded, ranks=(0, 3))
     assert logs == [3, 2]
-    assert (found.log.events, found.by_module) == (whole.log.events, whole.by_module)
+    assert found.log.events == whole.log.events
+    assert_equal(found, whole)
+
+
+def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grow logs from here on where there are seven layers; the list takes in of how many logs each is grown."""
+    logs: list[int] = []
+
+    def counted(given: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
+        log = grown(given, stacks, paths, whole, *proved)
+        assert len(whole.names) == SHAPE.depth
+        logs.append(len(given))
+        return log
+
+    monkeypatch.setattr(cut, "WORTH", SHAPE.depth)
+    monkeypatch.setattr("torchsummary_plus.ranks.record.grown", counted)
+    return logs
+
+
+def assert_equal(found: MemoryEstimate, whole: MemoryEstimate) -> None:
+    """All that an estimate says."""
+    for name in ("peak_bytes", "reserved_bytes", "steady_bytes", "peak_location", "peak_range", "unknown"):
+        assert getattr(found, name) == getattr(whole, name), name
+    assert (found.at_peak, found.phase_peaks, found.by_module) == (whole.at_peak, whole.phase_peaks, whole.by_module)
+    assert (found.timeline, found.by_call) == (whole.timeline, whole.by_call)
 
 
 def _counting(taken: list[int]) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -18,6 +17,7 @@ from examples.gpt2 import GPT2, SMALL
 from examples.resnet import resnet18
 from tests.truth.memory_truth import measure
 from tests.truth.snapshot import snapshot
+from tests.truth.warm import python
 from torchsummary_plus import (
     ForwardError,
     InputError,
@@ -300,5 +300,5 @@ print(layer() is None)
 
 def test_the_first_measurement_of_a_process_lets_go_of_the_model() -> None:
     """Nothing that an optimizer imports during the step keeps it alive."""
-    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", FIRST], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from tests.step.optimizer_zoo import STYLES
 from tests.step.step_parts import WIDTH, block, rows, squared
+from tests.truth.warm import python
 from torchsummary_plus import MemoryEstimate, StepError, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.step.optimizers import NAMES
@@ -318,5 +318,5 @@ print(record.call_count)
 
 def test_the_first_step_of_a_process_is_recorded_once() -> None:
     """Nothing that an optimizer's step imports makes it be recorded again."""
-    done = subprocess.run([sys.executable, "-c", ONCE], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", ONCE], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"

@@ -26,9 +26,10 @@ from benchmarks.programs_judge import (
 )
 from benchmarks.programs_text import HEADER, Program, Statement, StepText
 from tests.truth.random_models import law
+from tests.truth.warm import python
 from torchsummary_plus.ops.processor import has_tiles
 
-COUNT = 100
+COUNT = 60
 """``python -m benchmarks.memory_programs`` runs thousands."""
 
 EXACT_SHARE = 0.86 if has_tiles() else 0.97
@@ -36,7 +37,7 @@ EXACT_SHARE = 0.86 if has_tiles() else 0.97
 
 
 def test_every_program_is_predicted() -> None:
-    done = list(judged(seed=0, count=COUNT, workers=1))
+    done = list(judged(seed=0, count=COUNT, workers=1, python=python()))
     faults = [one for one in done if one.verdict.word in FAULTS]
     told = "\n".join([summary(done), *(f"{one.number}: {one.verdict}\n{one.program.source()}" for one in faults)])
     assert not faults, told
@@ -73,29 +74,29 @@ model, inputs, outside, options = Model(), (torch.randn(4, 8),), [], {{}}
 LINES = {
     "pass": EXACT,
     "x.no_such_attribute": INVALID,
-    "is_real or __import__('os').abort()": DIED,
     "assert 'estimate_memory' not in {frame.function for frame in __import__('inspect').stack()}": CRASHED,
     "is_real or torch.set_num_threads(3)": CHANGED,
     "torch.zeros(100000 if is_real else 1)": OUTSIDE,
+    "is_real or __import__('os').abort()": DIED,
 }
 
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
-    child = Child(seconds=5)
+    child = Child(seconds=5, python=python())
     yield child
     child.close()
+
+
+def test_a_child_that_was_killed_is_started_anew(child: Child) -> None:
+    words = [child.judge(TEXT.format(line)).word for line in ("while not is_real: pass", "pass")]
+    assert words == [HUNG, EXACT]
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_verdict(line: str, child: Child) -> None:
     verdict = child.judge(TEXT.format(line))
     assert verdict.word == LINES[line], str(verdict)
-
-
-def test_a_child_that_was_killed_is_started_anew(child: Child) -> None:
-    words = [child.judge(TEXT.format(line)).word for line in ("while not is_real: pass", "pass")]
-    assert words == [HUNG, EXACT]
 
 
 def test_the_least_program_keeps_what_fails_alone() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.step import view_writes
+from tests.truth.warm import python
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = 300
@@ -22,7 +22,7 @@ NAMES = [name for name, _, _ in view_writes.models()]
 @pytest.fixture(scope="module")
 def peaks() -> dict[str, tuple[Any, Any]]:
     """The predicted and the measured peaks of each model, by a process of their own, which may hang."""
-    run = [sys.executable, "-m", view_writes.__name__]
+    run = [*python(), "-m", view_writes.__name__]
     done = subprocess.run(run, capture_output=True, text=True, timeout=LONGEST_S, cwd=ROOT, check=True)
     lines = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     return {name: (predicted, measured) for name, predicted, measured in lines}

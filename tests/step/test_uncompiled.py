@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from tests.truth.warm import python
 
 PROGRAM = """
 import sys
@@ -38,5 +39,5 @@ print("equal", peaks() == without)
 
 
 def test_estimates_need_no_compiler_and_leave_the_optimizers_as_they_were() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["imported", "untouched True", "a real step True True", "equal True"]

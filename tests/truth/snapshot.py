@@ -48,18 +48,18 @@ def snapshot(model: nn.Module, *others: Any) -> State:
 
 
 class Same:
-    """Equal to another only if both hold the very same object."""
+    """Equal to another only if both hold the very same objects."""
 
-    def __init__(self, thing: object) -> None:
-        self.thing = thing
+    def __init__(self, *things: object) -> None:
+        self.things = things
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.thing is other.thing
+        return isinstance(other, Same) and [*map(id, self.things)] == [*map(id, other.things)]
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<{type(self.thing).__name__} at {id(self.thing):x}>"
+        return ", ".join(f"<{type(thing).__name__} at {id(thing):x}>" for thing in self.things)
 
 
 class _Walk:
@@ -163,7 +163,7 @@ def _process() -> State:
         "fast path": torch.backends.mha.get_fastpath_enabled(),
         "global hooks": {name: list(getattr(torch_module, name)) for name in hooks},
         "nn.Module": {name: Same(vars(nn.Module).get(name)) for name in METHODS},
-        "torch.Tensor": {name: Same(value) for name, value in vars(Tensor).items() if name != "__doc__"},
+        "torch.Tensor": Same(*(value for name, value in vars(Tensor).items() if name != "__doc__")),
     }
     state["loggers"] = {
         name: (logger.level, logger.disabled, logger.propagate, logger.filters[:], logger.handlers[:])

@@ -6,7 +6,6 @@ import gc
 import io
 import re
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from examples.vgg import vgg19_features
+from tests.truth.warm import python
 from tests.watch.plays import changed, quiet, storage_bytes
 from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup
@@ -50,7 +50,7 @@ def collector() -> Iterator[Callable[..., None]]:
 def in_a_process_of_its_own(call: str) -> None:
     """Run a function of ``plays`` where no other test has left tensors, caches or threads."""
     code = f"from tests.watch import plays; plays.{call}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

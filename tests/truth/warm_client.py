@@ -1,0 +1,22 @@
+"""``python warm_client.py SOCKET WORDS`` does what ``python WORDS`` does, as a fork of the process at the socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+_, address, *words = sys.argv
+server = socket.socket(socket.AF_UNIX)
+server.connect(address)
+asked = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
+message = json.dumps(asked).encode() + b"\n"
+sent = socket.send_fds(server, [message], [0, 1, 2])
+server.sendall(message[sent:])
+for stream in (0, 1, 2):
+    os.close(stream)  # Whoever reads them waits for the program alone.
+code = int(server.recv(100))
+if code < 0:
+    os.kill(os.getpid(), -code)
+os._exit(code)
