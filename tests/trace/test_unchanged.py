@@ -98,7 +98,7 @@ def _raises(kind: type[BaseException]) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("run", PASSES)
-@pytest.mark.parametrize("make_fail", [_forward_fails, _pre_hook_fails, _hook_fails])
+@pytest.mark.parametrize("make_fail", [_forward_fails, _hook_fails])
 @pytest.mark.parametrize("name", ZOO)
 def test_after_a_failure_in_any_layer(name: str, make_fail: Callable[..., None], run: str) -> None:
     case = ready(name)

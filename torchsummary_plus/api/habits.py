@@ -71,7 +71,11 @@ def check_model(model: object) -> None:
         raise InputError(f"model is the class {model.__name__}, not an instance; call it: {model.__name__}(...)")
     if isinstance(model, Mapping) and any(isinstance(value, Tensor) for value in model.values()):
         raise InputError(f"model is a state dict of {len(model)} entries; load it into a model: load_state_dict(...)")
-    raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module")
+    cure = ""
+    if isinstance(model, (list, tuple)):
+        several = any(isinstance(value, nn.Module) for value in model)
+        cure = "; for several models: compare(*models, ...)" if several else "; the model is the first argument"
+    raise InputError(f"model is {describe(model)}; accepted: an instance of torch.nn.Module{cure}")
 
 
 def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:

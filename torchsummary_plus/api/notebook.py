@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..render.text import printable
 from ..results.echo import note_shown, takes_html
 from ..results.views import Views
 
@@ -19,7 +20,7 @@ def show(result: Views) -> None:
         display(result)
         note_shown(result)
     else:
-        print(result.to_terminal(sys.stdout))
+        print(printable(result.to_terminal(sys.stdout), sys.stdout))
         if not takes_html():
             note_shown(result)
 

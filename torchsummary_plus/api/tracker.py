@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
 from ..live.modules import class_name
+from ..render.text import printable
 from ..render.tracking_text import opening_text, point_text
 from ..results.track_report import TrackReport
 from ..watch.meters import default_device, device_memory, empty_cache
@@ -140,7 +141,8 @@ class MemTracker(ContextDecorator):
 
     def _write(self, text: str) -> None:
         if self._file is None:
-            (self._stream or sys.stdout).write(text)
+            stream = self._stream or sys.stdout
+            stream.write(printable(text, stream))
         else:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(text)

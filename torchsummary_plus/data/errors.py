@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from .units import describe
 
@@ -76,9 +77,15 @@ class StepError(SummaryError, RuntimeError):
 
 
 def choice_error(what: str, given: object, accepted: Iterable[object]) -> InputError:
-    """Return an :class:`InputError` that lists the accepted values.
+    """Return an :class:`InputError` that lists the accepted values, and names the nearest word among them.
 
     >>> str(choice_error("style", "fancy", ["torchsummary", "tree"]))
     "style is 'fancy'; accepted: 'torchsummary', 'tree'"
+    >>> str(choice_error("mode", "training", ["train", "eval"]))
+    "mode is 'training'; accepted: 'train', 'eval'; did you mean 'train'?"
     """
-    return InputError(f"{what} is {describe(given)}; accepted: {', '.join(map(describe, accepted))}")
+    accepted = list(accepted)
+    words = [value for value in accepted if isinstance(value, str)]
+    near = get_close_matches(given.strip().lower(), words, 1, 0.75) if isinstance(given, str) else []
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"{what} is {describe(given)}; accepted: {', '.join(map(describe, accepted))}{meant}")

@@ -17,6 +17,7 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import torch
+from torch.profiler import record_function
 
 from ..data.errors import UnsupportedError
 from .versions import since
@@ -311,8 +312,15 @@ def import_for_optimizers() -> None:
 
 
 @cache
-def import_for_steps() -> None:
-    """Import what torch imports in the course of a step, whose frames would keep the step's tensors."""
-    for name in ("torch.profiler._cupti_monitor", "torch.utils._sympy.reference"):
+@cache
+def import_for_steps(compiler: bool = False) -> None:
+    """Import what torch imports in the course of a step, whose frames would keep the step's tensors.
+
+    An optimizer's step opens a profiler region, and the first has torch 2.13 import a part of itself. ``compiler`` is
+    for steps that reach a part of the compiler, as distributed ones do.
+    """
+    with record_function(""):
+        pass
+    if compiler:
         with suppress(ImportError):
-            import_module(name)
+            import_module("torch.utils._sympy.reference")

@@ -40,7 +40,8 @@ def _caches(packages: set[str]) -> list[Any]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in packages:
             named = list(getattr(module, "__dict__", {}).values())
-            caches.update((id(value), value) for value in named if type(value) is _CACHED)
+            if _CACHED in set(map(type, named)):
+                caches.update((id(value), value) for value in named if type(value) is _CACHED)
     return list(caches.values())
 
 
@@ -51,13 +52,16 @@ def _empty(caches: Iterable[Any]) -> None:
 
 
 def _holds_a_tensor(values: list[Any]) -> bool:
-    """Return whether a tensor is within reach of some values; summaries and estimates, often large, hold none."""
-    waiting, seen = list(values), set()
+    """Return whether a tensor is within reach of some values; summaries and estimates, often large, hold none.
+
+    What the garbage collector does not track, such as text or a tuple of numbers, refers to nothing that it tracks.
+    """
+    waiting, seen = list(filter(gc.is_tracked, values)), set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
             return True
         if id(value) not in seen and not isinstance(value, PLAIN) and package_of(type(value)) != _OURS:
             seen.add(id(value))
-            waiting.extend(part for _, part in parts(value))
+            waiting.extend(part for _, part in parts(value) if gc.is_tracked(part))
     return False

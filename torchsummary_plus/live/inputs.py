@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from numbers import Integral
 from typing import Any
 
 import torch
 
-from ..data.errors import InputError, choice_error
+from ..data.errors import InputError
 from ..data.units import describe
 from . import compat
 from .structures import all_tensors, first_tensor, once, replace_tensors
 
 MASK = 1 << 21
 """Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
+
+MOST_BYTES = (1 << 63) - 1
+"""The largest storage that torch can describe."""
 
 SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)], or a dict of sizes by argument name"
 
@@ -111,7 +114,9 @@ def make_example(
         return Example((), named, batch, False)
     sizes = [input_size] if _is_size(input_size) else input_size
     if not isinstance(sizes, (list, tuple)) or not sizes:
-        raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}")
+        cure = as_tensors(input_size)
+        also = f"; data is passed as input_data=: {cure}" if cure else ""
+        raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}{also}")
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
 
 
@@ -213,22 +218,30 @@ def as_dtype(value: Any) -> torch.dtype:
     >>> as_dtype(torch.LongTensor), as_dtype("bfloat16")
     (torch.int64, torch.bfloat16)
     """
-    if isinstance(value, str):
-        value = getattr(torch, value.removeprefix("torch."), value)
-    value = getattr(value, "dtype", value)
-    if isinstance(value, torch.dtype):
-        return value
-    raise choice_error("dtype", value, [torch.float32, torch.int64, "any other torch.dtype", torch.LongTensor])
+    named = getattr(torch, value.removeprefix("torch."), value) if isinstance(value, str) else value
+    dtype = getattr(named, "dtype", named)
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    raise InputError(f"dtype is {describe(value)}; accepted: torch.float32, torch.int64 or any other torch.dtype")
 
 
 def as_device(value: Any) -> torch.device | None:
-    """Return a device given as ``torch.device`` or by name; None for the model's own. Raises :class:`InputError`."""
+    """Return a device, given as itself, by name or by a GPU's number; None for the model's own.
+
+    Raises :class:`InputError`.
+
+    >>> as_device("cpu"), as_device(1)
+    (device(type='cpu'), device(type='cuda', index=1))
+    """
     if value is None or isinstance(value, torch.device):
         return value
+    if _is_whole(value) and value >= 0:
+        return torch.device("cuda", int(value))
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        raise choice_error("device", value, [None, "cpu", "cuda", "cuda:1", "any other torch.device"]) from error
+        accepted = "accepted: None, 'cpu', 'cuda', 'cuda:1' or any other torch.device; a GPU by its name is gpu="
+        raise InputError(f"device is {describe(value)}; {accepted}") from error
 
 
 def _split(data: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -282,7 +295,10 @@ def realise(
     convert = once(convert)
 
     def fill(sized: Sized) -> torch.Tensor:
-        tensors.append(make(sized.shape(batch), sized.dtype or default))
+        shape, dtype = sized.shape(batch), sized.dtype or default
+        if prod(shape) * dtype.itemsize > MOST_BYTES:
+            raise InputError(f"an input of shape {list(shape)} and {dtype} exceeds 2**63 bytes, the most a tensor has")
+        tensors.append(make(shape, dtype))
         return tensors[-1]
 
     def one(value: Any) -> Any:
@@ -294,6 +310,23 @@ def realise(
 def _is_sized(value: Any) -> bool:
     """Whether it is a size, or a list of such."""
     return isinstance(value, Sized) or (type(value) is list and bool(value) and all(map(_is_sized, value)))
+
+
+def as_tensors(value: Any) -> str:
+    """Return how to make tensors of a value that holds none, such as an array or a loader; "" where nothing is known.
+
+    >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([]))
+    ('torch.tensor(values)', 'one batch of it: next(iter(loader))')
+    """
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+        return "torch.as_tensor(numpy.asarray(array)), of the dtype and with the axes that the model takes"
+    if isinstance(value, (Iterator, torch.utils.data.DataLoader)):
+        return "one batch of it: next(iter(loader))"
+    if isinstance(value, torch.utils.data.Dataset):
+        return "one batch of it: next(iter(torch.utils.data.DataLoader(dataset, batch_size=...)))"
+    if isinstance(value, (list, tuple)) and value:
+        return "torch.tensor(values)" if isinstance(value[0], (int, float)) else as_tensors(value[0])
+    return ""
 
 
 def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:

@@ -1,10 +1,26 @@
-"""Training or evaluation mode, set as ``model.train()`` does, where a module's own ``train`` may refuse."""
+"""Training or evaluation mode, where a module's own ``train`` may refuse, and gradients for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from torch import nn
 
 from .modules import ModuleTree, class_name
+
+
+@contextmanager
+def gradients(enabled: bool) -> Iterator[None]:
+    """Record gradients or not, also where the caller is inside ``torch.inference_mode()``.
+
+    >>> with torch.inference_mode(), gradients(True):
+    ...     torch.ones(2, requires_grad=True).exp().requires_grad
+    True
+    """
+    with torch.inference_mode(False), torch.set_grad_enabled(enabled):
+        yield
 
 
 def set_mode(tree: ModuleTree, training: bool) -> None:

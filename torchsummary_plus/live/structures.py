@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from ..data.errors import InputError
 from ..data.records import Group, Structure, TensorSpec
 from . import compat
 
@@ -178,11 +179,13 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
         return value
     if isinstance(value, tuple):
         items = [replace_tensors(item, change, depth + 1) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     changed = {name: replace_tensors(item, change, depth + 1) for name, item in parts(value)}
     if all(changed[name] is item for name, item in parts(value)):
         return value
-    result = copy.copy(value)
+    result = _shallow(value)
     if isinstance(value, (Mapping, list)):
         for name, item in changed.items():
             result[name] = item
@@ -192,6 +195,16 @@ def replace_tensors(value: Any, change: Callable[[torch.Tensor], Any], depth: in
         for name, item in changed.items():
             object.__setattr__(result, name, item)
     return result
+
+
+def _shallow(value: Any) -> Any:
+    """Return a shallow copy. Raises :class:`InputError` for an object that refuses, such as a loader's iterator."""
+    try:
+        return copy.copy(value)
+    except Exception as error:
+        name = type(value).__name__
+        cure = ": pass one batch of it, next(iter(loader))" if isinstance(value, Iterator) else ""
+        raise InputError(f"{name} holds tensors and cannot be copied ({type(error).__name__}){cure}") from error
 
 
 def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -23,7 +23,7 @@ from ..live.exchange import exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
-from ..live.modes import set_mode
+from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree
 from ..live.numbered import NumberedGpus
 from ..live.stored import all_stored
@@ -107,7 +107,7 @@ class Ranked:
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
         with LOCK:
-            import_for_steps()
+            import_for_steps(compiler=True)
             neighbours = self.known.neighbours.setdefault(example.batch_size, Neighbours())
             while True:
                 try:
@@ -190,7 +190,7 @@ class Ranked:
             exchange = stack.enter_context(exchanging())
             stack.enter_context(deep_stack())
             stack.enter_context(eager())
-            stack.enter_context(torch.enable_grad())
+            stack.enter_context(gradients(True))
             mode_key = stack.enter_context(standing_in_for(device, self.capability))
             stack.enter_context(taken_for_tensors())
             stack.enter_context(in_world(self.rank))

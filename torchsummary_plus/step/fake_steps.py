@@ -6,24 +6,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import record_function
 
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import Doubt, MemoryLog, without_optimizer
+from ..live.compat import import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import CPU, DataDependentError, standing_in_for, taken_for_tensors
 from ..live.inputs import Example
-from ..live.modes import set_mode
+from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
@@ -122,7 +121,7 @@ def record_step(
 def _recorded(task: _Task) -> MemoryLog:
     """Record a task, repeating it with what each attempt found out."""
     first: ForwardError | StepError | None = None
-    _open_region()
+    import_for_steps()
     while True:
         try:
             imported = len(sys.modules)
@@ -149,13 +148,6 @@ def _recorded(task: _Task) -> MemoryLog:
             if guesses is None:
                 return _otherwise(task, first)
             task = replace(task, guesses=guesses)
-
-
-@cache
-def _open_region() -> None:
-    """Open a profiler region, as an optimizer's step does: the first has torch 2.13 import a part of itself."""
-    with record_function(""):
-        pass
 
 
 def _has_values(task: _Task) -> bool:
@@ -334,7 +326,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     stack.enter_context(eager())
     stack.enter_context(compiler_left_out())
     stack.enter_context(refused_to_torch())
-    stack.enter_context(torch.set_grad_enabled(training))
+    stack.enter_context(gradients(training))
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(taken_for_tensors())
     set_mode(task.tree, training)

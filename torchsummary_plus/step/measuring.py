@@ -18,7 +18,7 @@ from ..data.records import tensors
 from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
-from ..live.modes import set_mode
+from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
@@ -90,7 +90,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         outside.kept(),
         exchanging() as exchange,
         eager(),
-        torch.set_grad_enabled(step.mode == "train"),
+        gradients(step.mode == "train"),
     ):
         set_mode(tree, step.mode == "train")
 

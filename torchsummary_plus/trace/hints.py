@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..live.fakes import DataDependentError, Fake, UnfakeableError
+from ..live.inputs import as_tensors
 from ..live.modules import ModuleTree, class_name
 from ..live.structures import first_tensor, shapes_text
 from .passes import Frame, Pass, failed_frame
@@ -40,7 +42,8 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 def step_error(error: BaseException, phase: str, tree: ModuleTree, owner: int, no_values: str) -> StepError:
     """Return the error of a step outside the model's forward; ``owner`` is the number of the module involved."""
     where = "" if owner < 0 else f"{tree.paths[owner] or 'the model itself'} ({class_name(tree.modules[owner])})"
-    return StepError(phase, where, _text(error), _values_hint(error, no_values) or _key_hint(error))
+    known = _values_hint(error, no_values) or _key_hint(error) or _no_parameters(error)
+    return StepError(phase, where, _text(error), known)
 
 
 def has_same_text(real: BaseException, error: ForwardError | StepError) -> bool:
@@ -79,6 +82,12 @@ def _key_hint(error: BaseException) -> str:
     return "fake tensors replace parameters during a step; a dict looked up by parameter needs parameters as keys"
 
 
+def _no_parameters(error: BaseException) -> str:
+    if "got an empty parameter list" not in str(error):
+        return ""
+    return 'no parameter of the model requires gradients; leave out optimizer=, or pass mode="eval"'
+
+
 def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
     """Return what usually fixes such a failure, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
@@ -88,6 +97,9 @@ def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
         axis = _batch_axis(module, tensor, frame)
         if axis:
             return axis
+    if frame is not None and re.search(r"must be Tensor, not|invalid combination of arguments|has no attr", message):
+        for cure in filter(None, map(as_tensors, (*frame.args, *frame.kwargs.values()))):
+            return f"the model takes tensors: {cure}"
     for rule in _RULES:
         axis = rule(message, module, tensor)
         if axis:
@@ -170,6 +182,9 @@ def _conv_rank(module: nn.Module) -> int | None:
 
 def _arguments(message: str, module: nn.Module, tensor: torch.Tensor | None) -> str:
     if re.search(r"(missing|takes|got an unexpected|positional).*argument", message):
+        named = [name for name, one in signature(module.forward).parameters.items() if one.kind is one.KEYWORD_ONLY]
+        if named:
+            return f"forward takes {', '.join(named)} by keyword only: pass a dict, input_size={{{named[0]!r}: ...}}"
         return "pass a list with one size per argument of forward, or input_data as a tuple or dict of arguments"
     return ""
 

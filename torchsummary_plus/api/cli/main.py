@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError, SummaryError
+from ...render.text import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
 from ..table import summary
@@ -54,9 +55,6 @@ examples:
   torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
   torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
 """
-
-BRANCHES = str.maketrans("├└│─", "|`|-")
-"""ASCII stand-ins for the tree's glyphs, for outputs that cannot encode them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,26 +205,13 @@ def answers_of(
 
 def fail(error: SummaryError, code: int) -> int:
     """Print an error to stderr and return the exit code."""
-    print(f"torchsummary-plus: {printable(str(error), sys.stderr.encoding)}", file=sys.stderr)
+    print(f"torchsummary-plus: {printable(str(error), sys.stderr)}", file=sys.stderr)
     return code
 
 
 def show(text: str) -> None:
     """Print, ignoring a pipe closed by its reader."""
     try:
-        print(printable(text, sys.stdout.encoding), flush=True)
+        print(printable(text, sys.stdout), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # So that the flush at exit does not fail.
-
-
-def printable(text: str, encoding: str) -> str:
-    """Return the text in a form the encoding can represent: ASCII tree branches, and "?" for other characters.
-
-    >>> printable("└─fc (Linear)", "utf-8"), printable("└─fc (Linear)", "ascii")
-    ('└─fc (Linear)', '`-fc (Linear)')
-    """
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(BRANCHES).encode(encoding, "replace").decode(encoding)
-    return text

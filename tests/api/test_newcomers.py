@@ -1,0 +1,106 @@
+"""What somebody types who has not read the documentation: it works, or the error says what to type instead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.truth.warm import python
+from torchsummary_plus import MemTracker, estimate_memory, measure_memory, summary
+from torchsummary_plus.data.errors import SummaryError
+
+ROOT = Path(__file__).parents[2]
+STEP: dict[str, Any] = {"optimizer": "sgd", "device": "cpu"}
+
+
+def layer() -> nn.Module:
+    return nn.Linear(8, 4)
+
+
+class ByKeyword(nn.Module):
+    """A forward without positional arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = layer()
+
+    def forward(self, *, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out
+
+
+DATA = TensorDataset(torch.zeros(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "cure"),
+    [
+        (lambda: summary(layer(), input_data=np.zeros((2, 8))), "torch.as_tensor("),
+        (lambda: summary(layer(), np.zeros((2, 8))), "input_data=: torch.as_tensor("),
+        (lambda: summary(layer(), input_data=DataLoader(DATA)), "next(iter(loader))"),
+        (lambda: summary(layer(), input_data=iter(DataLoader(DATA))), "next(iter(loader))"),
+        (lambda: summary(layer(), input_data=DATA), "DataLoader(dataset, batch_size=...)"),
+        (lambda: summary(layer(), input_data=[[0.0] * 8]), "torch.tensor(values)"),
+        (lambda: summary(ByKeyword(), (8,)), "input_size={'x': ...}"),
+        (lambda: summary(layer(), (8,), batch_size=10**30), "2**63 bytes"),
+        (lambda: summary(nn.Flatten(), (2**62, 4)), "2**63 bytes"),
+        (lambda: estimate_memory(nn.ReLU(), (8,), 4, **STEP), 'mode="eval"'),
+        (lambda: measure_memory(nn.ReLU(), (8,), 4, **STEP), 'mode="eval"'),
+        (lambda: estimate_memory(layer(), (8,), 4, mode="training"), "did you mean 'train'"),
+        (lambda: estimate_memory(layer(), (8,), 4, loss="CrossEntropy"), "did you mean 'cross_entropy'"),
+        (lambda: estimate_memory(layer(), (8,), 4, device="H100"), "gpu="),
+        (lambda: summary([layer(), layer()], (8,)), "compare("),
+        (lambda: summary((8,), layer()), "the model is the first argument"),
+        (lambda: summary(layer(), (8,), dtypes=np.int64), "<class 'numpy.int64'>"),
+    ],
+)
+def test_the_error_says_what_to_type(call: Any, cure: str) -> None:
+    with pytest.raises(SummaryError) as caught:
+        call()
+    assert cure in str(caught.value)
+
+
+def test_a_gpu_may_be_given_by_its_number() -> None:
+    by_name = estimate_memory(layer(), (8,), 4, device="cuda:1", optimizer="sgd")
+    assert estimate_memory(layer(), (8,), 4, device=1, optimizer="sgd").peak_bytes == by_name.peak_bytes
+
+
+@pytest.mark.parametrize("ask", [estimate_memory, measure_memory])
+def test_a_step_has_gradients_inside_inference_mode(ask: Any) -> None:
+    outside = ask(layer(), (8,), 4, **STEP).peak_bytes
+    model = layer()
+    with torch.inference_mode():
+        assert ask(model, (8,), 4, **STEP).peak_bytes == outside
+        assert torch.is_inference_mode_enabled()
+
+
+def test_a_terminal_of_another_encoding_shows_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, where the output of a script that goes to a file has no box-drawing characters."""
+    model = nn.Sequential(layer(), nn.ReLU())
+    for encoding in ("ascii", "cp1252"):
+        written = BytesIO()
+        stream = TextIOWrapper(written, encoding)
+        monkeypatch.setattr("sys.stdout", stream)
+        summary(model, (8,), style="tree")
+        tracker = MemTracker(device="cpu", stream=stream)
+        tracker.track("größer ├")
+        tracker.close()
+        stream.flush()
+        assert b"|-0 (Linear)" in written.getvalue() and b"`-1 (ReLU)" in written.getvalue()
+
+
+def test_a_closed_output_and_a_home_that_cannot_be_written_are_no_obstacle() -> None:
+    code = "import sys; sys.stdout = None; from torch import nn; from torchsummary_plus import summary, compare\n"
+    code += "m = nn.Linear(8, 4); summary(m, (8,), style='tree'); sys.exit(str(compare(m, m, input_size=(8,))) == '')"
+    environment = {**os.environ, "HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "PYTHONOPTIMIZE": "2"}
+    done = subprocess.run([*python(), "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
