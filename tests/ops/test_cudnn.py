@@ -29,12 +29,11 @@ from benchmarks.cudnn_table import (
     read,
 )
 from torchsummary_plus import InputError, estimate_memory
-from torchsummary_plus.api.step_options import figures_of
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_guard import capability_of
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import log_fits
-from torchsummary_plus.memory.gpus import GPUS, context_range, find_gpu
+from torchsummary_plus.memory.gpus import context_range
 from torchsummary_plus.ops.scratch.cpu.strided import strided
 from torchsummary_plus.ops.scratch.cuda.cudnn import helped, shared_object
 from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
@@ -45,7 +44,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
     workspaces,
 )
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
@@ -375,35 +374,3 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
     kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
     assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
-
-
-# Cards
-
-
-def test_every_card_from_turing_on_has_figures() -> None:
-    for gpu in GPUS.values():
-        card = figures_of(gpu)
-        if gpu.compute_capability < (7, 5):
-            continue
-        if gpu.compute_capability[0] >= 10:
-            assert card is None or card.capability == gpu.compute_capability
-            continue
-        assert card is not None and card.capability == gpu.compute_capability
-        assert card.memory_mib == gpu.usable_bytes >> 20
-        own = [known for known in known_cards().values() if known.name == card.name]
-        assert bool(own) is not bool(card.like)
-
-
-def test_volta_has_figures_of_its_own() -> None:
-    assert figures_of(find_gpu("V100 16GB")) is known_cards()["v100"]
-    for name in ("V100 32GB", "TITAN V"):
-        assert (card := figures_of(find_gpu(name))) is not None and card.like == "Tesla V100-SXM2-16GB"
-    assert figures_of(find_gpu("P100")) is None
-
-
-def test_a_card_with_a_file_has_its_own_figures() -> None:
-    card = figures_of(find_gpu("H100"))
-    assert card is known_cards()["h100"]
-    properties = json.loads(card.properties(13000))
-    assert properties["deviceVer"] == 900 and properties["multiProcessorCount"] == 132
-    assert local_card() is None or local_card().multiprocessors > 0  # type: ignore[union-attr]

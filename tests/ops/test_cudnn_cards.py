@@ -1,0 +1,38 @@
+"""What is known of each GPU for cuDNN's heuristics: figures of its own, or those of a card like it."""
+
+from __future__ import annotations
+
+import json
+
+from torchsummary_plus.api.step_options import figures_of
+from torchsummary_plus.memory.gpus import GPUS, find_gpu
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
+
+
+def test_every_card_from_turing_on_has_figures() -> None:
+    for gpu in GPUS.values():
+        card = figures_of(gpu)
+        if gpu.compute_capability < (7, 5):
+            continue
+        if gpu.compute_capability[0] >= 10:
+            assert card is None or card.capability == gpu.compute_capability
+            continue
+        assert card is not None and card.capability == gpu.compute_capability
+        assert card.memory_mib == gpu.usable_bytes >> 20
+        own = [known for known in known_cards().values() if known.name == card.name]
+        assert bool(own) is not bool(card.like)
+
+
+def test_volta_has_figures_of_its_own() -> None:
+    assert figures_of(find_gpu("V100 16GB")) is known_cards()["v100"]
+    for name in ("V100 32GB", "TITAN V"):
+        assert (card := figures_of(find_gpu(name))) is not None and card.like == "Tesla V100-SXM2-16GB"
+    assert figures_of(find_gpu("P100")) is None
+
+
+def test_a_card_with_a_file_has_its_own_figures() -> None:
+    card = figures_of(find_gpu("H100"))
+    assert card is known_cards()["h100"]
+    properties = json.loads(card.properties(13000))
+    assert properties["deviceVer"] == 900 and properties["multiProcessorCount"] == 132
+    assert local_card() is None or local_card().multiprocessors > 0  # type: ignore[union-attr]
