@@ -18,12 +18,14 @@ Workspaces.is_strict = True
 
 SLOWEST = (
     "project/test_notebooks.py",
+    "ranks/test_ranks_depth.py",
     "trace/test_unchanged.py",
     "ranks/test_ranks.py",
-    "project/test_readme.py",
-    "ranks/test_ranks_depth.py",
-    "step/test_memory_programs.py",
     "ops/test_workspace_half.py",
+    "step/test_generation.py",
+    "step/test_memory_optimizers.py",
+    "project/test_readme.py",
+    "step/test_memory_programs.py",
     "trace/test_any_model.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""
