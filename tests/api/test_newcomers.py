@@ -58,6 +58,8 @@ DATA = TensorDataset(torch.zeros(4, 8))
         (lambda: estimate_memory(layer(), (8,), 4, mode="training"), "did you mean 'train'"),
         (lambda: estimate_memory(layer(), (8,), 4, loss="CrossEntropy"), "did you mean 'cross_entropy'"),
         (lambda: estimate_memory(layer(), (8,), 4, device="H100"), "gpu="),
+        (lambda: estimate_memory(layer(), (8,), 4, loss=nn.CrossEntropyLoss), "call it: CrossEntropyLoss("),
+        (lambda: summary(layer(), (8,), col_names=3), "a list of names"),  # type: ignore[arg-type]
         (lambda: summary([layer(), layer()], (8,)), "compare("),
         (lambda: summary((8,), layer()), "the model is the first argument"),
         (lambda: summary(layer(), (8,), dtypes=np.int64), "<class 'numpy.int64'>"),

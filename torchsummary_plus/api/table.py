@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..data.choices import PASS_MODES, RUNS
-from ..data.errors import choice_error
+from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
+from ..data.units import describe
 from ..live.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..live.modules import ModuleTree
 from ..render.columns import check_view
@@ -98,6 +99,8 @@ def summary(
     """
     mode = "same" if mode is None else mode
     check_pass(model, mode, run)
+    if not isinstance(col_names, (str, Iterable, type(None))):
+        raise InputError(f"col_names is {describe(col_names)}; accepted: a column's name, or a list of names")
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)

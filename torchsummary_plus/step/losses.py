@@ -171,6 +171,8 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
     name = _name_of(loss)
     if named is not None:
         return Loss(name, function, given, named.targets, True)
+    if inspect.isclass(loss) and issubclass(loss, nn.Module):
+        raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):
         raise InputError(f"loss is {describe(loss)}; accepted: None, a name of {', '.join(LOSSES)}, or a callable")
     if given is None and _needs_targets(loss):
