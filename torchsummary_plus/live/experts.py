@@ -93,7 +93,7 @@ def _stacked(module: nn.Module, spec: ModuleSpec, index: int) -> Iterator[_Candi
 
 
 def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
-    """Whether a parameter has a part for each expert; of a matrix, which may be a router's, the name tells."""
+    """Whether a parameter has a part for each expert; the name decides for a matrix, which may be a router's."""
     if not parameter.shape or parameter.shape[0] != count:
         return False
     return len(parameter.shape) > 2 or any(word in parameter.name for word in ("bias", "scale"))

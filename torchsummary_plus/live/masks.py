@@ -17,7 +17,7 @@ def note_true(mask: torch.Tensor, count: int) -> None:
 
 
 def count_true(mask: torch.Tensor) -> int | None:
-    """Return how many elements of a mask are true; None where nothing has told.
+    """Return how many elements of a mask are true; None if unknown.
 
     >>> mask = torch.tensor([True, False])
     >>> note_true(mask, 1)

@@ -82,7 +82,7 @@ def _equal(described: list[Any], first: int, other: int) -> bool:
 
 
 def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
-    """All that tells layers apart, and the whole numbers among it; in texts, as in paths, no layer's own name."""
+    """Everything that distinguishes layers, and its integers; names of layers are left out of texts and paths."""
     parts: list[Any] = []
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []

@@ -11,7 +11,7 @@ import torch
 
 
 class Follower(Protocol):
-    """Is told what a program does with streams."""
+    """Receives what a program does with streams."""
 
     def switched(self, stream: int) -> None:
         """Note that a stream is the current one from now on."""

@@ -30,7 +30,7 @@ Of a later step the first and the last run. The last of all shows whether the se
 
 
 class UnlikeError(Exception):
-    """Micro-batches are not alike, or cannot be told to be."""
+    """Micro-batches differ, or cannot be shown to be alike."""
 
 
 @dataclass(frozen=True)

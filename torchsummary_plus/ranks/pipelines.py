@@ -28,7 +28,7 @@ class NeedsStageError(Exception):
 
 
 class StageToldError(Exception):
-    """The stage that was asked about has told what it gives."""
+    """The requested stage has reported its output."""
 
 
 class Neighbours:

@@ -72,7 +72,7 @@ Recorded = tuple[ModuleTree, MemoryLog]
 
 
 class _ImportedError(Exception):
-    """The builder imported modules: the next build is of the same model, with nothing held besides."""
+    """The builder imported modules, which may keep tensors alive: the model has to be built again."""
 
 
 @dataclass
@@ -118,13 +118,13 @@ class Ranked:
                     self._ask(needed, example, neighbours)
 
     def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
-        """Run the rank of a stage until that has told what it gives, and before it those that it needs itself."""
+        """Run a stage's rank until it has reported its output, and the stages that it needs before it."""
         other = replace(self, rank=replace(self.rank, rank=needed.rank))
         while needed.stage not in neighbours.told:
             outer, neighbours.wanted = neighbours.wanted, needed.stage
             try:
                 other._record(example, (), Cut(None), neighbours)
-                raise UnsupportedError(f"rank {needed.rank} does not tell what stage {needed.stage} gives")
+                raise UnsupportedError(f"rank {needed.rank} does not report the output of stage {needed.stage}")
             except StageToldError:
                 return
             except NeedsStageError as earlier:

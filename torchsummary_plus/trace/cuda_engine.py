@@ -95,7 +95,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
 
 
 def _has_stream(node: Any) -> bool:
-    """Whether an accumulating node has a CUDA stream; torch tells since 2.5, before that our metadata does."""
+    """Whether an accumulating node has a CUDA stream; torch knows since 2.5; before that, our metadata does."""
     if hasattr(node, "_input_metadata"):
         return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
     return node.variable.device.type == "cuda" and _SEEN not in node.metadata

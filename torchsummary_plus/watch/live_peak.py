@@ -37,7 +37,7 @@ class LivePeak:
                 self.there.setdefault(storage.data_ptr(), storage.nbytes())
 
     def stop(self) -> int | None:
-        """End, and return the peak in bytes; None on a device whose peak nothing tells."""
+        """End, and return the peak in bytes; None on a device that reports no peak."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return torch.cuda.max_memory_allocated(self.device)
