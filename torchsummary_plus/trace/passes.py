@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import count
 from threading import RLock, get_ident
 from typing import Any
@@ -21,6 +22,7 @@ from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel
+from .stand_ins import stand_ins
 from .state import State
 
 
@@ -259,14 +261,14 @@ class Pass(TorchDispatchMode):
         return None if frame is None else frame.module
 
     def install(self) -> None:
-        """Replace every module's ``forward``; :func:`swap.restored` undoes it.
+        """Replace every module's ``forward``, but not that of copies; :func:`swap.restored` undoes it.
 
         An instance attribute sees both ``module(x)`` and ``module.forward(x)`` and, unlike a hook, does not disable the
         fast path of ``nn.TransformerEncoderLayer``. Modules that have hooks of their own are also watched by hooks, so
         that the hooks' changes are seen.
         """
         for index, module in enumerate(self.tree.modules):
-            vars(module)["forward"] = _stand_in(self, index, module.forward)
+            vars(module).update(stand_ins(module, partial(self.call, index)))
             hooks = module._forward_hooks or module._forward_pre_hooks
             if hooks and not isinstance(module, torch.jit.ScriptModule):
                 self._hook(index, module)
@@ -325,16 +327,6 @@ def _again(mode: Pass) -> Iterator[None]:
         yield
     finally:
         TorchDispatchMode.__exit__(mode, None, None, None)
-
-
-def _stand_in(watch: Pass, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
-            return forward(*args, **kwargs)
-        return watch.call(index, forward, args, kwargs)
-
-    stand_in.__wrapped__ = forward  # type: ignore[attr-defined]
-    return stand_in
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from .keeping import kept_besides, reached_by_forward
 from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
 from .routing import Routing
+from .stand_ins import originals_of, put_back
 from .swap import LOCK, restored
 
 
@@ -103,7 +104,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
     copied = ModuleTree(copy.deepcopy(tree.modules[0], memo))
     environment = RealEnvironment(tree.device())
     watch = Pass(copied, run_really, [])
-    forwards = [(vars(module), vars(module).get("forward")) for module in copied.modules]
+    originals = [originals_of(module) for module in copied.modules]
     try:
         convert = partial(remade, change=environment.convert)
         args, kwargs, _ = realise(example, example.batch_size or 2, tree.dtype(), environment.make, convert)
@@ -112,9 +113,8 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
             copied.modules[0](*args, **kwargs)
     except Exception as error:
         raise forward_error(error, watch, ()) from error
-    for attributes, forward in forwards:
-        attributes.pop("forward", None)
-        attributes.update({} if forward is None else {"forward": forward})
+    for module, original in zip(copied.modules, originals):
+        put_back(module, original)
     return ModuleTree(copied.modules[0])
 
 

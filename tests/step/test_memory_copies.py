@@ -1,0 +1,99 @@
+"""Copies of modules that a step makes: each runs its own forward with its own tensors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from types import MethodType
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.step.step_parts import WIDTH, block, rows, squared
+from tests.truth.memory_truth import measure_run
+from torchsummary_plus import estimate_memory, measure_memory
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+Step = Callable[[nn.Module, Tensor], None]
+
+
+def fitted(clone: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(clone.parameters(), 0.1)
+    for _ in range(2):
+        loss = squared(clone(x))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def of_the_model(model: nn.Module, x: Tensor) -> None:
+    """The inner loop of Reptile (Nichol et al., 2018)."""
+    clone = copy.deepcopy(model)
+    fitted(clone, x)
+    with torch.no_grad():
+        for own, found in zip(model.parameters(), clone.parameters()):
+            own.lerp_(found, 0.1)
+
+
+def of_a_part(model: nn.Module, x: Tensor) -> None:
+    fitted(nn.Sequential(*[copy.deepcopy(part) for part in model.children()]), x)
+
+
+def of_a_copy(model: nn.Module, x: Tensor) -> None:
+    fitted(copy.deepcopy(copy.deepcopy(model)), x)
+
+
+def with_the_other_weights(model: nn.Module, x: Tensor) -> None:
+    """A shallow copy that is given its own parameters, and still shares the model's layers."""
+    first: nn.Module = next(part for part in model.modules() if isinstance(part, nn.Linear))
+    other = copy.copy(first)
+    other._parameters = {name: nn.Parameter(p.detach() * 2) for name, p in first.named_parameters()}
+    squared(other(x)).backward()
+    del other
+
+
+STEPS: dict[str, Step] = {
+    "the model": of_the_model,
+    "a part": of_a_part,
+    "a copy": of_a_copy,
+    "a shallow copy": with_the_other_weights,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_copy_has_a_forward_of_its_own(name: str) -> None:
+    model, x, step = block(), rows(), STEPS[name]
+    predicted, measured = (call(model, input_data=x, train_step=step) for call in (estimate_memory, measure_memory))
+    truth = measure_run(lambda: [step(model, x) for _ in range(2)], [*model.parameters(), x])
+    assert (predicted.peak_bytes, measured.peak_bytes) == (truth, truth)
+
+
+class Kept(nn.Module):
+    """A module with a forward of the instance's own, and a state of the class's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.forward = MethodType(lambda self, x: self.inner(x).exp(), self)  # type: ignore[method-assign]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "forward"} | {"was_copied": True}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def test_what_a_class_says_of_its_copies_holds() -> None:
+    model = nn.Sequential(Kept())
+    found = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        clone = copy.deepcopy(model)
+        found.append((vars(clone[0])["was_copied"], "forward" in vars(clone[0]), clone(x).grad_fn.name()))
+
+    estimate_memory(model, input_data=rows(), train_step=step)
+    assert set(found) == {(True, False, "AddmmBackward0")}
+    assert pickle.loads(pickle.dumps(model))[0].was_copied

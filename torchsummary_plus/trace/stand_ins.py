@@ -1,0 +1,70 @@
+"""What stands in for a module's methods during a pass: its watched ``forward``, and copies that are not watched."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+Call = Callable[[Callable[..., Any], Any, Any], Any]
+"""``call(forward, args, kwargs)``, which runs a module's own forward under watch."""
+
+
+def stand_ins(module: nn.Module, call: Call) -> dict[str, Any]:
+    """Return the instance attributes with which a module is watched.
+
+    A copy of the module that is made meanwhile has none of them; its forward is its own.
+    """
+    forward = module.forward
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
+            return forward(*args, **kwargs)
+        return call(forward, args, kwargs)
+
+    watched.__wrapped__ = forward  # type: ignore[attr-defined]
+    if isinstance(module, torch.jit.ScriptModule):
+        return {"forward": watched}
+    originals = originals_of(module)
+
+    @contextmanager
+    def unwatched() -> Iterator[None]:
+        watching = originals_of(module)
+        put_back(module, originals)
+        try:
+            yield
+        finally:
+            vars(module).update(watching)
+
+    def deep_copy(memo: dict[int, Any]) -> Any:
+        with unwatched():
+            return copy.deepcopy(module, memo)
+
+    def state() -> Any:
+        with unwatched():
+            own = module.__reduce_ex__(_PROTOCOL)[2]
+            return dict(own) if isinstance(own, dict) else own
+
+    return dict(zip(_REPLACED, (watched, deep_copy, state)))
+
+
+_REPLACED = "forward", "__deepcopy__", "__getstate__"
+"""The module's forward, and what :mod:`copy` and :mod:`pickle` look up on an instance before its class."""
+_PROTOCOL = 4
+"""The pickle protocol with which :mod:`copy` reads an object's state."""
+
+
+def originals_of(module: nn.Module) -> dict[str, Any]:
+    """Return the instance attributes of those that :func:`stand_ins` replaces."""
+    return {name: vars(module)[name] for name in _REPLACED if name in vars(module)}
+
+
+def put_back(module: nn.Module, originals: dict[str, Any]) -> None:
+    """Replace what :func:`stand_ins` returned by a module's own attributes."""
+    for name in _REPLACED:
+        vars(module).pop(name, None)
+    vars(module).update(originals)
