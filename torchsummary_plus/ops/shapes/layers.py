@@ -311,12 +311,12 @@ def mkldnn_rnn_layer(
 def mkldnn_rnn_layer_backward(
     x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, hx: Tensor, cx: Tensor, *_: Any
 ) -> Outs:
-    """Each bias has its own gradient; the meta kernel returns one tensor for both.
+    """The gradients are in float32 whatever the dtype (mkldnn/RNN.cpp), and each bias has its own.
 
-    Half precision is left to the meta kernel: torch 2.13 returns float32 gradients, 2.11 each tensor's own dtype.
+    The meta kernel returns one tensor for both biases and, before torch 2.13, gradients in the tensors' own dtypes.
     """
     given = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
-    sure(numel(x.shape) and all(t.dtype is torch.float32 for t in given))
+    sure(numel(x.shape) and all(t.dtype in FLOATS for t in given))
     return [fresh(t.shape, torch.float32) for t in given]
 
 

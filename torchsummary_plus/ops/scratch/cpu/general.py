@@ -322,13 +322,17 @@ def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
 def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int:
     """Cumulative weights of a row; without replacement an exponential per weight, their maxima, and the checks.
 
-    Of the checks the extremes and two answers are kept, but the rows' sums, compared with 0, are not.
+    Of the checks two answers are kept, and since torch 2.13 the extremes, but the rows' sums, compared with 0, are not.
     """
     if replacement:
         return int(p.shape[-1]) * itemsize(p)
     drawn = nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0) + 1
     sums = elements(p) // int(p.shape[-1])
-    return 2 * itemsize(p) + 1 + max(drawn, sums * (itemsize(p) + 1) + scalar(p))
+    checked = sums * (itemsize(p) + 1) + scalar(p)
+    if since("2.13"):
+        return 2 * itemsize(p) + 1 + max(drawn, checked)
+    extremes = 2 * itemsize(p) + 1 + max(scalar(p) + 1, copied(p))  # Each is of a contiguous copy, and freed.
+    return max(1 + drawn, 1 + checked, extremes)
 
 
 @scratch("cpu", "aten::normal.Tensor_float", source=f"{NATIVE}DistributionTemplates.h", band=0.0)
