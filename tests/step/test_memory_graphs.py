@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(not hasattr(SavedTensor, "data"), reason="torch before 2.11 does not show saved tensors"),
 ]
+
+
+class Kept(torch.autograd.Function):
+    """A function whose context keeps its result as an attribute, and so itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.result = x.sigmoid()
+        return ctx.result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * ctx.result * (1 - ctx.result)
 
 
 class Remembering(nn.Module):
@@ -47,6 +61,11 @@ class Remembering(nn.Module):
     def _hidden(self, x: Tensor) -> Tensor:
         if self.kind == "checkpoint":
             return checkpoint(lambda y: self.first(y).exp().sigmoid(), x, use_reentrant=False)  # type: ignore[no-any-return]
+        if self.kind == "save_on_cpu":  # Both nodes hold their own results, and so themselves.
+            with torch.autograd.graph.save_on_cpu():
+                return self.first(x).exp().sigmoid()  # type: ignore[no-any-return]
+        if self.kind == "context":
+            return Kept.apply(self.first(x).exp())
         return self.first(x).exp().sigmoid()  # type: ignore[no-any-return]
 
 
@@ -58,7 +77,7 @@ def used(kind: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("kind", ["attribute", "list", "checkpoint"])
+@pytest.mark.parametrize("kind", ["attribute", "list", "checkpoint", "save_on_cpu", "context"])
 def test_a_map_kept_with_its_graph(kind: str, mode: str) -> None:
     agree(lambda: used(kind), rows(16, WIDTH), mode)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from .fakes import Fake
 from .reach import Reached, in_saved
 from .stored import all_stored
+from .structures import all_tensors
 
 RAW = "_raw_saved_"
 """How the attributes of an autograd node begin that hold what its backward needs as it was saved."""
@@ -20,21 +23,28 @@ RAW = "_raw_saved_"
 class KeptByGraphs:
     """Tensors in memory only because a backward may need them: those that the graphs of ``holders`` saved.
 
-    ``lasting`` are the tensors that outlive the graphs. A graph is let go of with the last tensor that holds it.
+    ``lasting`` are the tensors that outlive the graphs. A graph is let go of with the last tensor that holds it, except
+    for what leads to a node that holds itself, which torch never frees.
     """
 
     def __init__(self, holders: Iterable[Tensor], lasting: Iterable[Tensor]) -> None:
         counted = {tensor.untyped_storage()._cdata for tensor in all_stored(lasting)}
         self._kept: dict[int, list[Tensor]] = {}
+        """By the id of the tensor that holds its graph."""
+        self._never_freed: list[Tensor] = []
         for holder in _with_graphs(holders):
-            saved = all_stored(saved_by(holder))
-            kept = [tensor.detach() for tensor in saved if tensor.untyped_storage()._cdata not in counted]
+            graph = _graph(holder)
+            self._never_freed += _uncounted(_held_by_themselves(graph), counted)
+            counted.update(tensor.untyped_storage()._cdata for tensor in self._never_freed)
+            kept = _uncounted(graph, counted)
             self._kept.update({id(holder): kept} if kept else {})
         self._watched: list[weakref.ref[Tensor]] = []
 
     def stand_ins(self, of: Callable[[int], Tensor], make: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
         """Yield ``make``'s stand-ins of the tensors, held by the stand-ins ``of`` their holders' ids."""
         made: dict[int, Tensor] = {}
+        self._never_freed = [make(tensor) for tensor in self._never_freed]
+        yield from self._never_freed
         for key, kept in self._kept.items():
             theirs = []
             for tensor in kept:
@@ -47,14 +57,22 @@ class KeptByGraphs:
 
     def clear(self) -> None:
         """Let go of all tensors."""
-        self._kept.clear()
-        self._watched.clear()
+        for held in (self._kept, self._never_freed, self._watched):
+            held.clear()
 
 
-def ids_in_graphs(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the ids of those tensors that the graph of another has saved."""
+def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
+    """Return how often, at most, graphs of other tensors hold each tensor's Python object, by its id.
+
+    C++ holds one that is saved once; hooks of saved tensors and attributes of nodes hold it besides.
+    """
     there = {id(tensor): tensor for tensor in tensors}
-    return {id(saved) for holder in _with_graphs(there.values()) for saved in saved_by(holder)} & there.keys()
+    nodes: Graph = {}
+    for holder in _with_graphs(there.values()):
+        nodes.update(_graph(holder))
+    counts = Counter({id(saved) for kept in nodes.values() for saved in kept} & there.keys())
+    counts.update(id(held) for node in nodes for held in _held_by_python(node) if id(held) in there)
+    return counts
 
 
 def _with_graphs(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -72,31 +90,73 @@ def saved_by(tensor: Tensor) -> list[Tensor]:
     >>> [saved.shape for saved in saved_by(torch.ones(3, requires_grad=True).exp())]
     [torch.Size([3])]
     """
-    found: dict[int, Tensor] = {}
-    waiting, seen = [tensor.grad_fn], dict[Any, None]()
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen[node] = None
-        waiting += [inner for inner, _ in node.next_functions]
-        for saved in _saved_in(node):
-            found[id(saved)] = saved
-            waiting.append(saved.grad_fn)
-    return list(found.values())
+    return list({id(saved): saved for kept in _graph(tensor).values() for saved in kept}.values())
+
+
+Graph = dict[Any, list[Tensor]]
+"""Autograd nodes, each with what it saved."""
+
+
+def _graph(tensor: Tensor) -> Graph:
+    """Return a tensor's graph, with the graphs of what its nodes saved."""
+    return _closure([tensor.grad_fn], lambda node: list(_saved_in(node)))
+
+
+def _held_by_themselves(graph: Graph) -> Graph:
+    """Return the part of a graph that leads to nodes that hold their own result, as under ``save_on_cpu``.
+
+    The result, which hooks of saved tensors keep with its graph, holds the node in turn; Python cannot see this cycle.
+    """
+    return _closure([node for node in graph if _holds_itself(node)], lambda node: graph[node])
+
+
+def _closure(nodes: list[Any], saved_in: Callable[[Any], list[Tensor]]) -> Graph:
+    """Return the nodes that lead to the given ones, themselves included, each with what it saved."""
+    found: Graph = {}
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in found:
+            found[node] = saved_in(node)
+            nodes += [inner for inner, _ in node.next_functions]
+            nodes += [saved.grad_fn for saved in found[node]]
+    return found
+
+
+def _uncounted(graph: Graph, counted: set[int]) -> list[Tensor]:
+    """Return what a graph saved, one tensor of each storage that is not counted yet."""
+    saved = all_stored(tensor for kept in graph.values() for tensor in kept)
+    by_storage = {tensor.untyped_storage()._cdata: tensor for tensor in saved}
+    return [tensor.detach() for storage, tensor in by_storage.items() if storage not in counted]
 
 
 def _saved_in(node: Any) -> Iterator[Tensor]:
     """Yield what one node saved, or what hooks of saved tensors keep in its place."""
-    roots = list(getattr(node, "__dict__", {}).values())
-    kind: Any = type(node)
-    for name in _raw_names(kind):
-        values = getattr(node, name)
-        for saved in values if isinstance(values, tuple) else (values,):
-            roots += in_saved(saved)
+    roots = [*_attributes(node), *chain.from_iterable(map(in_saved, _saved_objects(node)))]
     others = [root for root in roots if type(root) is not Tensor and root is not None]
     yield from (root for root in roots if type(root) is Tensor)
     yield from Reached(others).tensors if others else ()
+
+
+def _holds_itself(node: Any) -> bool:
+    """Whether a node keeps its own result with its graph."""
+    return any(tensor.grad_fn is node for tensor in _held_by_python(node))
+
+
+def _held_by_python(node: Any) -> list[Tensor]:
+    """Return the tensors in a node's attributes, and those that hooks of saved tensors packed."""
+    hooked = (saved for saved in _saved_objects(node) if getattr(saved, "unpack_hook", None) is not None)
+    return all_tensors([*_attributes(node), *(saved.data for saved in hooked)])
+
+
+def _attributes(node: Any) -> Iterable[Any]:
+    return getattr(node, "__dict__", {}).values()
+
+
+def _saved_objects(node: Any) -> Iterator[Any]:
+    kind: Any = type(node)
+    for name in _raw_names(kind):
+        values = getattr(node, name)
+        yield from values if isinstance(values, tuple) else (values,)
 
 
 @lru_cache(maxsize=4096)

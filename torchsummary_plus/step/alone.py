@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CellType
+from types import CellType, MappingProxyType
 from typing import Any
 
 import torch
@@ -30,10 +30,11 @@ class Alone:
     """Tensors reachable from some roots that only lists, dicts, attributes, names and cells on the way hold.
 
     So are gradients held only by their tensors, which get a stand-in when exchanged, and tensors that graphs hold too,
-    whose ids are ``in_graphs``. The reachable objects must have no other references, which would count as holders.
+    as often as ``in_graphs`` says by their ids. The reachable objects must have no other references, which would count
+    as holders.
     """
 
-    def __init__(self, reach: Reached, in_graphs: Container[int] = ()) -> None:
+    def __init__(self, reach: Reached, in_graphs: Mapping[int, int] = MappingProxyType({})) -> None:
         entries = _entries_of(reach)
         self.ids: set[int] = set()
         self._entries: list[Entry] = []
@@ -42,8 +43,7 @@ class Alone:
             key = id(reach.tensors[index])
             ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
             holders = sys.getrefcount(reach.tensors[index]) - ours
-            by_graphs = 1 if key in in_graphs else 0  # C++ owns at most one reference to the Python object.
-            if holders - by_graphs <= len(entries.get(key, [])) <= holders and _lets_go(reach.tensors[index]):
+            if holders - in_graphs.get(key, 0) <= len(entries.get(key, [])) <= holders and _lets_go(reach.tensors[index]):
                 self.ids.add(key)
                 self._entries += entries.get(key, [])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
 from ..live.function_caches import without_cached_tensors
-from ..live.graphs import KeptByGraphs, ids_in_graphs
+from ..live.graphs import KeptByGraphs, references_in_graphs
 from ..live.modules import ModuleTree
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
@@ -41,7 +41,7 @@ class Outside:
         self.reach = Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
         self._of_packages = [*tree.modules, *filter(None, (step.train_step, step.loss))]
         self._lone = LoneContainers(self.reach)
-        self.alone = Alone(self.reach, ids_in_graphs(self.reach.tensors))
+        self.alone = Alone(self.reach, references_in_graphs(self.reach.tensors))
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
