@@ -201,11 +201,11 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
 
 
 def contents(tensor: Tensor) -> bytes:
-    """A tensor's values, also of a dtype or layout that NumPy does not know."""
+    """A tensor's values, also of a dtype or layout that NumPy does not know; of a copy, as NumPy ends its resizing."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.to_dense()
-    return values.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return values.contiguous().clone().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:

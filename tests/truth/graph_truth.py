@@ -33,6 +33,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
     marks: dict[Any, End] = {}
     calls: Counter[str] = Counter()
     made: defaultdict[End, list[Any]] = defaultdict(list)
+    copies: list[torch.Tensor] = []  # Before torch 2.13, a custom function's node cannot be read without its result.
 
     def marked(value: Any, end: End) -> Any:
         def mark(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,6 +42,7 @@ def autograd_edges(model: nn.Module, paths: set[str], *args: Any, **kwargs: Any)
             copy = _Mark.apply(tensor)
             marks[copy.grad_fn] = end
             made[end].append(copy.grad_fn)
+            copies.append(copy)
             return copy
 
         return replace_tensors(value, mark)
