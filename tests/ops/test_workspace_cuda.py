@@ -15,7 +15,8 @@ from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.live.inputs import make_example
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.versions import parsed, since
+from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.chips import chip_of
@@ -96,10 +97,37 @@ def scratches(log: MemoryLog) -> list[int]:
 @pytest.mark.parametrize(("capability", "nbytes"), [(AMPERE, 8_519_680), (ADA, 8_519_680), (HOPPER, 32 << 20)])
 def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capability, nbytes: int) -> None:
     """The caller's in the forward, the autograd engine's in the backward; none is taken twice or given back."""
-    model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4))
+    model = nn.Sequential(nn.Linear(16, 8, bias=False), nn.Linear(8, 4, bias=False))
     assert workspaces(recorded(model, (16,), capability, "eval")) == [nbytes]
     log = recorded(model, (16,), capability)
     assert workspaces(log) == [nbytes, nbytes]
+
+
+BIASES = {"row": ((48,), 1, 32), "one row": ((1, 48), 1, 32), "matrix": ((64, 48), 1, 32), "scaled": ((48,), 2, 32),
+          "column": ((64, 1), 1, 32), "one product": ((48,), 1, 1)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("release", ["2.11", "2.13"])
+def test_cublaslt_which_adds_a_row_has_its_own_workspace_until_it_shares_that_of_cublas(
+    monkeypatch: pytest.MonkeyPatch, name: str, release: str
+) -> None:
+    """Measured on the no-op runtime with torch 2.11 and 2.13."""
+    monkeypatch.setattr(blas, "since", lambda first: parsed(first) <= parsed(release))
+    shape, beta, inner = BIASES[name]
+    args = meta(*shape), meta(64, inner), meta(inner, 48)
+    taken = Workspaces("cuda", AMPERE).lasting("aten::addmm", args, {"beta": beta}, meta(64, 48))
+    by_lt = release == "2.11" and name in ("row", "one row")
+    assert taken == ((8_519_680, 1 << 20) if by_lt else (8_519_680,))
+
+
+def test_the_environment_sets_the_workspace_of_cublaslt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blas, "since", lambda _: False)
+    args, out = (meta(48), meta(64, 32), meta(32, 48)), meta(64, 48)
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "64")
+    assert dict(blas.cublas_with_bias(AMPERE, out, *args))["cublaslt"] == 64 << 10
+    monkeypatch.setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "1")
+    assert "cublaslt" not in dict(blas.cublas_with_bias(AMPERE, out, *args))
 
 
 def test_a_model_that_multiplies_nothing_holds_none() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from examples.llama import Config, Llama
-from examples.seventy_billion import Stage, refused
+from examples.seventy_billion import Stage, refused, tensor_parallel
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.rows import longest_row
 from torchsummary_plus.live.versions import since
@@ -317,3 +317,12 @@ def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyP
 def test_the_example_says_which_options_it_takes(layers: int, world_size: int, only: str, said: str) -> None:
     wrong = refused(layers, world_size, only)
     assert said in wrong and bool(wrong) == bool(said)
+
+
+def test_a_long_axis_is_sharded_over_machines_and_within_each() -> None:
+    """Torch 2.11 computes where the parts of such a strided shard begin with tensors of indices, by their values."""
+    shape = replace(SHAPE, depth=2, heads=8, kv_heads=8, vocabulary=1 << 17)
+    options = WORLD | {"world_size": 16, "optimizer": "adamw", "loss": "cross_entropy", "gpu": "H100"}
+    found = estimate_memory(partial(tensor_parallel, shape, 16), (16,), **options)
+    of_embeddings = 2 * shape.vocabulary * shape.width * 4 // 16
+    assert of_embeddings < found.at_peak["parameters"] < 1.01 * of_embeddings

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed import distributed_c10d
+from torch.distributed.tensor import placement_types
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules import module
 from torch.utils._python_dispatch import _disable_current_modes
@@ -57,11 +58,17 @@ def forget_stand_ins() -> None:
 
 @contextmanager
 def shapes_without_modes() -> Iterator[None]:
-    """Hide DTensor's computation of result shapes, which are global and not this rank's.
+    """Hide DTensor's computation of result shapes, which are global and not this rank's, and of shards' offsets.
 
-    Source: torch/distributed/tensor/_sharding_prop.py.
+    Source: torch/distributed/tensor/_sharding_prop.py; placement_types.py, which in torch 2.11 splits a tensor of
+    indices to find out where the parts of a strided shard begin, and reads its values.
     """
-    with replaced(ShardingPropagator, "_propagate_tensor_meta_non_cached", within(_disable_current_modes)):
+    with ExitStack() as stack:
+        for place, name in (
+            (ShardingPropagator, "_propagate_tensor_meta_non_cached"),
+            (placement_types._StridedShard, "local_shard_size_and_offset"),
+        ):
+            stack.enter_context(replaced(place, name, within(_disable_current_modes)))
         yield
 
 

@@ -43,9 +43,10 @@ class Alone:
             key = id(reach.tensors[index])
             ours = _OF_A_GRADIENT if key in gradients else _OF_A_TENSOR
             holders = sys.getrefcount(reach.tensors[index]) - ours
-            if holders - in_graphs.get(key, 0) <= len(entries.get(key, [])) <= holders and _lets_go(reach.tensors[index]):
+            own = entries.get(key, [])
+            if holders - in_graphs.get(key, 0) <= len(own) <= holders and _lets_go(reach.tensors[index]):
                 self.ids.add(key)
-                self._entries += entries.get(key, [])
+                self._entries += own
 
     def clear(self) -> None:
         """Let go of the containers."""

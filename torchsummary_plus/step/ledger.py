@@ -196,7 +196,7 @@ class Ledger(Listener):
         return self.phase == "backward"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Book an operator's results, scratch memory and lasting workspace."""
+        """Book an operator's results, scratch memory and lasting workspaces."""
         self.numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
@@ -211,7 +211,7 @@ class Ledger(Listener):
         phases = self.workspaces.scratch(name, args, kwargs, out)
         if phases and not isinstance(phases[0], Phase):
             self._book_course(phases, tensors_of(out), sizes, owner, band, name, lasting)
-            phases, lasting = (), 0
+            phases, lasting = (), ()
         there = 0
         live_blocks: dict[str, int] = {}
         for phase in cast("tuple[Phase, ...]", phases):
@@ -219,9 +219,8 @@ class Ledger(Listener):
             self._book_results((out[place] for place in phase.first), repeat(None), owner, band)
             self._book_results(islice(results, phase.results - there), sizes, owner, band)
             there = phase.results
-            if lasting:
-                self._book_lasting(lasting, owner, name)
-                lasting = 0
+            self._book_lasting(lasting, owner, name)
+            lasting = ()
             self._book_blocks(live_blocks, phase, owner)
             scratch = phase.nbytes - saved
             if scratch > 0:
@@ -259,11 +258,11 @@ class Ledger(Listener):
         owner: int,
         band: float,
         name: str,
-        lasting: int,
+        lasting: Sequence[int],
     ) -> None:
         """Book a kernel's allocations one by one, after the results that its course does not name.
 
-        A lasting workspace is requested once the arguments are ready.
+        Lasting workspaces are requested once the arguments are ready.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
         later = {step.result for step in course if isinstance(step, Result)}
@@ -279,8 +278,7 @@ class Ledger(Listener):
                 buffers.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
             else:
                 self._give(buffers, step.buffer)
-        if lasting:
-            self._book_lasting(lasting, owner, name)
+        self._book_lasting(lasting, owner, name)
         for buffer in range(len(buffers)):
             self._give(buffers, buffer)
 
@@ -289,8 +287,9 @@ class Ledger(Listener):
         if number is not None:
             self._event(number, 0)
 
-    def _book_lasting(self, nbytes: int, owner: int, name: str) -> None:
-        self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+    def _book_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
+        for nbytes in sizes:
+            self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
 
     def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
         number = self._number(nbytes, owner, "workspace", band)

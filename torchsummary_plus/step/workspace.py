@@ -160,20 +160,20 @@ class Workspaces:
 
     def lasting(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Hashable = None
-    ) -> int:
-        """Return the bytes this call is the first to allocate for good in its place, a thread and a stream."""
+    ) -> tuple[int, ...]:
+        """Return the bytes of each block that this call is the first to allocate for good in its place.
+
+        A place is a thread and a stream.
+        """
         rule = LASTING.get((self.keeps, name))
         if rule is None:
-            return 0
+            return ()
         named = self._ask(rule, name, args, kwargs, out)
         if named is None:
             self._note(name, LARGEST_LASTING)
-        taken = 0
-        for key, nbytes in named or ():
-            if (place, key) not in self._taken:
-                self._taken.add((place, key))
-                taken += nbytes
-        return taken
+        taken = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
+        self._taken.update(taken)
+        return tuple(filter(None, taken.values()))
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Return a rule's answer, or None if it has none or raises."""

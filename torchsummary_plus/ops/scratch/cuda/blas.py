@@ -8,12 +8,13 @@ from typing import Any
 
 from ....data.capability import Capability
 from ....data.units import MIB
+from ....live.versions import since
 from ..registry import lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
-    *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
-    *("_addmm_activation", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+    *("mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
@@ -35,8 +36,28 @@ def workspace_bytes(capability: Capability) -> int:
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
 def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
-    """One workspace per thread and stream that multiply, since each thread has its own handle; cublasLt shares it."""
+    """One workspace per thread and stream that multiply, since each thread has its own handle."""
     return (("cublas", workspace_bytes(capability)),)
+
+
+ONE_WORKSPACE_SINCE = "2.13"
+"""The first release on which cublasLt shares cuBLAS's workspace; measured on 2.11 and 2.13."""
+
+
+@lasting("cuda", "aten::addmm", "aten::_addmm_activation", source=HANDLES, band=0.0, by_capability=True)
+def cublas_with_bias(
+    capability: Capability, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any
+) -> tuple[tuple[str, int], ...]:
+    """A bias for each column is added by cublasLt, which has a workspace of its own before torch 2.13.
+
+    Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
+    """
+    own = (("cublas", workspace_bytes(capability)),)
+    is_shared = since(ONE_WORKSPACE_SINCE) or os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1"
+    is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
+    if is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
+        return own
+    return (*own, ("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))))
 
 
 LENGTH_BYTES = 8
