@@ -52,6 +52,9 @@ def normalisations() -> Iterable[Call]:
             for grad in GRADIENTS if x.dim() == 4 else [R(30, 16)]:
                 stats = (W, ROW, W, ROW, W, training, 1e-5, [True] * 3)
                 yield aten.native_batch_norm_backward.default, grad, x, *stats
+        yield aten._batch_norm_with_update.default, x, W, W, ROW, W, 0.1, 1e-5
+        for row in (W.to(HALF), W) if x.is_contiguous() and x.dim() == 4 else ():
+            yield aten._batch_norm_with_update.default, x.to(HALF), row, row, row.clone(), row.clone(), 0.1, 1e-5
     rows, mean = R(30, 16), R(30, 1)
     for grad in (R(30, 16), ones(30, 16)):
         for wanted in ([True] * 3, [True, False, False]):

@@ -126,8 +126,9 @@ def bags() -> Iterable[Call]:
                     places = torch.cat([offsets, torch.tensor([40])]).to(kind) if last else offsets.to(kind)
                     for operator in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default):
                         yield operator, table, indices, places, False, mode, False, None, last, padding
-                    if not mode and dtype is torch.float32:
-                        yield operator, table, indices, places, False, mode, False, torch.rand(40), last, padding
+                    if not mode:
+                        weights = torch.rand(40).to(dtype)
+                        yield operator, table, indices, places, False, mode, False, weights, last, padding
 
 
 def test_bags_of_embeddings() -> None:
@@ -209,6 +210,7 @@ PRODUCTS: dict[str, Callable[[Tensor], Tensor]] = {
     "along rows": lambda x: x.prod(1),
     "along columns, kept": lambda x: torch.prod(x, 0, keepdim=True),
     "cumulative": lambda x: x.cumprod(dim=1),
+    "powers": lambda x: torch.linalg.vander(x[:5], N=4),
 }
 
 

@@ -16,7 +16,10 @@ from torch import Tensor
 
 NO_ZERO = "assumed to contain no zeros"
 
-_FUNCTIONS = {torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"}
+_FUNCTIONS = {
+    **{torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"},
+    torch.linalg.vander: "linalg.vander",
+}
 
 
 def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..., Any] | None:
@@ -29,6 +32,8 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
         tensor, *args = given or (input,)
         if not isinstance(tensor, Tensor):
             return func(*given, **kwargs)
+        if func is torch.linalg.vander:
+            return powers(tensor, *args, **kwargs)
         asks = torch.is_grad_enabled() and tensor.requires_grad and tensor.dim() > 0 and tensor.is_floating_point()
         axes = _axes(*args, **kwargs)
         if not asks or axes is None or (name == "cumprod" and (tensor.numel() <= 1 or tensor.shape[axes[0]] == 1)):
@@ -36,6 +41,16 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
         note(name, NO_ZERO)
         apply: Any = (Cumulated if name == "cumprod" else OfAll if not axes else Along).apply
         return apply(tensor, *axes)
+
+    def powers(x: Tensor, N: int | None = None) -> Tensor:  # noqa: N803
+        """Return a Vandermonde matrix, whose powers are a product (BatchLinearAlgebra.cpp, ``linalg_vander``)."""
+        count = (x.shape[-1] if N is None else N) - 1 if x.dim() else 0
+        if count < 2 or not (torch.is_grad_enabled() and x.requires_grad and x.is_floating_point()):
+            return func(x, N=N)  # type: ignore[no-any-return]
+        note(name, NO_ZERO)
+        cumulated: Any = Cumulated.apply
+        found = cumulated(x.unsqueeze(-1).expand(*x.shape, count), -1, False)
+        return torch.cat([found.new_ones(*x.shape, 1), found], -1)
 
     return run
 

@@ -51,7 +51,8 @@ def _bag(
 ) -> tuple[Phase, ...]:  # fmt: skip
     """Ones per index and their running sum; differences of the offsets; the sizes as divisors.
 
-    In half precision also the rows, and the one being read, in float32 where FBGEMM does not sum them.
+    In half precision also the rows, and without weights the one being read, in float32 where FBGEMM does not sum them,
+    and the weights in float32 where it does.
     """
     bags, size = _bags(offsets, has_last), itemsize(offsets)
     phases = []
@@ -61,7 +62,10 @@ def _bag(
     if trains or mode != SUM:
         phases.append(Phase(3, max(0, bags - 1) * size))
     if mode != MAX and not is_fast and weight.dtype in HALVES:
-        phases.append(Phase(ALL_RESULTS, (bags + 1) * int(weight.shape[1]) * torch.float32.itemsize))
+        rows = bags + (weights is None)
+        phases.append(Phase(ALL_RESULTS, rows * int(weight.shape[1]) * torch.float32.itemsize))
+    if is_fast and weights is not None and weight.dtype in HALVES:
+        phases.append(Phase(ALL_RESULTS, elements(weights) * torch.float32.itemsize))
     if mode == MEAN:
         phases.append(Phase(ALL_RESULTS, bags * (2 * size + itemsize(weight))))
     if mode == MAX:

@@ -10,7 +10,7 @@ import torch
 
 from ....live.versions import since
 from ...processor import is_half
-from ..registry import ALL_RESULTS, Phase, reserve, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, reserve, scratch
 from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar, suggested
 
 
@@ -103,6 +103,21 @@ def _batch_norm_statistics(
     is_mixed = any(given is not None and given.dtype is torch.float32 for given in (weight, bias, mean, var))
     size = itemsize(x) if is_half(x.dtype) and not is_mixed else None
     return None, *(None if size is None else size * elements(result) for result in out[1:])
+
+
+@scratch("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
+def _batch_norm_updating(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any) -> int | AtMost:
+    """As without the update; in half precision, other layouts than row-major with positions are bounded only."""
+    held = _batch_norm(out, x, weight, bias, mean, var, True)
+    is_plain = x.is_contiguous() and prod(x.shape[2:]) > 1
+    return held if is_plain or not is_half(x.dtype) else AtMost(held + 4 * nbytes(x))
+
+
+@reserve("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
+def _statistics_updating(
+    out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any
+) -> tuple[int | None, ...]:
+    return _batch_norm_statistics(out[:3], x, weight, bias, mean, var, True)
 
 
 @scratch("cpu", "aten::native_batch_norm_backward", source=BATCH_NORM, band=0.0)
