@@ -17,7 +17,7 @@ from torch import Tensor
 NO_ZERO = "assumed to contain no zeros"
 
 _FUNCTIONS = {
-    **{torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod"},
+    torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod",
     torch.linalg.vander: "linalg.vander",
 }
 
@@ -42,7 +42,7 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
         apply: Any = (Cumulated if name == "cumprod" else OfAll if not axes else Along).apply
         return apply(tensor, *axes)
 
-    def powers(x: Tensor, N: int | None = None) -> Tensor:  # noqa: N803
+    def powers(x: Tensor, N: int | None = None) -> Tensor:
         """Return a Vandermonde matrix, whose powers are a product (BatchLinearAlgebra.cpp, ``linalg_vander``)."""
         count = (x.shape[-1] if N is None else N) - 1 if x.dim() else 0
         if count < 2 or not (torch.is_grad_enabled() and x.requires_grad and x.is_floating_point()):
