@@ -108,7 +108,7 @@ def _batch_norm_statistics(
 @scratch("cpu", "aten::_batch_norm_with_update", source=BATCH_NORM, band=0.0)
 def _batch_norm_updating(out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any) -> int | AtMost:
     """As without the update; in half precision, other layouts than row-major with positions are bounded only."""
-    held = _batch_norm(out, x, weight, bias, mean, var, True)
+    held: int = _batch_norm(out, x, weight, bias, mean, var, True)
     is_plain = x.is_contiguous() and prod(x.shape[2:]) > 1
     return held if is_plain or not is_half(x.dtype) else AtMost(held + 4 * nbytes(x))
 
@@ -117,7 +117,8 @@ def _batch_norm_updating(out: Any, x: Any, weight: Any, bias: Any, mean: Any, va
 def _statistics_updating(
     out: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *_: Any
 ) -> tuple[int | None, ...]:
-    return _batch_norm_statistics(out[:3], x, weight, bias, mean, var, True)
+    sizes: tuple[int | None, ...] = _batch_norm_statistics(out[:3], x, weight, bias, mean, var, True)
+    return sizes
 
 
 @scratch("cpu", "aten::native_batch_norm_backward", source=BATCH_NORM, band=0.0)
