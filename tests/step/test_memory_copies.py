@@ -97,3 +97,18 @@ def test_what_a_class_says_of_its_copies_holds() -> None:
     estimate_memory(model, input_data=rows(), train_step=step)
     assert set(found) == {(True, False, "AddmmBackward0")}
     assert pickle.loads(pickle.dumps(model))[0].was_copied
+
+
+@pytest.mark.parametrize("call", [estimate_memory, measure_memory])
+def test_copies_that_a_step_collects_are_not_left_behind(call: Callable[..., object]) -> None:
+    """A snapshot ensemble (Huang et al., 2017): the list of copies is no log, as a list of losses is."""
+    snapshots: list[nn.Module] = []
+    losses: list[int] = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        squared(model(x)).backward()
+        snapshots.append(copy.deepcopy(model))
+        losses.append(len(snapshots))
+
+    call(block(), input_data=rows(), train_step=step)
+    assert snapshots == [] and len(losses) == 2

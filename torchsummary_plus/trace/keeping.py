@@ -68,7 +68,15 @@ def items_of(container: Any) -> list[Any]:
 def is_log(now: list[Any], before: list[Any]) -> bool:
     """Whether items are the earlier ones followed only by items without tensors."""
     parts = zip(chain.from_iterable(map(_parts, now)), chain.from_iterable(map(_parts, before)))
-    return len(now) >= len(before) and all(a is b for a, b in parts) and not all_tensors(now[len(before) :])
+    return len(now) >= len(before) and all(a is b for a, b in parts) and not _holds_tensors(now[len(before) :])
+
+
+def _holds_tensors(items: list[Any]) -> bool:
+    """Whether items are, contain or reach tensors, as a copy of a model does."""
+    if all_tensors(items):
+        return True
+    reached = Reached(items)
+    return bool(reached.tensors or reached.modules or reached.optimizers)
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
@@ -80,7 +88,7 @@ def _reset_class(kind: type, attributes: Mapping[str, Any]) -> None:
     """Give a class the attributes it had, except for what Python and torch note about it."""
     now = dict(vars(kind))
     for name in now.keys() | attributes.keys():
-        if name not in attributes and all_tensors([now[name]]):
+        if name not in attributes and _holds_tensors([now[name]]):
             delattr(kind, name)
         elif name in attributes and now.get(name) is not attributes[name] and not name.startswith("__"):
             setattr(kind, name, attributes[name])

@@ -17,7 +17,10 @@ from torch import Tensor
 NO_ZERO = "assumed to contain no zeros"
 
 _FUNCTIONS = {
-    torch.prod: "prod", torch.Tensor.prod: "prod", torch.cumprod: "cumprod", torch.Tensor.cumprod: "cumprod",
+    torch.prod: "prod",
+    torch.Tensor.prod: "prod",
+    torch.cumprod: "cumprod",
+    torch.Tensor.cumprod: "cumprod",
     torch.linalg.vander: "linalg.vander",
 }
 
