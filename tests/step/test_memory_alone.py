@@ -198,3 +198,9 @@ class Emptied(nn.Module):
 
 def test_a_state_without_bytes_that_is_replaced() -> None:
     agree(Emptied, rows(4, WIDTH), "train", torch.optim.SGD)
+
+
+def test_the_truth_does_not_depend_on_what_earlier_profiles_saw() -> None:
+    kept: list[Tensor] = []
+    cpu_deltas(lambda: kept.append(torch.zeros(WIDTH, WIDTH)))
+    assert cpu_deltas(kept.clear) == []

@@ -44,7 +44,10 @@ class Change:
 
 
 def cpu_changes(run: Callable[[], object]) -> list[Change]:
-    """Every CPU allocation and free while ``run`` runs, in their order, with the operators and marks around them."""
+    """Every CPU allocation and free while ``run`` runs, in their order, with the operators and marks around them.
+
+    Of what was there before, the profiler reports only frees at addresses that an earlier profile saw; they are left out.
+    """
     gc.collect()
     with profile(profile_memory=True, use_kineto=True) as prof:
         run()
@@ -59,7 +62,20 @@ def cpu_changes(run: Callable[[], object]) -> list[Change]:
             found.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls))
         inside, count = ((*names, event.name), (*calls, count)), count + 1
         waiting.extend((child, *inside) for child in reversed(event.children))
-    return sorted(found, key=lambda change: change.time_ns)
+    return list(_of_this_profile(sorted(found, key=lambda change: change.time_ns)))
+
+
+def _of_this_profile(changes: Iterable[Change]) -> Iterator[Change]:
+    """The changes without the frees of blocks that were allocated before."""
+    there: set[int] = set()
+    for change in changes:
+        if change.nbytes > 0:
+            there.add(change.address)
+        elif change.address not in there:
+            continue
+        else:
+            there.remove(change.address)
+        yield change
 
 
 def cpu_deltas(run: Callable[[], object]) -> list[int]:
