@@ -15,6 +15,7 @@ from PIL import Image
 
 from notebooks.build import FOLDER, execute
 from tests.truth.warm import python
+from torchsummary_plus.live.versions import since
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 300_000
@@ -68,6 +69,8 @@ def test_a_notebook_says_what_is_committed(path: Path) -> None:
     assert path.stat().st_size < MOST_BYTES
     assert all((FOLDER / link).exists() for link in links(committed))
     executed = execute(path, python())
+    if not since("2.13"):
+        pytest.skip("it runs; its output is that of torch 2.13 and later, whose wheels have another cuDNN")
     assert any(shown(committed)) and shown(executed) == shown(committed)
     pairs = zip(pictures(executed), pictures(committed), strict=True)
     assert all(difference(new, old) < MOST_GREY for new, old in pairs)

@@ -46,7 +46,8 @@ class Change:
 def cpu_changes(run: Callable[[], object]) -> list[Change]:
     """Every CPU allocation and free while ``run`` runs, in their order, with the operators and marks around them.
 
-    Of what was there before, the profiler reports only frees at addresses that an earlier profile saw; they are left out.
+    Of what was there before, the profiler reports only frees at addresses that an earlier profile saw; they are left
+    out.
     """
     gc.collect()
     with profile(profile_memory=True, use_kineto=True) as prof:
