@@ -23,7 +23,7 @@ HEADER = """
 #define cuRenamed cuRenamed_v2
 CUresult CUDAAPI cuRenamed(int value, /* a comment, with a comma */ const char *name);
 cublasStatus_t CUBLASWINAPI cublasSgemm_v2(cublasHandle_t handle, const float* alpha, float* C);
-cublasStatus_t cublasSdot_v2(cublasHandle_t handle, const float* x, float* result);
+cublasStatus_t cublasSnrm2_v2(cublasHandle_t handle, const float* x, float* result);
 extern __host__ cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *p);
 cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 cudnnStatus_t CUDNNWINAPI cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *d);
@@ -34,10 +34,10 @@ size_t cudnnGetVersion(void);
 def test_a_stub_succeeds_refuses_or_is_the_real_librarys_by_its_prototype(tmp_path: Path) -> None:
     (tmp_path / "cuda.h").write_text(HEADER)
     prototypes = read_prototypes([tmp_path])
-    text = source(["cuRenamed_v2", "cublasSgemm_v2", "cublasSdot_v2", "cudaIpcGetMemHandle", "cuUnheardOf"], prototypes)
+    text = source(["cuRenamed_v2", "cublasSgemm_v2", "cublasSnrm2_v2", "cudaIpcGetMemHandle", "cuUnheardOf"], prototypes)
     assert "int cuRenamed_v2(void) { return 0; }" in text
     assert "int cublasSgemm_v2(void) { return 0; }" in text
-    assert 'int cublasSdot_v2(void) { nocuda_refuse("cublasSdot_v2"); return 15; }' in text
+    assert 'int cublasSnrm2_v2(void) { nocuda_refuse("cublasSnrm2_v2"); return 15; }' in text
     assert 'nocuda_refuse("cudaIpcGetMemHandle"); return 801; }' in text
     assert "void cuUnheardOf(void) {\n  fprintf(stderr" in text
     forwarded = source(["cudnnSetStream", "cudnnCreateTensorDescriptor", "cudnnGetVersion"], prototypes, forwards=True)
