@@ -9,6 +9,7 @@ from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
+from torchsummary_plus.step.workspace import Workspaces
 
 
 def test_the_gradient_of_many_indices_is_summed_by_parts() -> None:
@@ -73,3 +74,21 @@ def test_a_long_sort_takes_what_the_judge_saw() -> None:
 
 
 CHIPS = {"H100 SXM": (9, 0), "A100 80GB": (8, 0), "T4": (7, 5), "RTX 3090": (8, 6)}
+
+
+def test_rows_of_channels_are_normalised_with_staging_buffers() -> None:
+    x, row = meta(4096, 512), meta(512)
+    forward, backward = "aten::native_batch_norm", "aten::native_batch_norm_backward"
+    staging = 4 * 512 * 16 * 4
+    given = (None, None, None, None, True, 0.1, 1e-5)
+    assert scratch_bytes(AMPERE, forward, (x, *given), (x, row, row)) == staging + 4 * 16
+    assert scratch_bytes(AMPERE, forward, (meta(16, 64, 32, 32), *given), (x, row, row)) == 0
+    args = x, x, None, None, None, row, row, True, 1e-5, [True, True, True]
+    assert scratch_bytes(AMPERE, backward, args, (x, row, row)) == 2 * 2048 + staging // 2 + 4 * 16
+
+
+@pytest.mark.parametrize("name", ["_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_lu_solve", "linalg_matrix_exp"])
+def test_libraries_that_only_a_gpu_can_ask_are_named(name: str) -> None:
+    workspaces = Workspaces("cuda", AMPERE)
+    workspaces.scratch(f"aten::{name}", (meta(8, 8),), {}, meta(8, 8))
+    assert dict(workspaces.unknown) == {f"aten::{name}": 1} and workspaces.take_doubt() > 0

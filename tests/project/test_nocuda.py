@@ -34,7 +34,9 @@ size_t cudnnGetVersion(void);
 def test_a_stub_succeeds_refuses_or_is_the_real_librarys_by_its_prototype(tmp_path: Path) -> None:
     (tmp_path / "cuda.h").write_text(HEADER)
     prototypes = read_prototypes([tmp_path])
-    text = source(["cuRenamed_v2", "cublasSgemm_v2", "cublasSnrm2_v2", "cudaIpcGetMemHandle", "cuUnheardOf"], prototypes)
+    text = source(
+        ["cuRenamed_v2", "cublasSgemm_v2", "cublasSnrm2_v2", "cudaIpcGetMemHandle", "cuUnheardOf"], prototypes
+    )
     assert "int cuRenamed_v2(void) { return 0; }" in text
     assert "int cublasSgemm_v2(void) { return 0; }" in text
     assert 'int cublasSnrm2_v2(void) { nocuda_refuse("cublasSnrm2_v2"); return 15; }' in text

@@ -47,6 +47,7 @@ from .runner import Step, with_loss
 from .streamed import StreamedLedger
 from .uncompiled import compiler_left_out
 from .work import Work
+from .workspace import LARGEST_LASTING
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ OTHER_KERNELS = 0.5
 
 
 def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
-    """Return the CPU's log for a GPU: each storage of the step may be smaller or larger, and cuBLAS may come on top."""
+    """Return the CPU's log for a GPU: storages of the step may be smaller or larger; cuBLAS and cuDNN come on top."""
     there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
     storages = tuple(
         spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
@@ -274,7 +275,7 @@ def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> Memor
         sizes[storage] = nbytes
         highest = max(highest, (level, number + 1, moment))
     _, event, moment = highest
-    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability)))
+    doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
     doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
     assumptions = (why, *log.assumptions)
     return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions)

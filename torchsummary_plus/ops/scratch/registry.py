@@ -122,6 +122,17 @@ LASTING: dict[tuple[str, str], Rule] = {}
 _SPARSE = ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
 """Sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
+_OF_LIBRARIES = (
+    *("_fft_r2c", "_fft_c2c", "_fft_c2r"),
+    *("_linalg_svd", "_linalg_eigh", "_linalg_eigvals", "linalg_eig", "linalg_qr", "geqrf", "ormqr", "orgqr"),
+    *("linalg_householder_product", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse"),
+    *("_linalg_solve_ex", "linalg_solve_triangular", "triangular_solve", "linalg_inv_ex", "_linalg_det"),
+    *("_linalg_slogdet", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
+    *("linalg_ldl_solve", "linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp", "_trilinear"),
+    *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+)
+"""Operators on CUDA of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU tells, and composites without a rule."""
+
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(
         f"aten::{name}"
@@ -139,7 +150,7 @@ UNMODELLED: dict[str, frozenset[str]] = {
             *_SPARSE,
         )
     ),
-    "cuda": frozenset(f"aten::{name}" for name in _SPARSE),
+    "cuda": frozenset(f"aten::{name}" for name in (*_SPARSE, *_OF_LIBRARIES)),
 }
 """Operators known to use scratch memory but without a rule.
 

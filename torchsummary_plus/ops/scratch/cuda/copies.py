@@ -101,8 +101,7 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     )),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
-    (_plain_first, "FractionalMaxPool2d.cu, FractionalMaxPool3d.cu",
-     ("fractional_max_pool2d_backward", "fractional_max_pool3d_backward")),
+    (_plain_first, "FractionalMaxPool2d.cu", ("fractional_max_pool2d_backward",)),
 )  # fmt: skip
 for _formula, _file, _names in _RULES:
     scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}", band=0.0)(_formula)

@@ -60,6 +60,6 @@ DISTANCE = "aten/src/ATen/native/cuda/DistanceKernel.cu, cdist_backward_kernel_i
 
 
 @scratch("cuda", "aten::_cdist_backward", source=DISTANCE, band=0.0)
-def distance_backward(out: Any, grad: Any, one: Any, other: Any, *_: Any) -> Course:
-    """A gradient for each pair of rows, added up afterwards."""
-    return Result(0), Alloc(nbytes(one) * int(other.shape[-2]))
+def distance_backward(out: Any, grad: Any, one: Any, other: Any, p: float, *_: Any) -> Course:
+    """A gradient for each pair of rows, added up afterwards; zeros where distances are counts."""
+    return (Result(0), Alloc(nbytes(one) * int(other.shape[-2]))) if p else ()

@@ -1,4 +1,4 @@
-"""CUDA: staging buffers of batch norm with statistics from all ranks, in channels last.
+"""CUDA: staging buffers of batch norm without cuDNN, in channels last, also with statistics from all ranks.
 
 Source: aten/src/ATen/native/cuda/Normalization.cuh, ``flexible_launch_configs``,
 ``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``. Where
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..cpu.copies import nbytes
 from ..registry import Phase, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
@@ -23,6 +24,26 @@ THREADS, TILE, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
     """Four values for each channel and row of blocks."""
     return _staged(x, out[0], 4, 2)
+
+
+@scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0)
+def native_batch_norm(
+    out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> tuple[Phase, ...]:
+    """In training, the statistics of rows of channels."""
+    return _staged(x, out[1], 4, 3) if training and x.numel() else ()
+
+
+@scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
+def native_batch_norm_backward(
+    out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
+) -> tuple[Phase, ...]:
+    """In training, for rows of channels two sums each, with their staging buffers, ahead of the input's gradient."""
+    if not training or x.stride(1) != 1 or not x.numel():
+        return ()
+    sums = (("sum", nbytes(mu)), ("product", nbytes(mu)))
+    parts = tuple(Phase(0, 0, blocks=(*sums, *phase.blocks)) for phase in _staged(x, mu, 2, 0))
+    return *parts, Phase(3, 0, blocks=sums)
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
