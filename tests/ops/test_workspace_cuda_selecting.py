@@ -83,6 +83,7 @@ def test_rows_of_channels_are_normalised_with_staging_buffers() -> None:
     given = (None, None, None, None, True, 0.1, 1e-5)
     assert scratch_bytes(AMPERE, forward, (x, *given), (x, row, row)) == staging + 4 * 16
     assert scratch_bytes(AMPERE, forward, (meta(16, 64, 32, 32), *given), (x, row, row)) == 0
+    assert scratch_bytes(AMPERE, forward, (x, row, row, *given[2:]), (x, row, row)) == 0
     args = x, x, None, None, None, row, row, True, 1e-5, [True, True, True]
     assert scratch_bytes(AMPERE, backward, args, (x, row, row)) == 2 * 2048 + staging // 2 + 4 * 16
 

@@ -30,8 +30,8 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
 def native_batch_norm(
     out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> tuple[Phase, ...]:
-    """In training, the statistics of rows of channels."""
-    return _staged(x, out[1], 4, 3) if training and x.numel() else ()
+    """In training, the statistics of rows of channels; with weights cuDNN runs, which builds for the CPU lack."""
+    return _staged(x, out[1], 4, 3) if training and weight is None and x.numel() else ()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
@@ -39,7 +39,7 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> tuple[Phase, ...]:
     """In training, for rows of channels two sums each, with their staging buffers, ahead of the input's gradient."""
-    if not training or x.stride(1) != 1 or not x.numel():
+    if not training or weight is not None or x.stride(1) != 1 or not x.numel():
         return ()
     sums = (("sum", nbytes(mu)), ("product", nbytes(mu)))
     parts = tuple(Phase(0, 0, blocks=(*sums, *phase.blocks)) for phase in _staged(x, mu, 2, 0))
