@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.live import compat
 from torchsummary_plus.live.cuda_as_cpu import cuda_as_cpu
 
 
@@ -58,9 +59,12 @@ def test_names_of_cuda_mean_the_cpu_only_inside() -> None:
         assert torch.zeros(2).to("cuda").cuda().pin_memory().device.type == "cpu"
         assert nn.Linear(2, 2).to("cuda").weight.device.type == "cpu"
         assert torch.zeros(2, device="meta").device.type == "meta"
-    assert torch.zeros(2, device="meta").to("meta").device.type == "meta"
+    before = compat.count_function_modes()
     with cuda_as_cpu(False):
-        assert torch.device("cuda:1").index == 1
+        assert compat.count_function_modes() == before
+    with cuda_as_cpu():
+        assert compat.count_function_modes() == before + 1
+    assert compat.count_function_modes() == before
 
 
 class ThroughNumpy(nn.Module):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cache
-from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,6 +22,7 @@ from ..ops.shapes import ruled, ruled_by_kernel
 from ..ops.shapes.foreach import writes_alike
 from ..ops.shapes.views import viewed
 from .balanced import Routers, with_choice
+from .depends import asks_values, gives_at_most, has_integer_indices, wants_weights
 from .masked import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
 from .recipes import from_recipe, recipe_of
@@ -121,7 +121,7 @@ class FakeKernels:
         if any(tensor.numel() > most for tensor in operands):
             return False
         is_count = most > MASK and (func._schema.is_mutable or func._schema.name in _COUNTS)
-        return is_count or _gives_at_most(most, func, args, kwargs)
+        return is_count or gives_at_most(most, func, args, kwargs)
 
     def most_known(self, tensors: list[torch.Tensor]) -> int:
         """Return the most elements of tensors that keep their values: more where they may be the masks of experts."""
@@ -349,7 +349,7 @@ def _placed(rule: Any, device: torch.device) -> Any:
 
 
 def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> Any:
-    if _asks_values(func) and kwargs.get("output_size") is None and not _has_integer_indices(func, args):
+    if asks_values(func) and kwargs.get("output_size") is None and not has_integer_indices(func, args):
         raise DataDependentError(f"{func} needs the values of a tensor")
     device = _result_device(kwargs, operands)
     if kwargs.get("device") is not None:
@@ -361,7 +361,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
         if func._schema.returns or not func._schema.is_mutable:
             raise
         return None
-    return (out[0], None) if func is ATTENTION and not _wants_weights(args, kwargs) else out
+    return (out[0], None) if func is ATTENTION and not wants_weights(args, kwargs) else out
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -369,32 +369,6 @@ def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = {**kwargs, "device": META}
     kwargs.pop("pin_memory", None)
     return kwargs
-
-
-def _wants_weights(args: Any, kwargs: Any) -> bool:
-    """Whether the attention fast path returns its weights; otherwise its meta kernel returns an empty tensor."""
-    return bool(kwargs.get("need_weights", args[10] if len(args) > 10 else True))
-
-
-def _has_integer_indices(func: OpOverload, args: Any) -> bool:
-    """Whether an indexing operator has no masks, so that its shape follows from the indices' shapes."""
-    indexed = func is torch.ops.aten.index.Tensor
-    return indexed and all(t is None or t.dtype not in (torch.bool, torch.uint8) for t in args[1])
-
-
-@cache
-def _asks_values(func: OpOverload) -> bool:
-    """Whether an operator's result, or its shape, depends on values."""
-    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-
-
-def _gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an operator's result is known to have at most ``limit`` elements, by a rule or as it is no tensor."""
-    if not any("Tensor" in str(value.type) for value in func._schema.returns):
-        return True
-    rule = ruled(func, args, kwargs)
-    outs = rule if isinstance(rule, list) else [rule]
-    return rule is not None and all(isinstance(out, int) or prod(out[0]) <= limit for out in outs if out is not None)
 
 
 def _result_device(kwargs: Mapping[str, Any], operands: list[Fake]) -> torch.device:
