@@ -27,6 +27,7 @@ import torch
 from torch import distributed as dist
 
 from benchmarks.ranks_cases import CASES, Case, PipelineCase
+from benchmarks.ranks_drawn_cases import DrawnCase, case_of
 from benchmarks.ranks_parallel import NOT_ON_GLOO
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -51,6 +52,8 @@ class Truth:
     peak_bytes: int
     left_bytes: int
     log: tuple[tuple[str, int], ...] = ()
+    failed: str = ""
+    """What a drawn program raised."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -68,8 +71,8 @@ def compiled_spy(folder: str) -> Path:
     return library
 
 
-def measured(names: list[str], world_size: int) -> list[Truth]:
-    """The truth of some cases in a world of gloo processes, of each rank."""
+def measured(names: list[str], world_size: int, seconds: float | None = None) -> list[Truth]:
+    """The truth of some cases in a world of gloo processes, of each rank; where they take longer, of those that ran."""
     with tempfile.TemporaryDirectory() as folder:
         library = compiled_spy(folder)
         settings = {**SAME_KERNELS, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -79,27 +82,49 @@ def measured(names: list[str], world_size: int) -> list[Truth]:
                 [*command, "--world", str(world_size), "--rank", str(rank), "--only", *names],
                 env={**os.environ, **settings},
                 cwd=HERE.parent,
+                stderr=subprocess.DEVNULL if seconds else None,
             )
             for rank in range(world_size)
         ]
-        failed = [rank for rank, process in enumerate(ranks) if process.wait()]
-        if failed:
+        failed = [rank for rank, process in enumerate(ranks) if not _ends(process, seconds)]
+        if failed and seconds is None:
             raise RuntimeError(f"the processes of ranks {failed} failed")
-        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(world_size)]
-    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for rank in found for one in rank]
+        lines = [line for file in Path(folder).glob("*.json") for line in file.read_text().splitlines()]
+    found = [json.loads(line) for line in lines]
+    return [Truth(**{**one, "log": tuple(map(tuple, one["log"]))}) for one in found]
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
+    """Whether a process ends in time and without an error."""
+    try:
+        return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return False
 
 
 def _worker(folder: str, names: list[str], world_size: int, rank: int) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    found = []
-    for name in names:
-        if isinstance(CASES[name], PipelineCase):
-            _run(CASES[name])  # What a process makes once, when it first sends to another, is none of a step's.
-        found.append(_measure(CASES[name], world_size, rank))
-    (Path(folder) / f"{rank}.json").write_text(json.dumps([asdict(one) for one in found]))
+    with (Path(folder) / f"{rank}.json").open("w", buffering=1) as file:
+        for case in map(case_of, names):
+            file.write(json.dumps(asdict(_truth(case, world_size, rank))) + "\n")
     dist.destroy_process_group()
+
+
+def _truth(case: Case, world_size: int, rank: int) -> Truth:
+    """The truth of a case. Of a drawn one also what it raised: it raises so on every rank."""
+    if isinstance(case, PipelineCase):
+        _run(case)  # What a process makes once, when it first sends to another, is none of a step's.
+    try:
+        return _measure(case, world_size, rank)
+    except Exception as error:
+        if not isinstance(case, DrawnCase):
+            raise
+        case.held.clear()
+        return Truth(case.name, world_size, rank, 0, 0, failed=f"{type(error).__name__}: {error}")
 
 
 def _run(case: Case) -> None:
@@ -164,7 +189,14 @@ def recorded() -> dict[tuple[str, int, int], Truth]:
     return {truth.key: truth for truth in (Truth(**one) for one in json.loads(DATA.read_text()))}
 
 
-def _explain(truth: Truth, estimate: MemoryEstimate) -> None:
+def with_same_kernels(module: str) -> None:
+    """Go on with the kernels that the truth is recorded with: in this process if they are set, else in it anew."""
+    if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **SAME_KERNELS})
+    torch.set_num_threads(1)
+
+
+def explain(truth: Truth, estimate: MemoryEstimate) -> None:
     """Print the sizes that are allocated in one alone, by phase."""
     log = estimate.log
     mine = Counter((log.moments[m].phase, nbytes) for m, _, nbytes in log.events if nbytes >= 64)
@@ -189,16 +221,14 @@ def main() -> None:
         _worker(given.worker, given.only, given.world[0], given.rank)
         return
     warnings.simplefilter("ignore")
-    if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
-        again = [sys.executable, "-m", "benchmarks.ranks_truth", *sys.argv[1:]]
-        os.execve(sys.executable, again, {**os.environ, **SAME_KERNELS})
-    torch.set_num_threads(1)
+    with_same_kernels("benchmarks.ranks_truth")
     named = [name for name in CASES if name in given.exactly or any(part in name for part in given.only)]
+    named += [name for name in given.exactly if name not in CASES]
     named = named or list(CASES)
     truths = {} if given.record or given.explain or not DATA.exists() else recorded()
     exact = total = 0
     for world_size in given.world:
-        names = [name for name in named if world_size in CASES[name].worlds]
+        names = [name for name in named if world_size in case_of(name).worlds]
         if given.record or given.explain:
             truths |= {truth.key: truth for truth in measured(names, world_size)}
         if given.record:
@@ -208,7 +238,7 @@ def main() -> None:
                 truth = truths[name, world_size, rank]
                 begun = time.perf_counter()
                 try:
-                    estimate = predicted(CASES[name], world_size, rank)
+                    estimate = predicted(case_of(name), world_size, rank)
                 except Exception as error:
                     print(f"{name} [{world_size}:{rank}] FAILED {type(error).__name__}: {str(error)[:300]}")
                     total += 1
@@ -220,7 +250,7 @@ def main() -> None:
                     f"left {estimate.steady_bytes - truth.left_bytes:>+8,} {time.perf_counter() - begun:.1f} s"
                 )
                 if given.explain and error:
-                    _explain(truth, estimate)
+                    explain(truth, estimate)
     if not given.record:
         for what, why in NOT_ON_GLOO.items():
             print(f"left out: {what}: {why}")
@@ -228,7 +258,8 @@ def main() -> None:
     else:
         old: Any = recorded() if DATA.exists() else {}
         every = {**old, **truths}
-        lines = [json.dumps({k: v for k, v in asdict(one).items() if k != "log"}) for _, one in sorted(every.items())]
+        kept = ("case", "world_size", "rank", "peak_bytes", "left_bytes")
+        lines = [json.dumps({name: getattr(one, name) for name in kept}) for _, one in sorted(every.items())]
         DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 

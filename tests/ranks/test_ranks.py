@@ -128,6 +128,32 @@ def test_states_of_ddp_are_those_of_one_device_and_the_buckets() -> None:
     assert many.steady_bytes - alone.steady_bytes == many.at_peak["buckets"]
 
 
+@pytest.mark.parametrize("width", [5, 16, 40])
+def test_a_bucket_of_few_elements_is_one_of_buckets(width: int) -> None:
+    """Small tensors that a builder makes have values; those that a wrapper makes for the backward do not."""
+
+    def build() -> nn.Module:
+        return nn.parallel.DistributedDataParallel(nn.Linear(width, width))
+
+    step = estimate_memory(build, (width,), 4, world_size=2, optimizer="sgd", progress=False)
+    assert step.at_peak["buckets"] == step.at_peak["parameters"] == 4 * (width + 1) * width
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_an_average_has_a_divisor_for_a_moment(dtype: torch.dtype) -> None:
+    """As an interposed allocator saw in gloo's processes: 8 bytes, and an element's."""
+
+    def peak(operator: dist.ReduceOp.RedOpType) -> int:
+        def step(model: nn.Module, x: torch.Tensor) -> None:
+            dist.all_reduce(x, op=operator)
+
+        return estimate_memory(
+            net, input_data=torch.zeros(64, dtype=dtype), train_step=step, world_size=2, progress=False
+        ).peak_bytes
+
+    assert peak(dist.ReduceOp.AVG) - peak(dist.ReduceOp.SUM) == 8 + dtype.itemsize
+
+
 def test_shards_times_the_world_are_the_whole() -> None:
     whole, shard = estimated(net, 1), estimated(fsdp, 4)
     assert 4 * shard.at_peak["parameters"] == whole.at_peak["parameters"]

@@ -2,15 +2,17 @@
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp. An all-gather runs on a flat copy of its outputs
 (``AsyncAllgatherWork``); a reduce-scatter is an all-reduce of a clone of its input
-(``reduce_scatter_tensor_coalesced``). In-place sums, sends and ``all_to_all_single`` need nothing. NCCL works on
-the tensors themselves.
+(``reduce_scatter_tensor_coalesced``). In-place sums, sends and ``all_to_all_single`` need nothing. An average divides
+the sum by the number of ranks, for which torch makes two tensors of one element. NCCL works on the tensors themselves.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from ..ops.scratch.registry import scratch
 from ..trace.kernels import tensors_of
@@ -36,17 +38,44 @@ def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
     return _nbytes(out)
 
 
+def _divisor(tensors: Any, operators: tuple[Any, ...]) -> int:
+    """Return the bytes of the number of ranks, as an int64 and in the tensors' dtype; 0 where nothing is averaged."""
+    if not any(map(_is_average, operators)):
+        return 0
+    return torch.int64.itemsize + next(iter(tensors_of((tensors,)))).element_size()
+
+
+def _is_average(operator: Any) -> bool:
+    if isinstance(operator, str):
+        return operator.lower() == "avg"
+    is_reduction = isinstance(operator, torch.ScriptObject) and str(operator._type()).endswith(".ReduceOp")
+    return is_reduction and hasattr(operator, "op") and operator.op() == dist.ReduceOp.AVG.value
+
+
+@scratch("cpu", "c10d::allreduce_", "c10d::reduce_", "c10d::allreduce_coalesced_", source=SOURCE, band=0.0)
+@scratch("cpu", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_", source=SOURCE, band=0.0)
+def summed(out: Any, tensors: Any, *operators: Any, **__: Any) -> int:
+    """Nothing for a sum, which is made in place; an average's divisor."""
+    return _divisor(tensors, operators)
+
+
 @scratch("cpu", "c10d::_reduce_scatter_base_", source=f"{SOURCE}, reduce_scatter_tensor_coalesced", band=0.0)
 @scratch("cpu", "c10d::reduce_scatter_tensor_coalesced_", source=f"{SOURCE}, the same", band=0.0)
-def scattered(out: Any, outputs: Any, inputs: Any, *_: Any, **__: Any) -> int:
-    """A clone of the inputs, in which they are summed."""
-    return _nbytes(inputs)
+def scattered(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int:
+    """A clone of the inputs, in which they are summed, and an average's divisor."""
+    return _nbytes(inputs) + _divisor(inputs, operators)
+
+
+@scratch("cpu", "c10d::reduce_scatter_", source=f"{SOURCE}, reduce_scatter", band=0.0)
+def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int:
+    """A clone of one part of the inputs at a time, and an average's divisor."""
+    return max(map(_nbytes, tensors_of((inputs,)))) + _divisor(inputs, operators)
 
 
 @scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, the same", band=0.0)
-def scattered_anew(out: Tensor, inputs: Tensor, *_: Any, **__: Any) -> int:
-    """A clone of the inputs of an operator that allocates its output."""
-    return _nbytes(inputs)
+def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> int:
+    """A clone of the inputs of an operator that allocates its output, and an average's divisor."""
+    return _nbytes(inputs) + _divisor(inputs, operators)
 
 
 @scratch("cpu", "c10d::alltoall_base_", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)
@@ -57,7 +86,7 @@ def exchanged(out: Any, *_: Any, **__: Any) -> int:
 
 
 _UNMODELLED = (
-    *("c10d::alltoall_", "c10d::gather_", "c10d::scatter_", "c10d::reduce_scatter_", "_dtensor::shard_dim_alltoall"),
+    *("c10d::alltoall_", "c10d::gather_", "c10d::scatter_", "_dtensor::shard_dim_alltoall"),
     *(f"_c10d_functional::{name}_coalesced" for name in ("all_gather_into_tensor", "reduce_scatter_tensor")),
 )
 

@@ -65,13 +65,13 @@ class RankKernels(StepKernels):
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super()._factory(func, args, kwargs)
+        if self.making is not None:
+            result = change_tensors(result, _without_values)
         if self.building:
             device = kwargs.get("device")
             self.built_on_meta |= device is not None and torch.device(device).type == "meta"
-            return change_tensors(result, self._placed)
-        if self.making is None or not isinstance(result, torch.Tensor) or isinstance(result, Fake):
-            return result
-        return result if not result.is_floating_point() else new_fake(result.shape, result.dtype, result.device)
+            result = change_tensors(result, self._placed)
+        return result
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type
@@ -146,6 +146,12 @@ class RankKernels(StepKernels):
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of a tensor of counts, flags or bytes; weights and losses steer no program."""
         return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
+
+
+def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fake in place of a real tensor of floating-point numbers."""
+    is_real = not isinstance(tensor, Fake) and tensor.is_floating_point()
+    return new_fake(tensor.shape, tensor.dtype, tensor.device) if is_real else tensor
 
 
 def _as_group(value: Any) -> Any:
