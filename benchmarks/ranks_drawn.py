@@ -86,7 +86,7 @@ def main() -> None:
                 said = verdict(name, lowest(name, truth, world_size), world_size, rank, given.explain)
             kinds[said.split()[0]] += 1
             print(f"{name} [{world_size}:{rank}] {said}", flush=True)
-            if not said.startswith("exact"):
+            if not said.startswith(("exact", "invalid")):
                 print(f"    {case_of(name)}", flush=True)
         print(f"world of {world_size}:", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
 

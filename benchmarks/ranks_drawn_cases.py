@@ -6,7 +6,6 @@ A program is a model of :mod:`benchmarks.ranks_drawn_models`, what shards it, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -16,40 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn import functional as F
 
-from benchmarks.ranks_cases import CASES, Case, PipelineCase, _alone, _clip, ddp, mesh_of, unwrapped, zero
+from benchmarks.ranks_cases import CASES, Case, PipelineCase, ddp, mesh_of, unwrapped, zero
 from benchmarks.ranks_drawn_models import Block, Drawn, Shape, inputs_of
+from benchmarks.ranks_drawn_steps import ACTS, Step, run_step
 
 Wrapped = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Step:
-    """How a step goes."""
-
-    batch: int
-    micro_batches: int
-    is_alone: bool
-    is_clipped: bool
-    is_autocast: bool
-    keeps_gradients: bool
-    is_logged: bool
-    is_evaluated: bool
-
-    @classmethod
-    def draw(cls, draw: Random) -> Step:
-        often, seldom = (lambda: draw.random() < 0.5), (lambda: draw.random() < 0.2)
-        return cls(
-            batch=draw.choice((1, 3, 4, 8)),
-            micro_batches=draw.choice((1, 1, 2, 3)),
-            is_alone=often(),
-            is_clipped=seldom(),
-            is_autocast=seldom(),
-            keeps_gradients=seldom(),
-            is_logged=seldom(),
-            is_evaluated=seldom(),
-        )
 
 
 @dataclass(frozen=True)
@@ -68,40 +39,14 @@ class DrawnCase(Case):
         model: nn.Module = self.wrap(Drawn(self.shape))
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.held["optimizer"] = self.optimizer(trained)
+        self.held.update((act, ACTS[act].prepare(model)) for act in self.step.acts)
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
         return inputs_of(self.shape, self.step.batch)
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
-        step, optimizer = self.step, self.held["optimizer"]
-        can_be_alone = step.is_alone and (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync"))
-        mark("forward")
-        if step.is_evaluated:
-            with torch.no_grad():
-                self._loss(model.eval(), inputs, targets)
-            model.train()
-        for number in range(step.micro_batches):
-            is_last = number == step.micro_batches - 1
-            with nullcontext() if is_last or not can_be_alone else _alone(model):
-                mark("forward")
-                loss = self._loss(model, inputs, targets)
-                mark("backward")
-                loss.backward()
-        if step.is_logged:
-            shown = loss.detach().clone()
-            dist.all_reduce(shown)
-        mark("optimizer")
-        if step.is_clipped:
-            _clip(model)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=not step.keeps_gradients)
-        mark("end")
-
-    def _loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.step.is_autocast):
-            out = model(inputs)
-        return F.cross_entropy(out.flatten(0, -2).float(), targets.flatten())
+        run_step(self.step, model, inputs, targets, self.held, mark)
 
 
 def some(draw: Random, **choices: tuple[Any, ...]) -> dict[str, Any]:
@@ -129,7 +74,7 @@ def drawn_ddp(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
         broadcast_buffers=(None, False),
     )
     options |= {"find_unused_parameters": True} if shape.has_unused else {}
-    hook = draw.choice(("", "", "", "fp16_compress_hook", "bf16_compress_hook", "allreduce_hook"))
+    hook = draw.choice(("", "", "", "fp16_compress_hook", "allreduce_hook"))
     words |= {**options, "hook": hook}
 
     def wrapped(model: Any) -> Any:
@@ -195,9 +140,7 @@ def inner(layer: Any) -> Any:
 
 def drawn_fsdp1(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
     strategy = draw.choice(("FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"))
-    options = some(
-        draw, use_orig_params=(None, True), forward_prefetch=(None, True), limit_all_gathers=(None, False)
-    )
+    options = some(draw, use_orig_params=(None, True), forward_prefetch=(None, True), limit_all_gathers=(None, False))
     options |= {"use_orig_params": True} if shape.frozen else {}
     dtypes = some(draw, param_dtype=(None, torch.bfloat16), reduce_dtype=(None, torch.float32))
     each = draw.random() < 0.8

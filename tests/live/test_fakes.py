@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsummary_plus import summary
-from torchsummary_plus.live import compat
+from torchsummary_plus.live import compat, fakes, meta_storages
 from torchsummary_plus.live.cuda_guard import cuda_guard
 from torchsummary_plus.live.fakes import (
     CPU,
@@ -23,9 +24,12 @@ from torchsummary_plus.live.fakes import (
     new_fake,
     standing_in_for,
 )
+from torchsummary_plus.live.meta_storages import MetaStorages
 from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.trace import recipes
 from torchsummary_plus.trace.kernels import FakeKernels
 from torchsummary_plus.trace.passes import Pass
+from torchsummary_plus.trace.recipes import View, from_recipe
 
 CUDA = torch.device("cuda", 0)
 
@@ -167,6 +171,46 @@ def test_the_switch_by_which_tensors_reach_the_mode_is_put_back() -> None:
     with standing_in_for(CUDA):
         assert torch._C._only_lift_cpu_tensors()
     assert not torch._C._only_lift_cpu_tensors()
+
+
+class Seen(TorchDispatchMode):
+    """Notes operators, as a user's mode does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+MAKERS: dict[str, Callable[[Fake], Any]] = {
+    "fake_like": lambda fake: fake_like(torch.ones(2), CPU),
+    "of a storage": lambda fake: MetaStorages().fake(torch.ones(2), CPU),
+    "from a recipe": lambda fake: from_recipe(((2,), (1,), torch.float32, CPU), []),
+    "a view": lambda fake: from_recipe(View((2,), (1,), 0), [fake]),
+    "new_fake": lambda fake: new_fake((2,), torch.float32, CPU),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_an_error_where_a_fake_is_made_leaves_torch_as_it_was(
+    make: Callable[[Fake], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the error is kept, with its frames, the user's dispatch modes and autograd still see operators."""
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("no fake")
+
+    fake = new_fake((4,), torch.float32, CPU)
+    for place in (fakes, meta_storages, recipes):
+        monkeypatch.setattr(place, "wrap", failing)
+    with pytest.raises(RuntimeError, match="no fake") as kept:
+        make(fake)
+    with Seen() as seen:
+        assert nn.Linear(2, 2)(torch.ones(2)).requires_grad
+    assert seen.operators and kept.value is not None
 
 
 def test_an_operator_on_thousands_of_tensors_takes_time_in_a_straight_line(fake_cuda: FakeKernels) -> None:

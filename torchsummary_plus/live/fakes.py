@@ -48,6 +48,7 @@ class _Here(threading.local):
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
+    fake_of: Callable[[torch.Tensor], Any] | None = None
 
 
 _here = _Here()
@@ -102,6 +103,8 @@ class Fake(torch.Tensor):
 
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
+        if not (_here.in_kernel or _here.fake_of is None or isinstance(tensor, Fake)):
+            tensor = _here.fake_of(tensor)
         _DATA.__set__(self, tensor)
         if isinstance(tensor, Fake):
             self.fake_device, self.known = tensor.fake_device, tensor.known
@@ -146,6 +149,12 @@ class Fake(torch.Tensor):
         if func is PRIM_DEVICE:
             return args[0].device
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
+
+
+def stand_for_assigned(fake_of: Callable[[torch.Tensor], Any] | None) -> Callable[[torch.Tensor], Any] | None:
+    """Set what makes the fake of a real tensor that is assigned to a fake's ``data``; return what made it before."""
+    outer, _here.fake_of = _here.fake_of, fake_of
+    return outer
 
 
 def defer_refusal(refusal: Callable[[], None]) -> bool:
@@ -276,10 +285,9 @@ def check_fakeable(tensor: torch.Tensor) -> None:
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
     """Return a fake with a tensor's shape, strides, dtype and ``requires_grad``; raises :class:`UnfakeableError`."""
     check_fakeable(tensor)
-    guard = compat.no_dispatch()
-    meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
-    fake = wrap(meta, device, tensor.requires_grad)
-    del guard
+    with compat.no_dispatch():
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+        fake = wrap(meta, device, tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):
         fake._is_param = True
     return fake

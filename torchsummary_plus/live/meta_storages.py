@@ -34,13 +34,11 @@ class MetaStorages:
     def fake(self, tensor: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
         """Return a fake of a real tensor's current storage and strides; raises :class:`UnfakeableError`."""
         check_fakeable(tensor)
-        guard = compat.no_dispatch()
-        storage = self.storage(tensor.untyped_storage(), device)
-        meta = torch.empty(0, dtype=tensor.dtype, device=META)
-        meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        fake = wrap(meta, device, requires_grad)
-        del guard
-        return fake
+        with compat.no_dispatch():
+            storage = self.storage(tensor.untyped_storage(), device)
+            meta = torch.empty(0, dtype=tensor.dtype, device=META)
+            meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+            return wrap(meta, device, requires_grad)
 
     def of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """Return the meta storage of a real one; a storage without one, such as a fake's, is returned itself."""

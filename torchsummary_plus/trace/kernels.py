@@ -183,10 +183,8 @@ class FakeKernels:
         """After an operator moved a fake, move its real tensor along; from then on that has no bytes."""
         storage = self.meta_storages.of(tensor.untyped_storage())
         if _lies(tensor) != _lies(fake) or storage._cdata != fake.untyped_storage()._cdata:
-            guard = compat.no_dispatch()
-            with compat.no_function():
+            with compat.no_dispatch(), compat.no_function():
                 tensor.data = fake
-            del guard
 
     def _mixed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fakes and real tensors as if all were fakes; real tensors written to lose their values."""

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.fakes import META, PRIM_DEVICE, Fake
+from ..live.fakes import META, PRIM_DEVICE, Fake, stand_for_assigned
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel
@@ -111,6 +111,7 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
+        self.outer_fake_of: Callable[[torch.Tensor], Any] | None = None
         self.state = State()
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
@@ -121,6 +122,7 @@ class Pass(TorchDispatchMode):
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
+        self.outer_fake_of = stand_for_assigned(getattr(self.kernel, "fake_of", None))
         if self.around is not None:
             self.around.state.heard = False
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
@@ -128,6 +130,7 @@ class Pass(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.innermost = self.around
+        stand_for_assigned(self.outer_fake_of)
         if self.around is not None:
             self.around.state.heard = True
 

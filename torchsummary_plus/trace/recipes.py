@@ -36,10 +36,8 @@ def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
     """Recreate a result from its recipe, for arguments of the same kind."""
     if type(recipe) is tuple:
         shape, stride, dtype, device = recipe
-        guard = compat.no_dispatch()
-        fake = wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
-        del guard
-        return fake
+        with compat.no_dispatch():
+            return wrap(torch.empty_strided(shape, stride, dtype=dtype, device=META), device)
     if type(recipe) is int:
         return fakes[recipe]
     if type(recipe) is View:
@@ -51,9 +49,7 @@ def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
 
 def _viewing(view: View, base: Fake) -> Fake:
     """Return a view of a fake; torch's own kernels would import much of torch.distributed."""
-    guard = compat.no_dispatch()
-    plain = torch.empty(0, dtype=base.dtype, device=META)
-    plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
-    fake = wrap(plain, base.fake_device)
-    del guard
-    return fake
+    with compat.no_dispatch():
+        plain = torch.empty(0, dtype=base.dtype, device=META)
+        plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
+        return wrap(plain, base.fake_device)

@@ -1,0 +1,60 @@
+"""Real tensors that a step assigns to the ``data`` of its own: weights, biases and inputs, small and large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchsummary_plus import estimate_memory, measure_memory
+
+WIDTH = 64
+
+
+def trained(model: nn.Module, x: Tensor) -> None:
+    F.mse_loss(model(x), torch.zeros_like(x)).backward()
+    model.zero_grad()
+
+
+def emptied_and_put_back(model: Any, x: Tensor) -> None:
+    """As FSDP1 keeps a parameter whose shard is on other ranks."""
+    weight, kept = model.weight, model.weight.data
+    weight.data = torch.empty(0)
+    weight.detach().clone()
+    assert weight.view(-1).shape == (0,)
+    weight.data = kept
+    trained(model, x)
+
+
+def made_anew(model: Any, x: Tensor) -> None:
+    model.weight.data = torch.full((WIDTH, WIDTH), 0.1)
+    trained(model, x)
+
+
+def small(model: Any, x: Tensor) -> None:
+    model.bias.data = torch.zeros(WIDTH)
+    model.bias.data = model.bias.detach().clone() + 1
+    (F.mse_loss(model(x), torch.zeros_like(x)) + model.bias[2:4].sum()).backward()
+    model.zero_grad()
+
+
+def an_input(model: Any, x: Tensor) -> None:
+    x.data = torch.zeros(2, WIDTH)
+    trained(model, x[:1])
+
+
+@pytest.mark.parametrize("step", [emptied_and_put_back, made_anew, small, an_input])
+def test_what_is_assigned_is_booked_as_measured(step: Any) -> None:
+    found = [call(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step) for call in (estimate_memory, measure_memory)]
+    assert found[0].peak_bytes == found[1].peak_bytes
+    assert not found[0].unknown and not found[0].assumptions
+
+
+@pytest.mark.parametrize("step", [emptied_and_put_back, made_anew, small, an_input])
+def test_what_is_assigned_goes_along_to_a_card(step: Any) -> None:
+    found = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
+    plain = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=trained, device="cuda")
+    assert found.at_peak["workspace"] == plain.at_peak["workspace"]
