@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -35,8 +36,13 @@ def room(name: str) -> str:
     return name.partition(".")[0]
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> frozenset[str]:
     """Absolute dotted names of all that a file imports, at its top or in a function."""
+    return frozenset(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
