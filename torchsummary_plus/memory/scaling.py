@@ -28,7 +28,8 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     def through(sizes: tuple[int, ...]) -> int:
         if sizes.count(sizes[0]) == len(sizes):
             return sizes[0]
-        return max(1, sum(map(mul, weights, sizes)) // over)
+        weighted: int = sum(map(mul, weights, sizes))
+        return max(1, weighted // over)
 
     sizes = zip(*([nbytes for _, _, nbytes in log.events] for log in logs.values()))
     events = tuple([(moment, storage, through(row)) for (moment, storage, _), row in zip(first.events, sizes)])

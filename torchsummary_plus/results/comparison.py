@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..render.columns import check_layout
 from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
+from ..render.printing import printable
 from ..report.comparison import Compared
 from .figures import Figures
 from .model_summary import Presentation
@@ -109,6 +110,6 @@ class Comparison(Compared, Views, Figures):
         return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     __repr__ = __str__

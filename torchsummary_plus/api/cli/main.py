@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError, SummaryError
-from ...render.text import printable
+from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
 from ..table import summary
