@@ -98,7 +98,7 @@ class Comparison(Compared, Views, Figures):
         return super()._html_page(**self._fitting(look))
 
     def _fitting(self, look: ShownLook) -> ShownLook:
-        """Return a look whose columns fit on a page: of many models the parameters alone, unless others are chosen."""
+        """Return a look whose columns fit on a page: only parameters for many models, unless others are chosen."""
         if len(self.entries) > MANY and self.view.col_names is None:
             look.setdefault("columns", MANY_COLUMNS)
         return look

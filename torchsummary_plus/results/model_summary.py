@@ -204,7 +204,7 @@ class ModelSummary(Report, Views, Figures):
     def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
         """Return the graph of the calls down to ``depth``, without running the model again.
 
-        ``repeats="fold"`` draws alike neighbours once, with their number; "show" draws each. Raises
+        ``repeats="fold"`` draws equal neighbours once, with their number; "show" draws each. Raises
         :class:`InputError`, also for a static summary.
         """
         from .model_graph import as_graph

@@ -38,7 +38,7 @@ class WeightsFile(Views):
 
     @property
     def total_params(self) -> int:
-        """Elements of all tensors, also if they are stored in blocks or packed."""
+        """Elements of all tensors, including those stored in blocks or packed."""
         return sum(entry.numel for entry in self.tensors)
 
     @property

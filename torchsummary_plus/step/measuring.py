@@ -48,7 +48,9 @@ def measure_step(
     would lose its records to this one, :class:`ForwardError` and :class:`StepError`.
     """
     if compat.profiler_enabled():
-        raise UnsupportedError("a step is measured with torch's profiler, and one is running: measure outside of it")
+        raise UnsupportedError(
+            "measure_memory uses torch's profiler, and one is already running; call it outside that profile"
+        )
     with one_pass():
         tree = read(model, example)
         example = _settled(tree, example, step)
