@@ -65,14 +65,15 @@ def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
     """Seconds and edges."""
     from torchview import draw_graph
 
-    def draw(device: str) -> Any:
-        return draw_graph(model.to(device), args, depth=100, expand_nested=True, device=device, mode="train")
+    def draw(model: nn.Module, device: str) -> Any:
+        return draw_graph(model, args, depth=100, expand_nested=True, device=device, mode="train")
 
+    on_meta = copy.deepcopy(model).to("meta")  # A model on meta has lost its weights.
     try:
-        seconds, drawn = least(lambda: draw("meta"))
+        seconds, drawn = least(lambda: draw(on_meta, "meta"))
     except Exception as error:
         print(f"    (torchview on meta: {type(error).__name__}; on the CPU instead)")
-        seconds, drawn = least(lambda: draw("cpu"))
+        seconds, drawn = least(lambda: draw(model, "cpu"))
     return seconds, len(drawn.edge_list)
 
 
