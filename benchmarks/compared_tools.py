@@ -59,7 +59,7 @@ class Plus(Totals):
             "csv": viewed(lambda result: result.to_csv()),
             "json": viewed(lambda result: result.to_json()),
             "frame": viewed(lambda result: result.to_dataframe()),
-            "graph": viewed(lambda result: result.graph().to_svg()),
+            "graph": viewed(lambda result: result.graph().to_dot()),
             "by_module": estimated(lambda step: step.by_module, optimizer="adamw"),
             "gpu": estimated(lambda step: step.fits("T4"), gpu="T4"),
             "compare": compared,

@@ -4,11 +4,12 @@
 
 Each draws every level, to text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device where that
 works, else on the CPU, and torchlens's ``trace`` without a picture. The least processor time of several runs is shown.
-``forward`` is the model's forward alone on the meta device: no tool that runs it can be quicker.
+``forward`` is the model's forward alone, on the meta device where that works, else on the CPU.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,14 +65,15 @@ def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
     """Seconds and edges."""
     from torchview import draw_graph
 
-    def draw(device: str) -> Any:
-        return draw_graph(model.to(device), args, depth=100, expand_nested=True, device=device, mode="train")
+    def draw(model: nn.Module, device: str) -> Any:
+        return draw_graph(model, args, depth=100, expand_nested=True, device=device, mode="train")
 
+    on_meta = copy.deepcopy(model).to("meta")  # A model on meta has lost its weights.
     try:
-        seconds, drawn = least(lambda: draw("meta"))
+        seconds, drawn = least(lambda: draw(on_meta, "meta"))
     except Exception as error:
         print(f"    (torchview on meta: {type(error).__name__}; on the CPU instead)")
-        seconds, drawn = least(lambda: draw("cpu"))
+        seconds, drawn = least(lambda: draw(model, "cpu"))
     return seconds, len(drawn.edge_list)
 
 
@@ -97,10 +99,12 @@ def main() -> None:
 
 
 def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds of the forward alone, on the meta device."""
-    on_meta = tuple(arg.to("meta") for arg in args)
-    model = model.to("meta")
-    return least(lambda: model(*on_meta))[0], 0
+    """Seconds of the forward alone: on the meta device, or on the CPU where values decide what runs."""
+    on_meta, sized = tuple(arg.to("meta") for arg in args), copy.deepcopy(model).to("meta")
+    try:
+        return least(lambda: sized(*on_meta))[0], 0
+    except NotImplementedError:
+        return least(lambda: model(*args))[0], 0
 
 
 def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, int, str]:

@@ -30,7 +30,8 @@ from benchmarks.ranks_programs import (
     joined,
     megatron,
 )
-from benchmarks.ranks_scripts import SCRIPTS, apart, hsdp_tp
+from benchmarks.ranks_scripts import SCRIPTS
+from benchmarks.ranks_wraps import apart, hsdp_tp
 
 Wrap = Callable[[nn.Module], nn.Module]
 BATCH = 4

@@ -18,15 +18,19 @@ Workspaces.is_strict = True
 
 SLOWEST = (
     "project/test_notebooks.py",
+    "project/test_readme.py",
     "ranks/test_ranks_depth.py",
+    "step/test_generation.py",
+    "ops/test_workspace_half.py",
     "trace/test_unchanged.py",
     "ranks/test_ranks.py",
-    "ops/test_workspace_half.py",
-    "step/test_generation.py",
     "step/test_memory_optimizers.py",
-    "project/test_readme.py",
-    "step/test_memory_programs.py",
+    "project/test_gpu_truth.py",
     "trace/test_any_model.py",
+    "step/test_memory_programs.py",
+    "ranks/test_ranks_flat.py",
+    "project/test_examples.py",
+    "ops/test_workspace_conv.py",
 )
 """The files to begin with: were they last, one worker would wait for the other."""
 

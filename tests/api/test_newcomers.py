@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.truth.warm import python
-from torchsummary_plus import MemTracker, estimate_memory, measure_memory, summary
-from torchsummary_plus.data.errors import SummaryError
+from torchsummary_plus import MemTracker, compare, estimate_memory, measure_memory, summary
+from torchsummary_plus.data.errors import SummaryError, UnsupportedError
 
 ROOT = Path(__file__).parents[2]
 STEP: dict[str, Any] = {"optimizer": "sgd", "device": "cpu"}
@@ -92,12 +92,13 @@ def test_a_terminal_of_another_encoding_shows_ascii(monkeypatch: pytest.MonkeyPa
         written = BytesIO()
         stream = TextIOWrapper(written, encoding)
         monkeypatch.setattr("sys.stdout", stream)
-        summary(model, (8,), style="tree")
+        result = summary(model, (8,), style="tree")
+        print(str(result), result, repr(compare(model, model, input_size=(8,), style="tree", names=["é", "層"])))
         tracker = MemTracker(device="cpu", stream=stream)
         tracker.track("größer ├")
         tracker.close()
         stream.flush()
-        assert b"|-0 (Linear)" in written.getvalue() and b"`-1 (ReLU)" in written.getvalue()
+        assert written.getvalue().count(b"|-0 (Linear)") >= 3 and b"`-1 (ReLU)" in written.getvalue()
 
 
 def test_a_closed_output_and_a_home_that_cannot_be_written_are_no_obstacle() -> None:
@@ -106,3 +107,26 @@ def test_a_closed_output_and_a_home_that_cannot_be_written_are_no_obstacle() -> 
     environment = {**os.environ, "HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "PYTHONOPTIMIZE": "2"}
     done = subprocess.run([*python(), "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_users_profile_is_not_lost() -> None:
+    with torch.autograd.profiler.profile() as profile:
+        with pytest.raises(UnsupportedError, match="uses torch's profiler, and one is already running"):
+            measure_memory(layer(), (8,))
+        estimate_memory(layer(), (8,))
+        torch.ones(3).exp()
+    assert any(event.name == "aten::exp" for event in profile.function_events)
+
+
+@pytest.mark.parametrize("ask", [summary, estimate_memory, measure_memory])
+def test_a_fake_tensor_mode_is_stepped_out_of_and_its_tensors_are_refused(ask: Any) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    model, quiet = layer(), {"verbose": 0} if ask is summary else {}
+    outside = ask(model, (8,), **quiet)
+    with FakeTensorMode():
+        assert str(ask(model, (8,), **quiet)) == str(outside)
+        fake, x = layer(), torch.ones(2, 8)
+        for asked in ({"model": fake, "input_size": (8,)}, {"model": model, "input_data": x}):
+            with pytest.raises(UnsupportedError, match=r'fake tensors.*torch\.device\("meta"\)'):
+                ask(**asked, **quiet)

@@ -67,8 +67,8 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
         (external("w", [3], location="/etc/passwd"), "not beside the file"),
         (external("w", [3], location="x", length="5"), "not those of its shape"),
         (onnx.TensorProto(name="w", dims=[1 << 40], data_type=1), "has a shape and no data"),
-        (onnx.TensorProto(name="w", dims=[-1], data_type=1), "no shape"),
-        (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "no shape"),
+        (onnx.TensorProto(name="w", dims=[-1], data_type=1), "not a shape"),
+        (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "not a shape"),
         (onnx.TensorProto(name="w", dims=[1], data_type=77), "unknown type 77"),
     ],
 )

@@ -46,7 +46,7 @@ def test_an_index_reads_its_shards(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Total params: 24" in capsys.readouterr().out
     for outside in ("../1.safetensors", "/etc/passwd", "1.bin"):
         index.write_text(json.dumps({"weight_map": {"a": outside}}))
-        with pytest.raises(InputError, match=r"is no \.safetensors file beside it"):
+        with pytest.raises(InputError, match=r"is not a \.safetensors file beside it"):
             weights(index)
 
 
@@ -57,14 +57,14 @@ ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ("header", "why"),
     [
         (b"{", "Expecting"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b"[" * 100_000, "recursion|Expecting|nested"),
         ({"w": {**ONE, "shape": [3]}}, "not those of its shape"),
         ({"w": {**ONE, "data_offsets": [0, 1 << 40], "shape": [1 << 38]}}, "outside the file"),
         ({"w": {**ONE, "data_offsets": [8, 0]}}, "not those of its shape"),
-        ({"w": {**ONE, "shape": [-2]}}, "no sizes"),
-        ({"w": {**ONE, "shape": [True, 2]}}, "no sizes"),
-        ({"w": {**ONE, "shape": [1] * 10_000 + [2]}}, "no sizes"),
+        ({"w": {**ONE, "shape": [-2]}}, "not sizes"),
+        ({"w": {**ONE, "shape": [True, 2]}}, "not sizes"),
+        ({"w": {**ONE, "shape": [1] * 10_000 + [2]}}, "not sizes"),
         ({"w": {**ONE, "dtype": "F7"}}, "unknown dtype"),
         ({"w": {"dtype": "F32"}}, "not described by"),
     ],

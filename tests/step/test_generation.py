@@ -86,7 +86,7 @@ def test_the_cache_is_a_kind() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two tokens and the last one, with a cache that its own class let grow, against all of them."""
-    ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=20, batch_size=2)
+    ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=12, batch_size=2)
     whole = ask()
     monkeypatch.setattr(generation, "WHOLE", 0)
     skipped = ask()
@@ -223,9 +223,9 @@ def test_blocks_hold_what_was_read() -> None:
 @pytest.mark.parametrize(("cache", "dtype"), [("paged:16", None), ("quantized", "fp8"), ("quantized", "int4")])
 def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built("llama")
-    whole = kept(model, cache, dtype, 4, 20)
+    whole = kept(model, cache, dtype, 4, 12)
     monkeypatch.setattr(generation, "WHOLE", 0)
-    skipped = kept(model, cache, dtype, 4, 20)
+    skipped = kept(model, cache, dtype, 4, 12)
     assert SKIPPED in skipped.assumptions
     assert skipped.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.03)
 

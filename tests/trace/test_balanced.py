@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.trace.balanced import BALANCED
 
-WIDTH, EXPERTS, CHOSEN, TOKENS = 16, 8, 2, 32
+WIDTH, EXPERTS, CHOSEN, TOKENS = 16, 4, 2, 16
 Run = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -24,7 +24,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.gate = nn.Linear(WIDTH, EXPERTS)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH)) for _ in "abcdefgh"
+            nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH)) for _ in range(EXPERTS)
         )
         self.run = run
 

@@ -90,7 +90,7 @@ def _built(transformers: Any, config: Any) -> nn.Module:
 
 @contextmanager
 def _counted() -> Any:
-    """While it holds, too many modules are refused."""
+    """Refuse to build too many modules inside the block."""
     count = 0
 
     def registered(*_: Any) -> None:

@@ -28,7 +28,7 @@ SKIPPED_BAND = 0.04
 """The largest relative error seen where tokens were skipped, 3.7 % of a tiny model, rounded up."""
 
 FORMULA_BAND = 0.25
-"""Of caches by formula: for what kernels that were not run may allocate besides. Chosen, not measured."""
+"""For caches counted by formula: what kernels that did not run may allocate in addition. Chosen, not measured."""
 
 GIVEN = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
@@ -90,7 +90,7 @@ class _Generation:
         }
 
     def asked(self, prompt: int) -> StepRequest:
-        """What is asked about a prompt of so many tokens. Raises :class:`InputError`."""
+        """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
         if isinstance(prompt, bool) or not isinstance(prompt, int) or prompt < 1:
             raise InputError(f"prompt is {describe(prompt)}; accepted: an integer of at least 1")
         tokens = {
@@ -101,14 +101,14 @@ class _Generation:
         return StepRequest(self.model, example, self.options)
 
     def log(self, prompt: int, tick: Callable[[str], None]) -> MemoryLog:
-        """The events of generating after a prompt."""
+        """Return the memory events of generating after a prompt."""
         log = self.asked(prompt).trace(self.batch_size, tick)
         for note, band in self.bands.items():
             log = _with_band(log, note, band)
         return log
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
-        """A log explained."""
+        """Return the estimate that a log gives."""
         result = self.asked(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))

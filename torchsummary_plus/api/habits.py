@@ -1,4 +1,4 @@
-"""What people write by habit from torchsummary, torchinfo, Keras and the trainers: taken, or answered with the cure."""
+"""Names and arguments familiar from torchsummary, torchinfo, Keras and trainers: accepted, or answered with a cure."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class _TrainingStep(nn.Module):
 
 @contextmanager
 def _apart(module: nn.Module) -> Iterator[None]:
-    """While it holds, a Lightning module does not know its trainer, and so not its data and optimizers."""
+    """Hide a Lightning module's trainer inside the block, and with it the data and the optimizers."""
     own = vars(module).get("_trainer")
     vars(module)["_trainer"] = None
     try:
@@ -269,7 +269,7 @@ def _apart(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _silent(module: nn.Module) -> Iterator[None]:
-    """While it holds, a Lightning module's ``log`` and ``log_dict`` do nothing."""
+    """Make a Lightning module's ``log`` and ``log_dict`` do nothing inside the block."""
     own = {name: value for name, value in vars(module).items() if name in ("log", "log_dict")}
     vars(module).update(log=_nothing, log_dict=_nothing)
     try:

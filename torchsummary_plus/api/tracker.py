@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
 from ..live.modules import class_name
-from ..render.text import printable
+from ..render.printing import printable
 from ..render.tracking_text import opening_text, point_text
 from ..results.track_report import TrackReport
 from ..watch.meters import default_device, device_memory, empty_cache

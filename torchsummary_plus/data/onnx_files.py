@@ -49,7 +49,7 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
     except Exception as error:  # protobuf's DecodeError, whose module differs between its releases.
         raise refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
-        raise refused(path, "it is no ONNX model: it has no version or no graph")
+        raise refused(path, "it is not an ONNX model: it has no version or no graph")
     reader = _Reader(onnx, path)
     nodes = [node for function in model.functions for node in function.node]
     return (*reader.graph(model.graph), *reader.nodes(nodes))
@@ -97,7 +97,7 @@ class _Reader:
         dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
         shape = tuple(tensor.dims)
         if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
-            raise refused(self.path, f"the shape of {describe(name)} is no shape")
+            raise refused(self.path, f"the shape of {describe(name)} is not a shape")
         if dtype == "STRING":
             return WeightEntry(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
         if dtype not in BITS:

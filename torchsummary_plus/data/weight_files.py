@@ -99,7 +99,7 @@ def _indexed(path: Path) -> Iterator[WeightEntry]:
         raise _refused(path.name, "it has no weight_map of names to files")
     for shard in sorted(set(shards.values())):
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise _refused(path.name, f"{describe(shard)} is no .safetensors file beside it")
+            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file beside it")
         yield from (entry for entry in read_weights(path.parent / shard) if shards.get(entry.name) == shard)
 
 
@@ -109,7 +109,7 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise _refused(name, str(error)) from None
     if not isinstance(header, dict):
-        raise _refused(name, "it is no JSON object")
+        raise _refused(name, "it is not a JSON object")
     return header
 
 
@@ -129,7 +129,7 @@ def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
     if bits is None:
         raise _refused(name, f"{describe(tensor)} is of the unknown dtype {describe(entry['dtype'])}")
     if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _refused(name, f"{describe(tensor)} has a shape or offsets that are no sizes")
+        raise _refused(name, f"{describe(tensor)} has a shape or offsets that are not sizes")
     begin, end = offsets
     if not begin <= end <= room or 8 * (end - begin) != prod(shape) * bits:
         raise _refused(name, f"the bytes of {describe(tensor)} are not those of its shape, or lie outside the file")

@@ -169,6 +169,19 @@ EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is una
 lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _CARD, lambda: False)
 lift_only_cpu: Callable[[bool], None] = probe("torch:_C._set_only_lift_cpu_tensors", _CARD, lambda _: None)
 fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
+
+
+def is_torch_fake(value: Any) -> bool:
+    """Whether a tensor is torch's own fake, or a mode the one that makes them; their module is not imported for it."""
+    return type(value).__module__ == "torch._subclasses.fake_tensor"
+
+
+def outside_fake_mode() -> AbstractContextManager[Any]:
+    """Suspend the caller's ``FakeTensorMode`` and the modes around it, if there is one."""
+    is_active = fake_mode_key is not None and is_torch_fake(_mode_with(fake_mode_key))
+    return no_modes() if is_active else nullcontext()
+
+
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
 has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True

@@ -18,6 +18,8 @@ _OURS = __name__.partition(".")[0]
 _CACHED = type(lru_cache(maxsize=1)(int))
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", _OURS}
 """Packages whose functions keep no tensors of a model."""
+_SEQUENCES = frozenset((list, tuple, set, frozenset))
+"""Containers that are searched by the iterators of C: packages keep tens of thousands of names in them."""
 
 
 @contextmanager
@@ -59,9 +61,16 @@ def _holds_a_tensor(values: list[Any]) -> bool:
     waiting, seen = list(filter(gc.is_tracked, values)), set()
     while waiting:
         value = waiting.pop()
-        if isinstance(value, Tensor):
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        kind = type(value)
+        if kind is dict:
+            waiting.extend(filter(gc.is_tracked, value.values()))
+        elif kind in _SEQUENCES:
+            waiting.extend(filter(gc.is_tracked, value))
+        elif isinstance(value, Tensor):
             return True
-        if id(value) not in seen and not isinstance(value, PLAIN) and package_of(type(value)) != _OURS:
-            seen.add(id(value))
+        elif not isinstance(value, PLAIN) and package_of(kind) != _OURS:
             waiting.extend(part for _, part in parts(value) if gc.is_tracked(part))
     return False

@@ -100,7 +100,8 @@ class Search:
     ) -> None:
         self._trace = trace
         self._fits = fits
-        self._spare = spare
+        self._spare = cache(lambda batch: spare(self.logs[batch]))
+        """The bytes that the peak of a traced batch leaves free."""
         self._proves = proves
         self.logs: dict[int, MemoryLog] = {}
         """The traced logs, by batch."""
@@ -178,7 +179,7 @@ class Search:
     def _seems_to_fit(self, batch: int) -> bool:
         """Whether the line through the peaks of the two nearest traces leaves memory at a batch."""
         first, second = self._near(batch)[:2]
-        there, beyond = (self._spare(self.logs[traced]) for traced in (first, second))
+        there, beyond = self._spare(first), self._spare(second)
         grows = (beyond - there) * (second - first) < 0
         if not grows and batch > FARTHEST * self.low:
             return False

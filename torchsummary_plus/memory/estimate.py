@@ -149,7 +149,7 @@ class Estimate:
         return tuple(call_memory(self.log, allocator_for(self.log, self.backend, self.options)))
 
     def fits(self, memory: int | float | str | None = None) -> bool:
-        """Whether the step runs in so much memory: bytes, "24GiB", or a device's name; the context is taken off first.
+        """Return whether the step runs in ``memory``: bytes, "24GiB", or a device's name, less the context.
 
         None means the GPU that the step was estimated for. The context is the most that one takes on the card named,
         or on the step's own, or else on any. The log is replayed under the limit, so that the allocator may give cached
@@ -205,7 +205,7 @@ def tensors_peak(log: MemoryLog) -> int:
 
 
 def log_fits(log: MemoryLog, backend: str, options: AllocatorOptions, memory: int | float | str, gpu: str = "") -> bool:
-    """Whether a log runs in so much memory, the most that a context may take being taken off.
+    """Return whether a log runs in this much memory, less the most that a context may take.
 
     Kernels do without optional scratch memory if there is none left.
     """
@@ -264,7 +264,7 @@ def uses_libraries(log: MemoryLog) -> bool:
 
 
 def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
-    """What the allocator gets of so much memory: all but the most that a CUDA context may take.
+    """Return what the allocator gets of this much memory: all but the most that a CUDA context may take.
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """

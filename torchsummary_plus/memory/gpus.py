@@ -31,7 +31,8 @@ PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
 """Where a card's ``smi_mib`` and ``cuda_mib`` come from."""
 DATASHEET = "NVIDIA's datasheet alone"
-"""The source of a card that nobody was seen to print: a program is taken to get 9/10, less than of any that was."""
+"""The source of a card whose total nobody has published: a program is assumed to get 9/10 of the datasheet's, less
+than on any card with a published one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: s
 
 
 FEWEST = 1024
-"""Numbers below are taken for GB that were meant."""
+"""A number below this is refused: GB were probably meant."""
 
 
 def parse_memory(value: int | float | str) -> int:

@@ -63,7 +63,7 @@ class OtherDevice:
         return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), its kernels are not modelled"
 
     def warn(self) -> None:
-        """Tell that an answer counts tensors alone, at the line that called this package."""
+        """Warn that an answer counts tensors only, at the line that called this package."""
         message = f"{self.words}; the answer counts the tensors alone"
         warnings.warn(message, NotModelledWarning, stacklevel=_level_of_the_caller())
 

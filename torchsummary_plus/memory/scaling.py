@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
+from operator import mul
 
 from ..data.memory_records import MemoryLog, StorageSpec
 
@@ -25,23 +26,29 @@ def at_batch(logs: Mapping[int, MemoryLog], batch: int) -> MemoryLog:
     first = next(iter(logs.values()))
 
     def through(sizes: tuple[int, ...]) -> int:
-        if not any(sizes):
-            return 0
-        return max(1, sum(weight * size for weight, size in zip(weights, sizes)) // over)
+        if sizes.count(sizes[0]) == len(sizes):
+            return sizes[0]
+        weighted: int = sum(map(mul, weights, sizes))
+        return max(1, weighted // over)
 
-    rows = zip(*(log.events for log in logs.values()))
-    events = tuple((row[0][0], row[0][1], through(tuple(event[2] for event in row))) for row in rows)
-    specs = zip(*(log.storages for log in logs.values()))
-    storages = tuple(
-        replace(row[0], nbytes=through(tuple(spec.nbytes for spec in row)), lesser=_lesser(row, through))
-        for row in specs
-    )
+    sizes = zip(*([nbytes for _, _, nbytes in log.events] for log in logs.values()))
+    events = tuple([(moment, storage, through(row)) for (moment, storage, _), row in zip(first.events, sizes)])
+    storages = tuple([_spec(row, through) for row in zip(*(log.storages for log in logs.values()))])
     doubted = zip(*(log.doubts for log in logs.values()))
     doubts = tuple(replace(row[0], nbytes=through(tuple(doubt.nbytes for doubt in row))) for row in doubted)
     work = zip(*(log.mult_adds or () for log in logs.values()))
     done = tuple((row[0][0], through(tuple(count for _, count in row))) for row in work)
     mult_adds = None if first.mult_adds is None else done
     return replace(first, events=events, storages=storages, doubts=doubts, mult_adds=mult_adds, others=())
+
+
+def _spec(row: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> StorageSpec:
+    """Return the storage of another batch, from those of each log."""
+    first = row[0]
+    nbytes = through(tuple([spec.nbytes for spec in row]))
+    if nbytes == first.nbytes and not first.lesser:
+        return first
+    return replace(first, nbytes=nbytes, lesser=_lesser(row, through))
 
 
 def _lesser(specs: Sequence[StorageSpec], through: Callable[[tuple[int, ...]], int]) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ from ..trace.embeddings import Embeddings, NeedsIntegerError
 from ..trace.passes import Listener, deep_stack
 from ..trace.questions import Answers
 from ..trace.run import eager
-from ..trace.swap import LOCK, restored
+from ..trace.swap import one_pass, restored
 from . import gloo  # noqa: F401 - the module registers its rules
 from .cuda import cuda_alone
 from .ddp import ddp_alone
@@ -106,7 +106,7 @@ class Ranked:
 
         Raises :class:`ForwardError`, :class:`StepError`, and :class:`InputError` if the builder returns no module.
         """
-        with LOCK:
+        with one_pass():
             import_for_steps(compiler=True)
             neighbours = self.known.neighbours.setdefault(example.batch_size, Neighbours())
             while True:

@@ -35,9 +35,9 @@ class Column:
     of_memory: bool = False
     adds_up: bool = False
     of_ranks: bool = False
-    """Whether it needs the memory estimate of one rank of many."""
+    """Whether it needs a memory estimate of one rank."""
     data: Callable[[Line], object] | None = None
-    """The cell's value in a data frame, where it is no plain one."""
+    """The cell's value in a data frame, if it is not a plain one."""
 
     @property
     def is_scaled(self) -> bool:
@@ -280,7 +280,7 @@ DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
 RANK_COLUMNS = ("local_params", "local_shapes")
-"""Shown before them if it is that of one rank of many."""
+"""Shown before them for an estimate of one rank."""
 
 
 def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ NAME = 18
 """The most characters on a line of a model's name; longer names take several lines."""
 
 TITLE = 11
-"""The same of a panel's title."""
+"""The same for a panel's title."""
 
 PANELS = 3
 """The most panels side by side; further ones stand below."""

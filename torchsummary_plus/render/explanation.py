@@ -10,6 +10,7 @@ from ..data.records import TensorSpec
 from ..data.units import in_unit
 from .arithmetic import Expr, number, product
 from .latex import escape
+from .printing import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Explanation(Mapping[str, int]):
         return len(self.steps)
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *(f"  {step}" for step in self.steps)])
+        return printable("\n".join([self.title, *(f"  {step}" for step in self.steps)]))
 
     __repr__ = __str__
 

@@ -46,7 +46,7 @@ RANK_STACK = {
     "reduce_scatter_buffers": "#6B2E00",
     "buckets": "#B39B7D",
 }
-"""The same of the kinds that only a rank of many has; they lie on top."""
+"""The same for the kinds that only a rank of a distributed step has; they lie on top."""
 LAYERS = {**STACK, "kv_cache": "#7B3294", **RANK_STACK}
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)

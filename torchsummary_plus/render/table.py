@@ -39,8 +39,8 @@ class Field:
 class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
-    ``data`` is a value that is no plain one, for data frames: a shape as a tuple. In a range, the value is the lower
-    end and ``most`` the upper one.
+    ``data`` is the value for data frames if it is not a plain one: a shape as a tuple. In a range, the value is the
+    lower end and ``most`` the upper one.
     """
 
     value: Value

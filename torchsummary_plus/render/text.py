@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TextIO
 
 from tabulate import TableFormat, tabulate
 
 from ..data.units import one_line
+from .printing import ASCII
 from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
 
 FLAT_WIDTH = 64
@@ -16,25 +16,6 @@ FLAT_WIDTH = 64
 
 NAME_WIDTH = 20
 """The minimum width of torchsummary's first column."""
-
-
-ASCII = str.maketrans("├└│─", "|`|-")
-"""Stand-ins for the tree's branches."""
-
-
-def printable(text: str, stream: TextIO) -> str:
-    """Return a text in characters that the stream's encoding has: branches in ASCII, and "?" for any other.
-
-    >>> from io import BytesIO, TextIOWrapper
-    >>> [printable("└─fc (Linear)", TextIOWrapper(BytesIO(), encoding)) for encoding in ("utf-8", "ascii")]
-    ['└─fc (Linear)', '`-fc (Linear)']
-    """
-    encoding: str = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
-    return text
 
 
 def summary_text(table: Table, style: str, units: str | None = None, is_ascii: bool = False) -> str:

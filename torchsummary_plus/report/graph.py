@@ -17,7 +17,7 @@ OUTPUT = -1
 def graph_of(report: Report, depth: int | None = None, fold: bool = True) -> tuple[list[GraphNode], list[GraphEdge]]:
     """Return the nodes, groups before what is inside them, and the edges between calls down to ``depth``.
 
-    With ``fold``, alike neighbours that feed one another, or that read the same, are one node with a number.
+    With ``fold``, equal neighbours that feed one another, or that read the same, are one node with a number.
     """
     shown, home = _shown(report, depth)
     groups = {row.parent for row in shown}

@@ -28,7 +28,7 @@ Pattern = tuple[frozenset[tuple[int, int]], frozenset[tuple[int, int]]]
 
 
 def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], dict[tuple[int, int], list[TensorSpec]]]:
-    """Return nodes and edges with every run of alike neighbours as its first member.
+    """Return nodes and edges with every run of equal neighbours as its first member.
 
     The members of a run look the same, down to their last node, and read the same: each from the one before it (or
     from all before it, as the sum along a residual path does), or from the same nodes outside. Only the last may feed

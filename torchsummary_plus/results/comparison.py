@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..render.columns import check_layout
 from ..render.comparison_tables import AlignedLines, aligned_lines, figures_table, layers_table
+from ..render.printing import printable
 from ..report.comparison import Compared
 from .figures import Figures
 from .model_summary import Presentation
@@ -97,7 +98,7 @@ class Comparison(Compared, Views, Figures):
         return super()._html_page(**self._fitting(look))
 
     def _fitting(self, look: ShownLook) -> ShownLook:
-        """Return a look whose columns fit on a page: of many models the parameters alone, unless others are chosen."""
+        """Return a look whose columns fit on a page: only parameters for many models, unless others are chosen."""
         if len(self.entries) > MANY and self.view.col_names is None:
             look.setdefault("columns", MANY_COLUMNS)
         return look
@@ -109,6 +110,6 @@ class Comparison(Compared, Views, Figures):
         return tables_section("Comparison", (figures,)), tables_section("Side by side", (layers,))
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     __repr__ = __str__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..memory.estimate import Estimate
 from ..render.memory_tables import memory_list, memory_table
+from ..render.printing import printable
 from ..render.table import Table
 from ..render.text import list_text, table_text
 from .figures import Figures
@@ -111,7 +112,7 @@ class MemoryEstimate(Estimate, Views, Figures):
         return draw_holders(self, top, depth, placed(ax))
 
     def __str__(self) -> str:
-        return self.render()
+        return printable(self.render())
 
     __repr__ = __str__
 

@@ -11,6 +11,7 @@ from ..data.graph_records import GraphEdge, GraphNode
 from ..data.records import Run
 from ..render.columns import check_layout
 from ..render.graph_tables import graph_tables
+from ..render.printing import printable
 from ..report.graph import graph_of
 from ..report.report import Report
 from .views import Columns, Depth, Views, register_format
@@ -77,7 +78,7 @@ class ModelGraph(Views):
         return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     def __repr__(self) -> str:
         return f"<ModelGraph of {self.name}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"

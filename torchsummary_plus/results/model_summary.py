@@ -8,6 +8,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..render.columns import FRAME_COLUMNS, memory_columns
+from ..render.printing import printable
 from ..render.rows import ALL_ROWS, RowView, row_view
 from ..render.tables import summary_table
 from ..render.text import summary_text
@@ -203,7 +204,7 @@ class ModelSummary(Report, Views, Figures):
     def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
         """Return the graph of the calls down to ``depth``, without running the model again.
 
-        ``repeats="fold"`` draws alike neighbours once, with their number; "show" draws each. Raises
+        ``repeats="fold"`` draws equal neighbours once, with their number; "show" draws each. Raises
         :class:`InputError`, also for a static summary.
         """
         from .model_graph import as_graph
@@ -224,12 +225,12 @@ class ModelSummary(Report, Views, Figures):
         return (layers, *(self.memory._sections() if self.memory else ()))
 
     def __str__(self) -> str:
-        return self.render()
+        return printable(self.render())
 
     def __repr__(self) -> str:
         if is_echo(self):
             return f"<ModelSummary of {self.rows[0].class_name}: {self.total_params:,} parameters>"
-        return self.render()
+        return printable(self.render())
 
     def _ipython_display_(self) -> None:
         """Show nothing at the end of a notebook's statement that has already shown the summary, else the usual view."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..render.printing import printable
 from ..render.step_tables import steps_table
 from .figures import Figures
 from .memory_estimate import MemoryEstimate
@@ -54,6 +55,6 @@ class StepComparison(Views, Figures):
         return (steps_table(self.names, self.estimates),)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     __repr__ = __str__

@@ -7,6 +7,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING
 
 from ..data.tracking_records import Tracking
+from ..render.printing import printable
 from ..render.tracking_tables import tracking_tables
 from .figures import Figures
 from .views import Columns, Depth, Views
@@ -54,6 +55,6 @@ class TrackReport(Tracking, Views, Figures):
         return tracking_tables(self, None if isinstance(columns, EllipsisType) else columns)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     __repr__ = __str__

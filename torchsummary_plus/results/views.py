@@ -280,7 +280,7 @@ class Views(ABC):
 
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
-    """Write a file; one that is there is replaced with ``overwrite``, and kept if the writing fails."""
+    """Write a file; with ``overwrite`` an existing one is replaced, and kept if writing fails."""
     data = content.encode() if isinstance(content, str) else content
     if not overwrite or not place.is_file():
         with place.open("wb" if overwrite else "xb") as file:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..data.units import mebibytes
 from ..data.weight_files import WeightEntry
+from ..render.printing import printable
 from ..render.table import Cell, Field, Table, TableRow, Total
 from .views import Columns, Depth, Views
 
@@ -37,7 +38,7 @@ class WeightsFile(Views):
 
     @property
     def total_params(self) -> int:
-        """Elements of all tensors, also if they are stored in blocks or packed."""
+        """Elements of all tensors, including those stored in blocks or packed."""
         return sum(entry.numel for entry in self.tensors)
 
     @property
@@ -66,7 +67,7 @@ class WeightsFile(Views):
         return (Table(self.name, "Tensor", FIELDS, rows, totals),)
 
     def __str__(self) -> str:
-        return self.to_text()
+        return printable(self.to_text())
 
     __repr__ = __str__
 

@@ -36,7 +36,7 @@ from ..trace.passes import Listener, Pass, deep_stack
 from ..trace.questions import OUTSIDE, Answers
 from ..trace.rehearsal import Rehearsal, rehearse
 from ..trace.run import GrewError, eager, materialised, read
-from ..trace.swap import LOCK, swap_tensors
+from ..trace.swap import one_pass, swap_tensors
 from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
@@ -111,7 +111,7 @@ def record_step(
     fakes, the log is that of a real step.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
-    with LOCK:
+    with one_pass():
         tree = read(model, example)
         place = placed(device or tree.device())
         known = capability or (capability_of(place.index) if place.type == "cuda" else None) or AMPERE

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.errors import ForwardError, InputError
+from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
@@ -28,7 +28,7 @@ from ..trace.hints import forward_error, step_error
 from ..trace.passes import Pass, failed_frame, no_collection, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.run import Options, eager, read, trace
-from ..trace.swap import LOCK, swap_tensors
+from ..trace.swap import one_pass, swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks
 from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
@@ -44,9 +44,14 @@ def measure_step(
     """Return the memory events of real steps on copies of the model's tensors. The model is left unchanged.
 
     On CUDA, also return the most bytes that the caching allocator reserved for them.
-    Raises :class:`InputError` if the model is on another device, :class:`ForwardError` and :class:`StepError`.
+    Raises :class:`InputError` if the model is on another device, :class:`UnsupportedError` under a profiler, which
+    would lose its records to this one, :class:`ForwardError` and :class:`StepError`.
     """
-    with LOCK:
+    if compat.profiler_enabled():
+        raise UnsupportedError(
+            "measure_memory uses torch's profiler, and one is already running; call it outside that profile"
+        )
+    with one_pass():
         tree = read(model, example)
         example = _settled(tree, example, step)
         _check_places(tree, device)

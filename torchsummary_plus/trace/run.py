@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.batches import is_proportional, open_batch
-from ..data.errors import ForwardError, InputError
+from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.records import Run, Trace
 from ..live import compat
 from ..live.experts import find_adapters, find_experts, numbers_of_experts
@@ -36,7 +36,7 @@ from .passes import Pass, deep_stack, run_really
 from .recorder import Functions, Recorder
 from .routing import Routing
 from .stand_ins import originals_of, put_back
-from .swap import LOCK, restored
+from .swap import one_pass, restored
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: Optio
 
     The model is left unchanged, bit for bit, whether the pass succeeds or fails.
     """
-    with LOCK:
+    with one_pass():
         tree = read(model, example)
         if example is None:
             device = str(options.device or tree.device())
@@ -70,11 +70,21 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
     """Return the module tree of a model without its wrappers, with lazy modules initialised if there is an example."""
     if isinstance(model, ModuleTree):
         return model
-    with LOCK:
+    with one_pass():
         tree = ModuleTree(unwrapped(model))
+        _refuse_torch_fakes([*tree.tensors(), *(all_tensors((example.args, example.kwargs)) if example else ())])
         if example is not None and any(nn.parameter.is_lazy(tensor) for tensor in tree.tensors()):
             tree = materialised(tree, example)
         return tree
+
+
+def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
+    """Raise :class:`UnsupportedError` for a tensor that was made under a ``FakeTensorMode``."""
+    if any(map(compat.is_torch_fake, tensors)):
+        raise UnsupportedError(
+            "the model or its input has fake tensors, which work only in the FakeTensorMode that made them; build the "
+            'model under torch.device("meta"), which takes no memory either, and give the input\'s size'
+        )
 
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)

@@ -15,12 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..live import compat
 from ..live.offloading import AS_THEY_ARE, Away, absent, swap_offloaded
 from ..live.structures import is_wrapper, slot_names
 from .kernels import SMALL
 
-LOCK = threading.RLock()
-"""Serialises passes, because a pass writes to modules' attributes."""
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def one_pass() -> Iterator[None]:
+    """Serialise passes, because a pass writes to modules' attributes, and suspend a caller's ``FakeTensorMode``."""
+    with _LOCK, compat.outside_fake_mode():
+        yield
+
 
 _MUTABLE = (dict, list, set, deque, bytearray)
 _PLAIN = frozenset({dict, OrderedDict, list, set})

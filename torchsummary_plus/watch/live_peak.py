@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..live import compat
 from .profiled import ProfileReader, changes
 from .quiet_profile import QuietProfile
 
@@ -20,11 +21,14 @@ class LivePeak:
         self.profile: QuietProfile | None = None
 
     def start(self, tensors: Iterable[Tensor]) -> None:
-        """Begin; on the CPU, where nothing counts what is live, ``tensors`` are those that exist already."""
+        """Begin; on the CPU, where nothing counts what is live, ``tensors`` are those that exist already.
+
+        Under the user's own profiler, which this one would end, nothing is measured on the CPU.
+        """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
-        elif self.device.type == "cpu":
+        elif self.device.type == "cpu" and not compat.profiler_enabled():
             self.add(tensors)
             self.profile = QuietProfile()
             self.profile.start()

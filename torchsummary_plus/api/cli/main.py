@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...data.errors import InputError, SummaryError
-from ...render.text import printable
+from ...render.printing import printable
 from ...results.model_summary import ModelSummary
 from ..configured import from_config, is_config
 from ..table import summary
@@ -141,7 +141,7 @@ def table(arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def named_model(arguments: argparse.Namespace) -> Iterator[Any]:
-    """Give the model that the command line names; while it holds, its file can be imported from."""
+    """Yield the model named on the command line; files beside its own can be imported inside the block."""
     kwargs = parse_pairs(arguments.kwargs)
     if is_config(arguments.model):
         yield from_config(arguments.model, **kwargs)

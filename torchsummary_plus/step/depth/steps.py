@@ -16,7 +16,7 @@ from ...live.modules import ModuleTree
 from ...live.rows import longest_row
 from ...ops.scratch.cuda.cudnn.asking import Cudnn
 from ...trace.passes import Listener
-from ...trace.swap import LOCK
+from ...trace.swap import one_pass
 from ..fake_steps import record_step
 from ..runner import Step
 from .cut import FEWEST, WORTH
@@ -47,7 +47,7 @@ def record_deep_step(
     asked = example, step, device, capability, listeners, cudnn
     if row is None:
         return record_step(tree, *asked)
-    with LOCK:
+    with one_pass():
         logs, stacks = [], []
         try:
             for count in range(FEWEST, FEWEST + 3):
