@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -244,6 +245,10 @@ class PipelineCase(Case):
     stages_each: int = 1
     is_sharded: bool = False
     """Whether half of the ranks are stages, and each stage is sharded over two."""
+    micro_batches: int = BATCH
+
+    def part(self, number: int, stages: int) -> nn.Module:
+        return Part(number, stages)
 
     def build(self) -> nn.Module:
         from torch import distributed as dist
@@ -255,7 +260,7 @@ class PipelineCase(Case):
         if mesh is not None:
             group, rank, ranks = mesh.get_group("stage"), mesh.get_local_rank("stage"), ranks // 2
         numbers = [rank + ranks * turn for turn in range(self.stages_each)]
-        modules: list[nn.Module] = [Part(number, ranks * self.stages_each) for number in numbers]
+        modules = [self.part(number, ranks * self.stages_each) for number in numbers]
         if mesh is not None:
             modules = [fsdp(module, mesh["shard"], reshard_after_forward=False) for module in modules]
         device = torch.device("cpu")
@@ -264,7 +269,8 @@ class PipelineCase(Case):
             for number, module in zip(numbers, modules)
         ]
         make = getattr(pipelining, self.schedule)
-        self.held["schedule"] = make(stages if self.stages_each > 1 else stages[0], BATCH, loss_fn=_loss_of)
+        given = stages if "stages" in signature(make).parameters else stages[0]
+        self.held["schedule"] = make(given, self.micro_batches, loss_fn=_loss_of)
         self.held["ends"] = [stage.is_first for stage in stages], [stage.is_last for stage in stages]
         model = nn.ModuleList(modules)
         self.held["optimizer"] = self.optimizer(model.parameters())

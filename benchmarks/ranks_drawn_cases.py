@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from benchmarks.ranks_cases import CASES, Case, PipelineCase, ddp, mesh_of, unwrapped, zero
-from benchmarks.ranks_drawn_models import Block, Drawn, Shape, inputs_of
+from benchmarks.ranks_drawn_models import Block, Drawn, DrawnPart, Shape, inputs_of
 from benchmarks.ranks_drawn_steps import ACTS, Step, run_step
 
 Wrapped = Callable[[Any], Any]
@@ -47,6 +47,20 @@ class DrawnCase(Case):
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
         run_step(self.step, model, inputs, targets, self.held, mark)
+
+
+@dataclass(frozen=True)
+class DrawnPipeline(PipelineCase):
+    """A drawn model over the stages of a schedule."""
+
+    shape: Any = None
+    batch: int = 4
+
+    def part(self, number: int, stages: int) -> nn.Module:
+        return DrawnPart(self.shape, number, stages)
+
+    def inputs(self) -> tuple[Tensor, ...]:
+        return inputs_of(self.shape, self.batch)
 
 
 def some(draw: Random, **choices: tuple[Any, ...]) -> dict[str, Any]:
@@ -206,7 +220,28 @@ OPTIMIZERS: dict[str, Any] = {
     "nadam": torch.optim.NAdam,
 }
 EVERY = (*WAYS, "fsdp", "pipeline")
-SCHEDULES = ("Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B")
+ONE_EACH = ("Schedule1F1B", "ScheduleGPipe")
+SCHEDULES = (*ONE_EACH, "ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "ScheduleInterleavedZeroBubble")
+
+
+def drawn_pipeline(draw: Random, name: str) -> Case:
+    """A schedule over stages with a layer each; in a world of four each stage may be sharded over two ranks."""
+    schedule = draw.choice(SCHEDULES)
+    each = 1 if schedule in ONE_EACH else draw.choice((2, 3))
+    shape = replace(Shape.draw(draw), frozen="", has_unused=False, checkpoints="", has_buffer=False)
+    micro_batches = draw.choice((4, 8))
+    return DrawnPipeline(
+        name,
+        "llama",
+        unwrapped,
+        optimizer=OPTIMIZERS[draw.choice(list(OPTIMIZERS))],
+        schedule=schedule,
+        stages_each=each,
+        is_sharded=draw.random() < 0.3,
+        micro_batches=micro_batches,
+        shape=shape,
+        batch=micro_batches * draw.choice((1, 2)),
+    )
 
 
 def drawn_case(seed: int, number: int, ways: tuple[str, ...]) -> Case:
@@ -215,9 +250,7 @@ def drawn_case(seed: int, number: int, ways: tuple[str, ...]) -> Case:
     way = draw.choice(ways)
     name = " ".join((f"drawn {seed}:{number}", *(() if ways == EVERY else ways)))
     if way == "pipeline":
-        schedule = draw.choice(SCHEDULES)
-        each = draw.choice((2, 3)) if "Interleaved" in schedule else 1
-        return PipelineCase(name, "llama", unwrapped, schedule=schedule, stages_each=each)
+        return drawn_pipeline(draw, name)
     shape, words = Shape.draw(draw), {}
     if way == "parallel":
         shape = replace(shape, hidden=2 * shape.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -140,6 +140,21 @@ class Drawn(nn.Module):
         if not torch.is_grad_enabled() or not (is_in_part or self.shape.checkpoints in ("function", "reentrant")):
             return layer(x)
         return checkpoint(layer, x, use_reentrant=self.shape.checkpoints == "reentrant")
+
+
+class DrawnPart(nn.Module):
+    """A stage of a pipeline: a layer of a :class:`Shape`, and the embedding or the head at the ends."""
+
+    def __init__(self, shape: Shape, number: int, stages: int) -> None:
+        super().__init__()
+        whole = Drawn(replace(shape, kinds=(shape.kinds[number % len(shape.kinds)],), is_tied=False, repeats=1))
+        self.layers = whole.layers
+        self.before = whole.embedding if number == 0 else nn.Identity()
+        self.after = nn.Sequential(whole.norm, whole.output) if number == stages - 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.after(self.layers[0](self.before(x)))
+        return out
 
 
 def inputs_of(shape: Shape, batch: int) -> tuple[Tensor, Tensor]:

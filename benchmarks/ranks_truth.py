@@ -27,7 +27,7 @@ import torch
 from torch import distributed as dist
 
 from benchmarks.ranks_cases import CASES, Case, PipelineCase
-from benchmarks.ranks_drawn_cases import DrawnCase, case_of
+from benchmarks.ranks_drawn_cases import DrawnCase, DrawnPipeline, case_of
 from benchmarks.ranks_parallel import NOT_ON_GLOO
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -116,12 +116,12 @@ def _worker(folder: str, names: list[str], world_size: int, rank: int) -> None:
 
 def _truth(case: Case, world_size: int, rank: int) -> Truth:
     """The truth of a case. Of a drawn one also what it raised: it raises so on every rank."""
-    if isinstance(case, PipelineCase):
-        _run(case)  # What a process makes once, when it first sends to another, is none of a step's.
     try:
+        if isinstance(case, PipelineCase):
+            _run(case)  # What a process makes once, when it first sends to another, is none of a step's.
         return _measure(case, world_size, rank)
     except Exception as error:
-        if not isinstance(case, DrawnCase):
+        if not isinstance(case, (DrawnCase, DrawnPipeline)):
             raise
         case.held.clear()
         return Truth(case.name, world_size, rank, 0, 0, failed=f"{type(error).__name__}: {error}")
