@@ -21,7 +21,7 @@ from ..live import compat
 from ..live.fakes import META, PRIM_DEVICE, Fake
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
-from .kernels import Kernel
+from .kernels import Kernel, tensors_of
 from .stand_ins import stand_ins
 from .state import State
 
@@ -147,6 +147,10 @@ class Pass(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
         with compat.no_function():
+            composite = compat.composite_kernel(func)
+            if composite is not None and not _runs_whole(func, args):
+                with _again(self):
+                    return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -287,6 +291,11 @@ class Pass(TorchDispatchMode):
 
         module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         module.register_forward_hook(after, with_kwargs=True)
+
+
+def _runs_whole(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether a device has a kernel of its own for an operator that others consist of."""
+    return any(compat.has_own_kernel(func, device_of(tensor)) for tensor in tensors_of(args))
 
 
 def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
