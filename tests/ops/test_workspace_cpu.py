@@ -421,6 +421,24 @@ def test_rows_of_half_precision(threads: int) -> None:
     agree(rows_of_half())
 
 
+def searched() -> Iterable[Call]:
+    edges = torch.linspace(-1, 1, 9)
+    for bounds in (edges, edges.to(HALF), edges.double(), edges[::2]):
+        for x in (R(2, 16, 48), R(2, 16, 48).to(HALF), turned(2, 16, 48), turned(2, 16, 48).to(HALF), INTEGERS):
+            yield aten.searchsorted.Tensor, bounds, x
+            yield aten.bucketize.Tensor, x, bounds
+    for number in (0.5, 3):
+        yield aten.searchsorted.Scalar, edges, number
+        yield aten.bucketize.Scalar, number, edges
+    for number in (torch.tensor(3), torch.tensor(0.5, dtype=torch.double)):
+        yield aten.searchsorted.Tensor, edges, number
+
+
+def test_searches() -> None:
+    """Both operands are made contiguous and of one dtype."""
+    agree(searched())
+
+
 def losses_in_half() -> Iterable[Call]:
     for shape in ((5, 5, 5), (1,)):
         x, target = (torch.rand(shape).to(HALF) for _ in range(2))

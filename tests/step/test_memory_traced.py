@@ -77,6 +77,22 @@ def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
     assert all(parameter.grad is not None for parameter in model.first.parameters())
 
 
+class Asking(Looping):
+    """Asks for a number before torch compiles, so that a real forward answers first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * len(torch.nonzero(x > 0))
+
+
+@needs_compiler
+def test_a_real_forward_leaves_torchs_own_compilation_as_it_was() -> None:
+    torch._dynamo.reset()
+    model, x = Asking(), torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert estimate.peak_bytes == measure(model, (x,), "eval").peak_bytes
+    assert model(x).shape == x.shape
+
+
 def linearised_step(model: nn.Module, x: Tensor) -> None:
     held = {name: value.detach() for name, value in model.named_parameters()}
     _, tangent = linearize(lambda moved: functional_call(model, moved, (x,)), held)

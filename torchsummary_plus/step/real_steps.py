@@ -23,6 +23,7 @@ from ..trace.kernels import tensors_of
 from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
+from ..trace.run import eager
 from . import untouched
 from .compiling import compiled_for_torch, with_operands
 from .measuring import copied, profiled
@@ -88,7 +89,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True))
-        with compiled_for_torch(), swapped as (exchange, outside), deep_stack():
+        with eager(), compiled_for_torch(), swapped as (exchange, outside), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)

@@ -80,7 +80,7 @@ def _index_add(out: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: fl
 
 @scratch("cpu", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=f"{SCATTER}; {INDEXING}", band=0.0)
 def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
-    """A mean also counts: ones for the source, their sums, and a mask of sums below 1. Whole rows are counted without."""
+    """A mean also counts, but not of whole rows: ones for the source, their sums, and a mask of sums below 1."""
     if _adds_rows(out, dim, index, src):
         return _row_sums(out)
     if reduce != "mean":
