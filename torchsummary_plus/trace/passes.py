@@ -294,8 +294,14 @@ class Pass(TorchDispatchMode):
 
 
 def _runs_whole(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether a device has a kernel of its own for an operator that others consist of."""
-    return any(compat.has_own_kernel(func, device_of(tensor)) for tensor in tensors_of(args))
+    """Whether a device or a layout may have a kernel of its own for an operator that others consist of."""
+    return any(
+        tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+        or compat.has_own_kernel(func, device_of(tensor))
+        for tensor in tensors_of(args)
+    )
 
 
 def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
