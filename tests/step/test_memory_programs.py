@@ -103,6 +103,7 @@ QUANTISED = """
 import torch
 from torch import nn
 from torch.ao.quantization import DeQuantStub, QuantStub, get_default_qat_qconfig, prepare_qat
+torch.manual_seed(0)
 layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 196, 10)
 model = nn.Sequential(QuantStub(), *layers, DeQuantStub()).train()
 model.qconfig = get_default_qat_qconfig("x86")
