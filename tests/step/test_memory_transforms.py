@@ -58,9 +58,6 @@ class Dual(Layer):
             return forward_ad.unpack_dual(self.linear(dual).tanh()).tangent
 
 
-SKELETON = nn.Linear(WIDTH, WIDTH, device="meta")
-
-
 class Ensemble(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +156,7 @@ def test_a_transformed_step_is_its_real_one(name: str) -> None:
 SKELETON = nn.Linear(WIDTH, WIDTH, device="meta")
 
 
-class Ensemble(nn.Module):
+class Skeletal(nn.Module):
     """Members that run through a skeleton on ``meta``, which has no bytes."""
 
     def __init__(self) -> None:
@@ -175,5 +172,5 @@ class Ensemble(nn.Module):
 
 
 def test_a_skeleton_on_meta_has_no_bytes() -> None:
-    model, x = Ensemble(), torch.randn(8, WIDTH)
+    model, x = Skeletal(), torch.randn(8, WIDTH)
     assert estimate_memory(model, input_data=x).peak_bytes == measure(model, (x,)).peak_bytes

@@ -148,7 +148,7 @@ class Pass(TorchDispatchMode):
             return self._run(func, args, kwargs)
         with compat.no_function():
             composite = compat.composite_kernel(func)
-            if composite is not None and not _runs_whole(func, args):
+            if composite is not None and _is_unparted(func, args):
                 with _again(self):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
@@ -293,14 +293,20 @@ class Pass(TorchDispatchMode):
         module.register_forward_hook(after, with_kwargs=True)
 
 
-def _runs_whole(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether a device or a layout may have a kernel of its own for an operator that others consist of."""
-    return any(
+def _is_unparted(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether an operator came here whole only because inference mode leaves out the layer that takes it apart.
+
+    A device or a layout may have a kernel of its own for it.
+    """
+    tensors = tensors_of(args)
+    if not (torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors)):
+        return False
+    return not any(
         tensor.layout is not torch.strided
         or tensor.is_nested
         or tensor.is_quantized
         or compat.has_own_kernel(func, device_of(tensor))
-        for tensor in tensors_of(args)
+        for tensor in tensors
     )
 
 

@@ -44,7 +44,7 @@ def _accumulated(out: Any) -> int:
 
 
 def _row_sums(out: Any) -> int:
-    return torch.get_num_threads() * _accumulated(out) // int(out.shape[0])
+    return torch.get_num_threads() * _accumulated(out) // max(1, int(out.shape[0]))
 
 
 LEAST_ROW = 16
