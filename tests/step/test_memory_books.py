@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tests.step import held_steps
 from tests.step.book_programs import ROWS, WIDTH, Program
 from tests.step.held_steps import STEPS, squared, tensors_held
-from tests.truth.memory_truth import measure, measure_run
+from tests.truth.memory_truth import measure_run
 from torchsummary_plus import estimate_memory, measure_memory
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -137,34 +136,6 @@ def without_gradient(layer: Layer, x: Tensor) -> Tensor:
         seen = torch.zeros(ROWS, WIDTH).add_(layer(x))
         seen = seen * 2
     return layer(x) * z
-
-
-class Convolved(nn.Module):
-    """Operators that consist of others, which nothing takes apart before a mode sees them in inference mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
-        self.attention, self.rnn = nn.MultiheadAttention(16, 2, batch_first=True), nn.LSTM(16, 16)
-        self.head = nn.Linear(16, 4)
-
-    def seen(self, x: Tensor) -> Tensor:
-        y = functional.interpolate(functional.relu(self.norm(self.conv(x))), scale_factor=0.5)
-        y = y.flatten(2).transpose(1, 2)
-        return self.rnn(self.attention(y, y, y)[0])[0]  # type: ignore[no-any-return]
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.inference_mode():
-            y = functional.layer_norm(self.seen(x), (16,))
-        return self.head(functional.layer_norm(y, (16,)).clone())
-
-
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_inference_mode_runs_the_kernels_that_it_runs_without_a_mode(mode: str) -> None:
-    model, x = Convolved(), torch.randn(4, 3, 16, 16)
-    estimate = estimate_memory(model, input_data=x, mode=mode)
-    assert estimate.peak_bytes == measure(model, (x,), mode).peak_bytes
-    assert not estimate.unknown
 
 
 FORWARDS = (added, sliced, routed, scattered, from_elsewhere, viewed_before, dies_with_its_view, moved, given_data)

@@ -274,7 +274,8 @@ def fakes_of(func: OpOverload, args: Any, kwargs: Any, answer: Any, device: torc
         answer = _least(answer) if least else answer
     with in_kernel():
         if answer is not None and func is aten.nonzero.default:
-            return _by_columns(*answer, device)
+            shape, dtype = answer
+            return _by_columns(shape, dtype, device)
         return None if answer is None else _fakes(answer, device)
 
 
