@@ -54,10 +54,10 @@ def block(scope: Scope) -> Statement | None:
         return None
     scope.keep(x)
     out = scope.add(x, result.shape, base, learns=half and result.learns)
-    text = 'with torch.autocast("cpu", dtype=torch.bfloat16):' if half else "with torch.no_grad():"
-    return Statement(
-        text, out.name, x.name if out.shape == x.shape else "", inner, f"{out.name} = {result.name}.float()"
-    )
+    mode = 'autocast("cpu", dtype=torch.bfloat16)' if half else scope.one(["no_grad()", "inference_mode()"])
+    same = x.name if out.shape == x.shape else ""
+    tail = f"{out.name} = {result.name}.float(){'.clone()' if mode.startswith('inference') else ''}"
+    return Statement(f"with torch.{mode}:", out.name, same, inner, tail)
 
 
 FUNCTIONS = {

@@ -77,6 +77,8 @@ CALLING = (
     "torch.cond(x.sum() > 1e9, lambda a: a.sin(), lambda a: a.cos(), ({0},))",
     "torch._higher_order_ops.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 0.5), "
     "(torch.zeros((), dtype=torch.long), {0}.detach()))[1]",
+    "torch._higher_order_ops.associative_scan(lambda a, b: a + b, {0}, 0, combine_mode='generic')",
+    "torch._higher_order_ops.scan(lambda c, r: (c + r, c * r), torch.zeros_like({0}[0]), {0})[1]",
     "torch.func.vmap(torch.func.grad(lambda row: (row * 2 / 3).square().sum()))({0})",
     "torch.func.jacrev(lambda a: (a * 0.5).sum(0).sin())({0}).sum(0).flatten()[:1] + {0}",
 )

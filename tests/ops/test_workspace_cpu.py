@@ -121,6 +121,7 @@ def test_products() -> None:
             (aten.mm.default, R(12, 8), R(8, 20)[:, ::2]),
             (aten.mm.default, R(24, 8)[::2], R(8, 10)),
             (aten.addmm.default, R(10), ones(12, 8), R(10, 8).t()),
+            *((aten.addmm.default, turned(*size), R(size[0], 4), R(4, size[1])) for size in ((70, 60), (50, 60))),
             (aten.bmm.default, R(4, 12, 8), R(4, 8, 10)),
             (aten.bmm.default, ones(4, 12, 8), R(4, 8, 10)),
             (aten.bmm.default, R(1, 12, 8).expand(4, 12, 8), R(4, 10, 8).transpose(1, 2)),
@@ -391,6 +392,51 @@ def written_at_indices() -> Iterable[Call]:
 
 def test_writes_at_indices_and_counts() -> None:
     agree(written_at_indices())
+
+
+def rows_of_half() -> Iterable[Call]:
+    """An index for each row, of long and short rows, and what keeps torch from adding whole rows."""
+    few = indices(20, 30)
+    for width in (15, 16, 48):
+        table, rows = R(20, width).to(HALF), R(30, width).to(HALF)
+        by_row = few[:, None].expand(30, width)
+        for index in (by_row, by_row.contiguous()):
+            yield aten.gather.default, table, 0, index
+            for x, src in ((table, rows), (table, turned(30, width).to(HALF)), (table.float(), rows.float())):
+                yield aten.scatter_add.default, x, 0, index, src
+                yield aten.scatter_reduce.two, x, 0, index, src, "mean"
+                yield aten.scatter_reduce_.two, x.clone(), 0, index, src, "amax"
+        for index, src in ((few, rows), (few.int(), rows), (few, turned(30, width).to(HALF))):
+            yield aten.index_add.default, table, 0, index, src
+            yield aten.index_add_.default, table.clone(), -2, index, src
+        yield aten.index_add.default, rows, 1, indices(width, width), rows
+    yield aten.index_add.default, R(5, 6, 7).to(HALF), 1, few[:4] % 6, R(5, 4, 7).to(HALF)
+    yield aten.index_add.default, R(9).to(HALF), 0, few[:4] % 9, R(4).to(HALF)
+    yield aten.index_add.default, R(9, 20), 0, indices(9, 4, 2)[:, 0], R(4, 20)
+    yield aten.scatter_add.default, R(20, 48).to(HALF), -2, few[:, None].expand(30, 48), R(30, 48).to(HALF)
+
+
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_rows_of_half_precision(threads: int) -> None:
+    agree(rows_of_half())
+
+
+def searched() -> Iterable[Call]:
+    edges = torch.linspace(-1, 1, 9)
+    for bounds in (edges, edges.to(HALF), edges.double(), edges[::2]):
+        for x in (R(2, 16, 48), R(2, 16, 48).to(HALF), turned(2, 16, 48), turned(2, 16, 48).to(HALF), INTEGERS):
+            yield aten.searchsorted.Tensor, bounds, x
+            yield aten.bucketize.Tensor, x, bounds
+    for number in (0.5, 3):
+        yield aten.searchsorted.Scalar, edges, number
+        yield aten.bucketize.Scalar, number, edges
+    for number in (torch.tensor(3), torch.tensor(0.5, dtype=torch.double)):
+        yield aten.searchsorted.Tensor, edges, number
+
+
+def test_searches() -> None:
+    """Both operands are made contiguous and of one dtype."""
+    agree(searched())
 
 
 def losses_in_half() -> Iterable[Call]:

@@ -99,6 +99,24 @@ def test_a_verdict(line: str, child: Child) -> None:
     assert verdict.word == LINES[line], str(verdict)
 
 
+QUANTISED = """
+import torch
+from torch import nn
+from torch.ao.quantization import DeQuantStub, QuantStub, get_default_qat_qconfig, prepare_qat
+torch.manual_seed(0)
+layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 196, 10)
+model = nn.Sequential(QuantStub(), *layers, DeQuantStub()).train()
+model.qconfig = get_default_qat_qconfig("x86")
+prepare_qat(model, inplace=True)
+inputs, outside, options = (torch.randn(8, 3, 16, 16),), [], {"optimizer": "adam"}
+"""
+
+
+def test_observers_grow_to_the_number_of_channels(child: Child) -> None:
+    verdict = child.judge(QUANTISED)
+    assert verdict.word == EXACT, str(verdict)
+
+
 def test_the_least_program_keeps_what_fails_alone() -> None:
     statements = (
         Statement("v1 = self.m1(x)", "v1", "x"),

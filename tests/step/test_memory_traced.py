@@ -46,6 +46,19 @@ class Looping(nn.Module):
         return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, torch.tanh(y)), start)[1]
 
 
+class Unused(nn.Module):
+    """The branch's result is not used, so that no backward frees what its operand's graph has saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(x).exp()
+        torch.cond(h.sum() > 1e9, lambda y: y.sin(), lambda y: y.cos(), (torch.einsum("ij,ij->j", h.tanh(), h.exp()),))
+        return h
+
+
 class Linearised(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +70,7 @@ class Linearised(nn.Module):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("kind", "mode"), [(Branching, "train"), (Looping, "eval")])
+@pytest.mark.parametrize(("kind", "mode"), [(Branching, "train"), (Looping, "eval"), (Unused, "train")])
 def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.Module], mode: str) -> None:
     model = kind()
     adam = torch.optim.Adam if mode == "train" else None
@@ -75,6 +88,22 @@ def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
     measure_memory(model, (WIDTH,), batch_size=ROWS)
     model(x).sum().backward()
     assert all(parameter.grad is not None for parameter in model.first.parameters())
+
+
+class Asking(Looping):
+    """Asks for a number before torch compiles, so that a real forward answers first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * len(torch.nonzero(x > 0))
+
+
+@needs_compiler
+def test_a_real_forward_leaves_torchs_own_compilation_as_it_was() -> None:
+    torch._dynamo.reset()
+    model, x = Asking(), torch.randn(ROWS, WIDTH)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    assert estimate.peak_bytes == measure(model, (x,), "eval").peak_bytes
+    assert model(x).shape == x.shape
 
 
 def linearised_step(model: nn.Module, x: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
 
-from tests.truth.memory_truth import measure_run
+from tests.truth.memory_truth import measure, measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 
 WIDTH = 64
@@ -151,3 +151,26 @@ def test_a_transformed_step_is_its_real_one(name: str) -> None:
 
     assert estimate.peak_bytes == measured.peak_bytes == measure_run(run, [*model.parameters(), x])
     assert estimate.assumptions == ()
+
+
+SKELETON = nn.Linear(WIDTH, WIDTH, device="meta")
+
+
+class Skeletal(nn.Module):
+    """Members that run through a skeleton on ``meta``, which has no bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(3, WIDTH, WIDTH)), nn.Parameter(torch.randn(3, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def member(weight: Tensor, bias: Tensor) -> Tensor:
+            out: Tensor = functional_call(SKELETON, {"weight": weight, "bias": bias}, (x,))
+            return out
+
+        return vmap(member)(self.weight, self.bias).mean(0)
+
+
+def test_a_skeleton_on_meta_has_no_bytes() -> None:
+    model, x = Skeletal(), torch.randn(8, WIDTH)
+    assert estimate_memory(model, input_data=x).peak_bytes == measure(model, (x,)).peak_bytes

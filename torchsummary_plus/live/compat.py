@@ -107,6 +107,11 @@ functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwra
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
+_has_kernel: Callable[[str, str], bool] = probe(
+    "torch:_C._dispatch_has_kernel_for_dispatch_key",
+    "operators under inference_mode() are seen whole, without their scratch memory",
+    lambda *_: False,
+)
 
 _mode_with: Callable[[Any], Any] = probe("torch:_C._get_dispatch_mode", _TRACED, lambda _: None)
 _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
@@ -229,6 +234,22 @@ def capture_unasked() -> Iterator[None]:
 
 _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 """The method's name since torch 2.10, and before."""
+
+
+@cache
+def composite_kernel(operator: Any) -> Callable[..., Any] | None:
+    """Return the kernel that runs an operator by means of others on every device, or None.
+
+    Autograd runs it before any mode sees the operator; under ``torch.inference_mode()`` modes see it first.
+    """
+    if not _has_kernel(operator.name(), "CompositeImplicitAutograd"):
+        return None
+    return partial(operator._op_dk, torch.DispatchKey.CompositeImplicitAutograd)
+
+
+def has_own_kernel(operator: Any, device: torch.device) -> bool:
+    """Whether an operator has a kernel for a kind of device."""
+    return _has_kernel(operator.name(), device.type.upper())
 
 
 def is_tracing_graph() -> bool:

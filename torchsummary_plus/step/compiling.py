@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from torch import nn
 from ..data.memory_records import LEAST_DOUBT, MemoryLog, StorageSpec
 from ..live import compat
 from ..live.fakes import UnfakeableError
+from ..live.graphs import saved_by
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.questions import OUTSIDE
@@ -36,30 +37,39 @@ def refused_to_torch() -> Iterator[None]:
         yield
 
 
+Operands = dict[tuple[str, tuple[torch.Size, ...]], list[torch.Tensor]]
+"""By what is compiled and their shapes: tensors that a compilation keeps in a process where it is the first."""
+
+
 @contextmanager
-def compiled_for_torch() -> Iterator[dict[Any, int]]:
+def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
     """Compile what torch compiles itself, although a user's compiled modules run uncompiled.
 
-    Yields the bytes of the tensors that a compilation keeps in a process where it is the first, by what is compiled.
+    ``operands`` receives the tensors given to what is compiled, and so keeps them as a first compilation does.
     """
-    operands: dict[Any, int] = {}
 
     def run(name: str, compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
-        given = [tensor for tensor in all_tensors((args, kwargs)) if not isinstance(tensor, nn.Parameter)]
-        storages = {part.untyped_storage()._cdata: part.untyped_storage().nbytes() for part in all_stored(given)}
-        operands[name, tuple(tensor.shape for tensor in given)] = sum(storages.values())
+        if operands is not None:
+            given = [tensor for tensor in all_tensors((args, kwargs)) if not isinstance(tensor, nn.Parameter)]
+            operands.setdefault((name, tuple(tensor.shape for tensor in given)), given)
         with compat.compiling(), compat.no_modes():
             return compiled(*args, **kwargs)
 
     with _torch_compiling(lambda name, compiled: partial(run, name, compiled)):
-        yield operands
+        yield
 
 
-def with_operands(log: MemoryLog, operands: dict[Any, int]) -> MemoryLog:
-    """Add the log of a process in which the compilations are the first."""
-    if not operands:
-        return log
-    nbytes = sum(operands.values()) + LEAST_DOUBT
+def kept_bytes(operands: Operands) -> int:
+    """Return the bytes of the operands, and of what their graphs have saved and no backward has freed."""
+    given = [tensor for tensors in operands.values() for tensor in tensors]
+    saved = (kept for tensor in given if tensor.grad_fn is not None for kept in saved_by(tensor))
+    storages = (part.untyped_storage() for part in all_stored([*given, *saved]))
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
+    """Add the log of a process in which the compilations are the first, and keep so many bytes."""
+    nbytes = kept + LEAST_DOUBT
     more = replace(
         log,
         events=((0, len(log.storages), nbytes), *log.events),
@@ -67,8 +77,8 @@ def with_operands(log: MemoryLog, operands: dict[Any, int]) -> MemoryLog:
         calls=(),
         doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
     )
-    names = ", ".join(sorted({name for name, _ in operands}))
-    note = f"{names}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
+    whose = ", ".join(sorted(set(names)))
+    note = f"{whose}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
     return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, note))
 
 

@@ -235,7 +235,7 @@ def _real_forward(task: _Task) -> Rehearsal:
     outside, copies = Outside(task.tree, task.step), Copies(CPU, moves=True)
     with outside.kept(), exchanging() as exchange:
         outside.put(exchange, copies.alike, {id(tensor) for tensor in task.tree.tensors()})
-        with cuda_as_cpu(task.for_cuda):
+        with eager(), cuda_as_cpu(task.for_cuda):
             return rehearse(task.tree, task.example, task.step.mode == "train", task.step.autocast)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,7 @@ class Outside:
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
+        self._without_bytes = _on_meta(self.reach.tensors) if any(not t.is_meta for t in tree.tensors()) else set()
         self._left = set() if step.train_step is not None else {id(gradient) for gradient in gradients}
         known = [optimizer for optimizer in self.stepping if isinstance(optimizer, torch.optim.Optimizer)]
         of_model = [
@@ -110,7 +111,7 @@ class Outside:
         known = self._known()
         standing = {id(tensor): tensor for tensor in self.reach.tensors}
         for reached in self.reach.tensors:
-            if id(reached) in self._own or id(reached) in self._left:
+            if id(reached) in self._own or id(reached) in self._left or id(reached) in self._without_bytes:
                 continue
             tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
             assert tensor is not None
@@ -140,6 +141,11 @@ def _keep_log(original: Any, now: Any) -> None:
     """Give a list or dict what its copy grew by, if that is a log."""
     if type(original) in LOGS and is_log(items_of(now), items_of(original)):
         refill(original, items_of(now))
+
+
+def _on_meta(tensors: Iterable[Tensor]) -> set[int]:
+    """Return the ids of tensors without bytes, as those of a skeleton for ``torch.func.functional_call``."""
+    return {id(tensor) for tensor in tensors if tensor.is_meta}
 
 
 def _parameters(module: nn.Module) -> list[Tensor]:

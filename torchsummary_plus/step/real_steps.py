@@ -23,8 +23,9 @@ from ..trace.kernels import tensors_of
 from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
+from ..trace.run import eager
 from . import untouched
-from .compiling import compiled_for_torch, with_operands
+from .compiling import Operands, compiled_for_torch, kept_bytes, with_operands
 from .measuring import copied, profiled
 from .outside import Outside
 from .runner import Step, Steps, tensors_in
@@ -88,7 +89,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
         swapped = copied(tree, step, Copies(CPU, moves=True))
-        with compiled_for_torch(), swapped as (exchange, outside), deep_stack():
+        with eager(), compiled_for_torch(), swapped as (exchange, outside), deep_stack():
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
@@ -115,16 +116,21 @@ def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealSte
     journal = known.journal
     assert journal is not None
 
-    def measured() -> MemoryLog:
+    def measured(operands: Operands | None = None) -> MemoryLog:
+        swapped = copied(tree, step, Copies(CPU, moves=True))
         try:
-            with copied(tree, step, Copies(CPU, moves=True)) as (exchange, outside), deep_stack():
+            with compiled_for_torch(operands), swapped as (exchange, outside), deep_stack():
                 return profiled(tree, example, step, CPU, exchange, outside, collects=False)
         finally:
             journal.undo()
 
-    with compiled_for_torch() as operands:
-        log = measured()
-        return with_operands(measured(), operands) if operands else log
+    operands: Operands = {}
+    log = measured(operands)
+    if not operands:
+        return log
+    names, kept = [name for name, _ in operands], kept_bytes(operands)
+    operands.clear()
+    return with_operands(measured(), names, kept)
 
 
 def _bytes_reached(tree: ModuleTree, step: Step) -> int:

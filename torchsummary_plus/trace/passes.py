@@ -21,7 +21,7 @@ from ..live import compat
 from ..live.fakes import META, PRIM_DEVICE, Fake, stand_for_assigned
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
-from .kernels import Kernel
+from .kernels import Kernel, tensors_of
 from .stand_ins import stand_ins
 from .state import State
 
@@ -150,6 +150,10 @@ class Pass(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             return self._run(func, args, kwargs)
         with compat.no_function():
+            composite = compat.composite_kernel(func)
+            if composite is not None and _is_unparted(func, args):
+                with _again(self):
+                    return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -290,6 +294,23 @@ class Pass(TorchDispatchMode):
 
         module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         module.register_forward_hook(after, with_kwargs=True)
+
+
+def _is_unparted(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether an operator came here whole only because inference mode leaves out the layer that takes it apart.
+
+    A device or a layout may have a kernel of its own for it.
+    """
+    tensors = tensors_of(args)
+    if not (torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors)):
+        return False
+    return not any(
+        tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_quantized
+        or compat.has_own_kernel(func, device_of(tensor))
+        for tensor in tensors
+    )
 
 
 def number_bytes(func: Any, args: tuple[Any, ...]) -> int:

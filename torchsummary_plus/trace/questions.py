@@ -273,7 +273,15 @@ def fakes_of(func: OpOverload, args: Any, kwargs: Any, answer: Any, device: torc
         answer = most(*args, **kwargs)
         answer = _least(answer) if least else answer
     with in_kernel():
+        if answer is not None and func is aten.nonzero.default:
+            shape, dtype = answer
+            return _by_columns(shape, dtype, device)
         return None if answer is None else _fakes(answer, device)
+
+
+def _by_columns(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Any:
+    """Return positions as ``nonzero`` stores them: all of the first axis, then all of the second, and so on."""
+    return wrap(torch.empty_strided(shape, (1, max(1, shape[0])), dtype=dtype, device=META), device)
 
 
 def _least(specs: Any) -> Any:

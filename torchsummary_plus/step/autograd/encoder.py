@@ -1,4 +1,4 @@
-"""The fast path of encoder layers on a GPU, operator by operator as in its composite kernels.
+"""The fast path of encoder layers, operator by operator as in its composite kernels: on a GPU, or under autocast.
 
 Source: aten/src/ATen/native/transformers/transformer.cpp, ``transformer_encoder_layer_forward``; attention.cpp and
 cuda/attention.cu, ``native_multi_head_attention_cuda``.
@@ -7,6 +7,7 @@ cuda/attention.cu, ``native_multi_head_attention_cuda``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,19 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def encoder_function(func: Any, capability: Capability, mix: Mix) -> Callable[..., Any] | None:
     """Return how a GPU runs a function of the fast path; None for any other."""
+    attend = partial(self_attention, capability, mix)
     if func is torch._transformer_encoder_layer_fwd:
-        return lambda *args, **kwargs: encoder_layer(capability, mix, *args, **kwargs)
-    if func is torch._native_multi_head_attention:
-        return lambda *args, **kwargs: self_attention(capability, mix, *args, **kwargs)
-    return None
+        return partial(encoder_layer, attend)
+    return attend if func is torch._native_multi_head_attention else None
+
+
+def cast_encoder_layer(*args: Any, **kwargs: Any) -> Tensor:
+    """Run an encoder layer on the CPU under autocast, which casts what each operator inside it is given."""
+    return encoder_layer(torch._native_multi_head_attention, *args, **kwargs)
 
 
 def encoder_layer(
-    capability: Capability, mix: Mix, src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor,
+    attend: Callable[..., Any], src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor,
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float,
     norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor,
     ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None,
@@ -44,9 +49,7 @@ def encoder_layer(
 
     x = norm(src, 0) if norm_first else src
     projections = qkv_weight, qkv_bias, proj_weight, proj_bias
-    x = self_attention(
-        capability, mix, x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type
-    )[0]  # fmt: skip
+    x = attend(x, x, x, embed_dim, num_heads, *projections, mask, need_weights=False, mask_type=mask_type)[0]
     x.add_(src)
     if not norm_first:
         x = norm(x, 0)

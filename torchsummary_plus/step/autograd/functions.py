@@ -24,6 +24,7 @@ from ...trace.passes import Pass
 from ...trace.questions import module_of
 from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
+from .encoder import cast_encoder_layer
 from .extremes import extreme_function
 from .inline import run_inline
 from .products import product_function
@@ -105,6 +106,8 @@ class StepFunctions(TorchFunctionMode):
             return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
             return self._attention
+        if func is torch._transformer_encoder_layer_fwd and torch.is_autocast_enabled("cpu"):
+            return cast_encoder_layer
         if func in _RECURRENCES:
             return partial(self._recurrence, func)
         if func is _ctc_kernel:

@@ -9,7 +9,7 @@ import torch
 
 from ...processor import is_half
 from ..registry import reserve, scratch
-from .copies import INT64, NATIVE, elements, itemsize, nbytes, scalar
+from .copies import INT64, NATIVE, copied, elements, itemsize, nbytes, scalar
 
 INDEXING = f"{NATIVE}TensorAdvancedIndexing.cpp"
 SCATTER = f"{NATIVE}cpu/ScatterGatherKernel.cpp, create_acc_buffer"
@@ -19,19 +19,70 @@ _AT_INDICES = tuple(
 )
 
 
-@scratch("cpu", *_AT_INDICES, "aten::gather", "aten::scatter_add", "aten::scatter_add_", source=SCATTER, band=0.0)
+@scratch("cpu", *_AT_INDICES, source=SCATTER, band=0.0)
 def _at_indices(out: Any, x: Any, dim: int, index: Any, *_: Any, **__: Any) -> int:
     """Half precision is accumulated in float32."""
     return _accumulated(out) if elements(index) else 0
+
+
+@scratch("cpu", "aten::gather", source=SCATTER, band=0.0)
+def _gather(out: Any, x: Any, dim: int, index: Any, **_: Any) -> int:
+    """Rows of a table are copied as they are; what is picked one by one passes through float32."""
+    return 0 if not elements(index) or _takes_rows(out, dim, index, x) else _accumulated(out)
+
+
+@scratch("cpu", "aten::scatter_add", "aten::scatter_add_", source=SCATTER, band=0.0)
+def _scatter_add(out: Any, x: Any, dim: int, index: Any, src: Any) -> int:
+    """Half precision is summed in float32: in one row for each thread, or in as many elements as the result has."""
+    if not elements(index):
+        return 0
+    return _row_sums(out) if _adds_rows(out, dim, index, src) else _accumulated(out)
 
 
 def _accumulated(out: Any) -> int:
     return 4 * elements(out) if is_half(out.dtype) else 0
 
 
-@scratch("cpu", "aten::scatter_reduce.two", source=f"{SCATTER}; {INDEXING}", band=0.0)
+def _row_sums(out: Any) -> int:
+    return torch.get_num_threads() * _accumulated(out) // max(1, int(out.shape[0]))
+
+
+LEAST_ROW = 16
+"""Shortest rows that are added one row at a time."""
+
+
+def _adds_rows(out: Any, dim: int, index: Any, src: Any) -> bool:
+    """Whether an index is one number per row, so that whole rows are added (``can_use_expanded_index_path``)."""
+    is_long = index.dim() > 0 and elements(index) // int(index.shape[0]) >= LEAST_ROW
+    return is_long and _takes_rows(out, dim, index, src)
+
+
+def _takes_rows(out: Any, dim: int, index: Any, src: Any) -> bool:
+    by_row = index.dim() > 0 and index.stride(0) == 1 and not any(index.stride()[1:])
+    alike = 0 < index.dim() == src.dim() == out.dim() and index.shape[1:] == src.shape[1:]
+    return bool(by_row and alike and dim % out.dim() == 0 and _are_whole(out, src))
+
+
+def _are_whole(out: Any, src: Any) -> bool:
+    return bool(src.is_contiguous() and out.is_contiguous() and out.dtype.is_floating_point)
+
+
+@scratch("cpu", "aten::index_add", "aten::index_add_", source=f"{INDEXING}, index_add_cpu_out", band=0.0)
+def _index_add(out: Any, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> int:
+    """Along the first or the last axis a sum at indices; else slice by slice."""
+    axis, copy = dim % max(1, out.dim()), copied(index)
+    scatters = axis in (0, out.dim() - 1) and alpha == 1 and index.dtype is torch.int64
+    if out.dim() < 2 or not scatters or not elements(source):
+        return copy
+    by_row = axis == 0 and elements(source) // int(source.shape[0]) >= LEAST_ROW and _are_whole(out, source)
+    return copy + (_row_sums(out) if by_row else _accumulated(out))
+
+
+@scratch("cpu", "aten::scatter_reduce.two", "aten::scatter_reduce_.two", source=f"{SCATTER}; {INDEXING}", band=0.0)
 def _scatter_reduce(out: Any, x: Any, dim: int, index: Any, src: Any, reduce: str, **_: Any) -> int:
-    """A mean also counts: ones for the source, their sums, and a mask of sums below 1."""
+    """A mean also counts, but not of whole rows: ones for the source, their sums, and a mask of sums below 1."""
+    if _adds_rows(out, dim, index, src):
+        return _row_sums(out)
     if reduce != "mean":
         return _accumulated(out)
     counts = nbytes(out) + nbytes(src)

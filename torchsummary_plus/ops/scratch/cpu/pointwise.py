@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..registry import scratch
-from .copies import NATIVE, elements, itemsize
+from ..registry import ALL_RESULTS, Phase, scratch
+from .copies import INT64, NATIVE, copied, elements, itemsize
 
 ITERATOR = (
     "aten/src/ATen/TensorIterator.cpp, compute_types: an operand of another dtype is cast into a temporary tensor"
@@ -173,3 +173,21 @@ def _foreach(out: Any, tensors: Any, numbers: Any) -> int:
 @scratch("cpu", "aten::_foreach_pow.ScalarAndTensor", source=f"{NATIVE}ForeachOpsKernels.cpp", band=0.0)
 def _foreach_power(out: Any, base: Any, exponents: Any) -> int:
     return _cast(base, exponents[-1].dtype)
+
+
+SEARCH = f"{NATIVE}Bucketization.cpp and BucketizationUtils.h"
+
+
+@scratch("cpu", "aten::searchsorted.Tensor", "aten::searchsorted.Scalar", source=SEARCH, band=0.0)
+def _searched(out: Any, boundaries: Any, x: Any, *, sorter: Any = None, **_: Any) -> tuple[Phase, ...]:
+    """Contiguous operands of one dtype; before the result, the least and the largest position of a sorter."""
+    common = _common(boundaries, x)
+    tensors = [each for each in (boundaries, x, sorter) if isinstance(each, torch.Tensor)]
+    operands = sum(map(copied, tensors)) + _cast(boundaries, common) + _cast(x, common)
+    return Phase(0, 0 if sorter is None else 2 * INT64), Phase(ALL_RESULTS, operands)
+
+
+@scratch("cpu", "aten::bucketize.Tensor", "aten::bucketize.Scalar", source=SEARCH, band=0.0)
+def _bucketed(out: Any, x: Any, boundaries: Any, **_: Any) -> tuple[Phase, ...]:
+    found: tuple[Phase, ...] = _searched(out, boundaries, x)
+    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..registry import AtMost, scratch
+from ..registry import ALL_RESULTS, AtMost, Phase, scratch
 from . import half
-from .copies import elements, nbytes
+from .copies import elements, is_turned, nbytes, turned_block
 
 BLAS = "aten/src/ATen/native/LinearAlgebra.cpp, addmm_impl_cpu_ and bmm_out_or_baddbmm_"
 
@@ -38,7 +38,16 @@ def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
 
 @scratch("cpu", "aten::addmm", source=BLAS, band=0.0)
 def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
-    return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
+    return _after_copy(bias, out, half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b)))
+
+
+def _after_copy(bias: Any, out: Any, scratchpad: int | AtMost) -> int | AtMost:
+    """Return a kernel's scratch memory if it first copies what it adds to into its result."""
+    turned = bias.shape == out.shape and is_turned(bias) and out.is_contiguous()
+    block = turned_block(bias) if turned else 0
+    if isinstance(scratchpad, int):
+        return max(block, scratchpad)
+    return scratchpad._replace(phases=(Phase(ALL_RESULTS, block), *scratchpad.phases)) if block else scratchpad
 
 
 def _is_batch_readable(batch: Any) -> bool:

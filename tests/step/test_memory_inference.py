@@ -1,0 +1,51 @@
+"""Operators that reach a mode whole although torch runs others inside them: in inference mode, and under autocast."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.truth.memory_truth import measure
+from torchsummary_plus import estimate_memory
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+class Convolved(nn.Module):
+    """Operators that consist of others, which nothing takes apart before a mode sees them in inference mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.attention, self.rnn = nn.MultiheadAttention(16, 2, batch_first=True), nn.LSTM(16, 16)
+        self.head = nn.Linear(16, 4)
+
+    def seen(self, x: Tensor) -> Tensor:
+        y = functional.interpolate(functional.relu(self.norm(self.conv(x))), scale_factor=0.5)
+        y = y.flatten(2).transpose(1, 2)
+        return self.rnn(self.attention(y, y, y)[0])[0]  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            y = functional.layer_norm(self.seen(x), (16,))
+        return self.head(functional.layer_norm(y, (16,)).clone())
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_inference_mode_runs_the_kernels_that_it_runs_without_a_mode(mode: str) -> None:
+    model, x = Convolved(), torch.randn(4, 3, 16, 16)
+    estimate = estimate_memory(model, input_data=x, mode=mode)
+    assert estimate.peak_bytes == measure(model, (x,), mode).peak_bytes
+    assert not estimate.unknown
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_autocast_casts_inside_the_fused_encoder_layer(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)
+    model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(4, 16, 32)
+    estimate = estimate_memory(model, input_data=x, mode="eval", autocast="bfloat16")
+    real = measure(model, (x,), "eval", autocast=torch.bfloat16).peak_bytes
+    low, high = estimate.peak_range
+    assert estimate.peak_bytes == real or (estimate.unknown and low <= real <= high)
