@@ -77,6 +77,10 @@ def _nothing() -> None:
     return None
 
 
+def _unchanged(*call: Any) -> Any:
+    return call
+
+
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the operator itself: the kernel of a real pass."""
     return func(*args, **kwargs)
@@ -112,6 +116,7 @@ class Pass(TorchDispatchMode):
         self.mode_key: Any = None
         self.around: Pass | None = None
         self.state = State()
+        self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._hand_over = _heard(listeners, "hand_over")
@@ -157,6 +162,8 @@ class Pass(TorchDispatchMode):
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
+                if in_engine:
+                    func, args, kwargs = self._as_called(func, args, kwargs)
                 state.in_engine = False
                 for before in self._before:
                     before(func, args, kwargs)
