@@ -79,6 +79,8 @@ class StepKernels(ValuedKernels):
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
+        if self.engine is not None and not state.as_meta:
+            self.engine.fresh.clear()  # A forward run again in the backward is over: its graph holds its leaves.
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
