@@ -1,4 +1,4 @@
-"""Operators of gradient formulas that ask in C++ for tensors' class or device, as they run on the device without a mode.
+"""Operators of gradient formulas that ask in C++ for tensors' class or device, as they run without a mode.
 
 Source: torch/csrc/autograd/FunctionsManual.cpp, ``masked_fill_backward`` and ``renorm_backward``.
 """

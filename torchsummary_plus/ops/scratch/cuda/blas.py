@@ -35,9 +35,14 @@ def workspace_bytes(capability: Capability) -> int:
 
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
-def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
-    return (("cublas", workspace_bytes(capability)),)
+    return () if _is_empty(*args[:2]) else (("cublas", workspace_bytes(capability)),)
+
+
+def _is_empty(*factors: Any) -> bool:
+    """Whether a product of matrices has no elements to add up, for which torch requests no handle."""
+    return any(getattr(factor, "ndim", 0) > 1 and not factor.numel() for factor in factors)
 
 
 ONE_WORKSPACE_SINCE = "2.13"
@@ -52,10 +57,10 @@ def cublas_with_bias(
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
-    own = (("cublas", workspace_bytes(capability)),)
+    own = () if _is_empty(a, b) else (("cublas", workspace_bytes(capability)),)
     is_shared = since(ONE_WORKSPACE_SINCE) or os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1"
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
-    if is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
+    if not own or is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
         return own
     return (*own, ("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))))
 

@@ -100,9 +100,12 @@ def cross_entropy_with_logits(
 
 
 @scratch("cuda", "aten::multi_margin_loss_backward", source="aten/src/ATen/native/cuda/MultiMarginLoss.cu", band=0.0)
-def multi_margin_backward(out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any) -> Course:
+def multi_margin_backward(
+    out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any
+) -> Course:
     """Contiguous copies of the input, the gradient, the target and the weights."""
-    return (Result(0), *(Alloc(nbytes(t)) for t in (x, grad, target, weight) if t is not None and not t.is_contiguous()))
+    read = [tensor for tensor in (x, grad, target, weight) if tensor is not None]
+    return Result(0), *(Alloc(nbytes(tensor)) for tensor in read if not tensor.is_contiguous())
 
 
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)
