@@ -12,7 +12,9 @@ from benchmarks.gpu_truth import DATA
 
 RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
 EXACT = {
-    "looked_up": 0.75, "normalised": 0.5, "rows_call": 0.75,
+    "looked_up": 0.75,
+    "normalised": 0.5,
+    "rows_call": 0.75,
     **dict.fromkeys(("image_call", "loss_call", "formula_call"), 1.0),
 }
 """The least share of a kind's calls whose peak is predicted to the byte; how much some select depends on values."""

@@ -9,7 +9,7 @@ from typing import Any
 from ....data.capability import Capability
 from ....data.units import MIB
 from ....live.versions import since
-from ..registry import lasting, scratch
+from ..registry import Alloc, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
@@ -75,6 +75,17 @@ def power(out: Any, *_: Any) -> int:
 
 
 @scratch(
+    *("cuda", "aten::_ctc_loss", "aten::_ctc_loss.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template",
+    band=0.0,
+)
+def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
+    """The lengths of inputs and targets, and the targets' offsets."""
+    each = Alloc(scores.shape[1] * LENGTH_BYTES)
+    return each, each, each, Result(1), Result(0)
+
+
+@scratch(
     *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
     source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
     band=0.01,
@@ -82,13 +93,14 @@ def power(out: Any, *_: Any) -> int:
 def ctc_backward(
     out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
     zero_infinity: bool = False,
-) -> int:  # fmt: skip
+) -> int | Course:  # fmt: skip
     """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
     steps, batch, labels = scores.shape
     number = scores.element_size()
     held: int = table.numel() * number + 3 * batch * LENGTH_BYTES
     if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
-        return held
+        each = Alloc(batch * LENGTH_BYTES)
+        return each, each, each, Alloc(table.numel() * number)
     blanks: int = batch * steps * (table.shape[2] // 2 + 1) * number
     highest: int = batch * steps * number
     infinite: int = scores.numel() * number if zero_infinity else 0
