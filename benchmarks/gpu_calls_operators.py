@@ -138,6 +138,24 @@ def draw_rows_call(draw: Any) -> dict[str, Any]:
             "turned": draw.random() < 0.25, "dtype": draw.choice(("fp32", "fp32", "fp32", "bf16"))}  # fmt: skip
 
 
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "renorm": lambda x: x.renorm(2, 0, 1.0),
+    "renorm_columns": lambda x: x.renorm(1, 1, 1.0),
+}
+"""Operators whose gradients' formulas ask for the device or the class of tensors."""
+
+
+def formula_call(operator: str, rows: int, columns: int) -> tuple[Any, ...]:
+    return FORMULAS[operator], (rows, columns)
+
+
+def draw_formula_call(draw: Any) -> dict[str, Any]:
+    return {"operator": draw.choice(tuple(FORMULAS)), "rows": draw.choice((3, 200, 5000)),
+            "columns": draw.choice((4, 70, 900)), "dtype": draw.choice(DTYPES)}  # fmt: skip
+
+
 class Called(nn.Module):
     """A function of one parameter, as a loss of its own where it is a number, else with the input as its gradient."""
 
@@ -155,5 +173,6 @@ OPERATORS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[..., nn.Mod
     "image_call": (draw_image_call, lambda **how: Called(*image_call(**how)), 60),
     "loss_call": (draw_loss_call, lambda **how: Called(*loss_call(**how)), 30),
     "rows_call": (draw_rows_call, lambda **how: Called(*rows_call(**how)), 80),
+    "formula_call": (draw_formula_call, lambda **how: Called(*formula_call(**how)), 20),
 }
 """How a kind is drawn and built, and how many of it are drawn."""

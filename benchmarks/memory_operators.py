@@ -49,15 +49,27 @@ def cases(
     only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32
 ) -> Iterator[tuple[str, Sampled, Tensor]]:
     """The operators' names, with a model for each of two samples, and its input."""
+    for name, operator in operators(only, part, trains, dtype):
+        for sample in samples(operator, dtype, trains, 2):
+            yield name, Sampled(operator, sample), torch.randn(4, WIDTH)
+
+
+def operators(only: str, part: slice, trains: bool, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
+    """The database's operators that have a dtype and, where they train, a gradient; with their names."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for operator in op_db[part]:
         name = ".".join(filter(None, (operator.name, operator.variant_test_name)))
-        if not re.search(only, name) or (trains and not operator.supports_autograd) or dtype not in operator.dtypes:
-            continue
-        samples = list(operator.sample_inputs("cpu", dtype, requires_grad=trains))
-        for sample in {id(one): one for one in (max(samples, key=elements), samples[0])}.values():
-            yield name, Sampled(operator, [sample.input, list(sample.args), dict(sample.kwargs)]), torch.randn(4, WIDTH)
+        if re.search(only, name) and (operator.supports_autograd or not trains) and dtype in operator.dtypes:
+            yield name, operator
+
+
+def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list[list[Any]]:
+    """The arguments of an operator's largest sample and of others at equal distances from the first one on."""
+    every = list(operator.sample_inputs("cpu", dtype, requires_grad=trains))
+    others = [every[number * len(every) // (count - 1)] for number in range(count - 1)]
+    chosen = {id(one): one for one in (max(every, key=elements), *others)}.values()
+    return [[one.input, list(one.args), dict(one.kwargs)] for one in chosen]
 
 
 def elements(sample: Any) -> int:
@@ -82,11 +94,15 @@ class Sampled(nn.Module):
             elif name:
                 self.register_buffer(name, value.detach().clone())
 
-    def forward(self, x: Tensor) -> Any:
+    def called(self, view: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
+        """The operator's result, of views of the tensors."""
         others = iter(self.values)
-        values = [getattr(self, name) if name else next(others) for name in self.names]
+        values = [view(getattr(self, name)) if name else next(others) for name in self.names]
         first, args, kwargs = torch.utils._pytree.tree_unflatten(values, self.structure)
-        return self.operator(first, *args, **kwargs), self.layer(x)
+        return self.operator(first, *args, **kwargs)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.called(), self.layer(x)
 
 
 def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:

@@ -114,6 +114,38 @@ def checkpointed(model: nn.Module, x: Tensor) -> None:
     x.sum().backward()
 
 
+class Offset(nn.Module):
+    """A block whose forward makes a leaf, as T5's makes a position bias where it is checkpointed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        offset = torch.zeros(len(x), 64, device=x.device)
+        offset.requires_grad = True
+        return (self.layer(x) * offset).sin()
+
+
+class Offsets(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Offset() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+@no_card
+def test_a_leaf_of_a_forward_run_again_in_the_backward_is_freed_with_its_graph(request: pytest.FixtureRequest) -> None:
+    usual = estimate_memory(Offsets(), (64,), 512, "cuda", train_step=plain)
+    request.getfixturevalue("as_in_a_cuda_build")
+    aside = estimate_memory(Offsets(), (64,), 512, "cuda", train_step=plain)
+    assert (aside.peak_bytes, aside.timeline) == (usual.peak_bytes, usual.timeline)
+
+
 @no_card
 @pytest.mark.parametrize("step", [plain, penalised, checkpointed])
 def test_the_guard_that_steps_aside_changes_nothing(step: Any, request: pytest.FixtureRequest) -> None:

@@ -11,7 +11,12 @@ from benchmarks.gpu_calls import KINDS, calls, compare, sequence
 from benchmarks.gpu_truth import DATA
 
 RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
-EXACT = {"looked_up": 0.75, "normalised": 0.5, "image_call": 1.0, "loss_call": 1.0, "rows_call": 0.75}
+EXACT = {
+    "looked_up": 0.75,
+    "normalised": 0.5,
+    "rows_call": 0.75,
+    **dict.fromkeys(("image_call", "loss_call", "formula_call"), 1.0),
+}
 """The least share of a kind's calls whose peak is predicted to the byte; how much some select depends on values."""
 EVERY = 2
 """Of the calls, one in so many is predicted here; ``python -m benchmarks.gpu_calls --compare`` does all."""

@@ -130,6 +130,16 @@ def test_the_environment_sets_the_workspace_of_cublaslt(monkeypatch: pytest.Monk
     assert "cublaslt" not in dict(blas.cublas_with_bias(AMPERE, out, *args))
 
 
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [("mm", ((4, 0), (0, 3))), ("mm", ((0, 4), (4, 3))), ("bmm", ((2, 4, 0), (2, 0, 3))), ("mv", ((4, 0), (0,)))],
+)
+def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: Any) -> None:
+    args = tuple(meta(*shape) for shape in factors)
+    assert Workspaces("cuda").lasting(f"aten::{name}", args, {}, meta(4, 3)) == ()
+    assert Workspaces("cuda").lasting("aten::addmm", (meta(3), meta(4, 0), meta(0, 3)), {}, meta(4, 3)) == ()
+
+
 def test_a_model_that_multiplies_nothing_holds_none() -> None:
     assert workspaces(recorded(nn.Sequential(nn.ReLU(), nn.LayerNorm(16)), (16,), mode="eval")) == []
 

@@ -201,3 +201,18 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
     ]
     given = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
     assert ruled(aten.batch_norm_backward_elemt.default, given, {}) == alike
+
+
+def test_the_gradient_of_a_multi_class_margin_is_made_of_contiguous_copies() -> None:
+    x, target = meta(10, 20), torch.zeros(10, dtype=torch.long, device="meta")
+    grad = meta(1).expand(10)
+    assert course("aten::multi_margin_loss_backward", (grad, x, target, 1, 1.0, None, 0), x) == ["result 0", 40]
+    taken = course("aten::multi_margin_loss_backward", (grad, meta(20, 10).mT, target, 1, 1.0, None, 0), x)
+    assert taken == ["result 0", 800, 40]
+
+
+def test_the_gradient_of_a_likelihood_is_made_of_a_contiguous_one() -> None:
+    x, target, weight = meta(10, 20), torch.zeros(10, dtype=torch.long, device="meta"), meta(20, 2)[:, 0]
+    args = (meta(1).expand(10), x, target)
+    assert course("aten::nll_loss_backward", (*args, None, 0, -100, meta()), x) == ["result 0", 40]
+    assert course("aten::nll_loss_backward", (*args, weight, 0, -100, meta()), x) == ["result 0", 80, 40]

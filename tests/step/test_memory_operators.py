@@ -74,6 +74,7 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "index_put": lambda x, i: x.index_put((i,), x, accumulate=True),
     "scatter_add": lambda x, i: x.scatter_add(0, i.expand(SIDE, SIDE), x),
     "masked_select": lambda x, _, w: x.masked_select(w.expand(SIDE, SIDE) > 0),
+    "masked_fill": lambda x, _, w: x.masked_fill(w.expand(SIDE, SIDE) > 0, x.mean()),
     "clamp": lambda x, _, w: x.clamp(-w, w * x.detach().abs()),
     "clamp between learned": lambda x: x.clamp(-x.abs(), 2 * x),
     "clamp_min": lambda x, _, w: torch.clamp_min(x, w),

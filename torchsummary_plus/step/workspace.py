@@ -36,7 +36,7 @@ SCRIPT = "torch::jit::DifferentiableGraphBackward"
 
 
 LARGEST_LASTING = 32 * MIB
-"""The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper."""
+"""The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper, which an operator may request."""
 
 CPU_FROM, HALF_FROM, CUDA_FROM = "2.4", "2.11", "2.11"
 """First releases that rules hold for, unless they name another: on the CPU, there in half precision, and on CUDA.
@@ -135,7 +135,8 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_foreign(name))
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            self._note(name, _reach(args, kwargs, out))
+            lasting = LARGEST_LASTING if self.backend == "cuda" else 0
+            self._note(name, _reach(args, kwargs, out) + lasting)
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:

@@ -33,10 +33,11 @@ class CudaEngine:
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
         self.lasting: list[Any] = []
         self.fresh: list[Any] = []
-        """Accumulating nodes not yet held by a graph. They hold their leaves, not the other way round."""
+        """Accumulating nodes not yet held by a graph, until the engine's next operator. They hold their leaves, not the
+        other way round."""
 
     def add_leaf(self, tensor: torch.Tensor, lasting: bool = False) -> None:
-        """Create the node that accumulates a leaf's gradient, until the next backward or, if ``lasting``, for good."""
+        """Create the node that accumulates a leaf's gradient; if it is not ``lasting``, the engine lets go of it."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
             node.metadata[_SEEN] = True

@@ -77,6 +77,10 @@ def _nothing() -> None:
     return None
 
 
+def _unchanged(*call: Any) -> Any:
+    return call
+
+
 def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the operator itself: the kernel of a real pass."""
     return func(*args, **kwargs)
@@ -113,6 +117,7 @@ class Pass(TorchDispatchMode):
         self.around: Pass | None = None
         self.outer_fake_of: Callable[[torch.Tensor], Any] | None = None
         self.state = State()
+        self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
         self._end = _heard(listeners, "end")
         self._hand_over = _heard(listeners, "hand_over")
@@ -164,6 +169,8 @@ class Pass(TorchDispatchMode):
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
+                if in_engine:
+                    func, args, kwargs = self._as_called(func, args, kwargs)
                 state.in_engine = False
                 for before in self._before:
                     before(func, args, kwargs)

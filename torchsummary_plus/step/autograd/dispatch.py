@@ -24,6 +24,7 @@ from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
 from .inline import is_on
+from .nodes import Call, call_of
 from .views import RenewedViews
 
 aten = torch.ops.aten
@@ -62,6 +63,10 @@ class StepKernels(ValuedKernels):
         """Whether this is not the backward or an optimizer, where gradients of embeddings are sparse."""
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
+    def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Return what the engine's current node calls on the device, which listeners then hear."""
+        return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
+
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self.watch.state
         if compat.is_tracing_graph():
@@ -74,6 +79,8 @@ class StepKernels(ValuedKernels):
             args, kwargs = _without_vectors(_WITH_VECTORS[func], *args, **kwargs)
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
+        if self.engine is not None and not state.as_meta:
+            self.engine.fresh.clear()  # A forward run again in the backward is over: its graph holds its leaves.
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
@@ -213,12 +220,16 @@ _IN_PLACE = {
 Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native.
 """
 
+_NUMBERS = {aten.isnan.default}
+_SHARED = {f"{name}Backward{n}" for name in ("Max", "Min", "Median", "Nanmedian") for n in (0, 1)}
 _CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
 if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
     _IN_PLACE[aten.masked_fill.Scalar] = InPlace(aten.masked_fill_.Scalar, {aten.where.self}, _CLAMPED)
 else:
-    _IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _COMPARED, _CLAMPED)
+    _NUMBERS |= _COMPARED
+    _SHARED |= _CLAMPED
     _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED, _CLAMPED)
+_IN_PLACE[aten.logical_and.default] = InPlace(aten.logical_and_.default, _NUMBERS, _SHARED)
 
 
 def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> bool:

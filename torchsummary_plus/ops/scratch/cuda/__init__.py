@@ -3,6 +3,7 @@
 from . import (  # noqa: F401 - the modules register their rules
     attention,
     blas,
+    comparing,
     convolution,
     copies,
     embeddings,

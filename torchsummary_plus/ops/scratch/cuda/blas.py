@@ -9,7 +9,7 @@ from typing import Any
 from ....data.capability import Capability
 from ....data.units import MIB
 from ....live.versions import since
-from ..registry import lasting, scratch
+from ..registry import Alloc, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
@@ -35,9 +35,14 @@ def workspace_bytes(capability: Capability) -> int:
 
 
 @lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES, band=0.0, by_capability=True)
-def cublas(capability: Capability, out: Any, *_: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
-    return (("cublas", workspace_bytes(capability)),)
+    return () if _is_empty(*args[:2]) else (("cublas", workspace_bytes(capability)),)
+
+
+def _is_empty(*factors: Any) -> bool:
+    """Whether a product of matrices has no elements to add up, for which torch requests no handle."""
+    return any(getattr(factor, "ndim", 0) > 1 and not factor.numel() for factor in factors)
 
 
 ONE_WORKSPACE_SINCE = "2.13"
@@ -52,10 +57,10 @@ def cublas_with_bias(
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
-    own = (("cublas", workspace_bytes(capability)),)
+    own = () if _is_empty(a, b) else (("cublas", workspace_bytes(capability)),)
     is_shared = since(ONE_WORKSPACE_SINCE) or os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1"
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
-    if is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
+    if not own or is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
         return own
     return (*own, ("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))))
 
@@ -70,6 +75,17 @@ def power(out: Any, *_: Any) -> int:
 
 
 @scratch(
+    *("cuda", "aten::_ctc_loss", "aten::_ctc_loss.Tensor"),
+    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template",
+    band=0.0,
+)
+def ctc(out: Any, scores: Any, *_: Any, **__: Any) -> Course:
+    """The lengths of inputs and targets, and the targets' offsets."""
+    each = Alloc(scores.shape[1] * LENGTH_BYTES)
+    return each, each, each, Result(1), Result(0)
+
+
+@scratch(
     *("cuda", "aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor"),
     source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_backward_gpu_template",
     band=0.01,
@@ -77,13 +93,14 @@ def power(out: Any, *_: Any) -> int:
 def ctc_backward(
     out: Any, grad: Any, scores: Any, targets: Any, inputs: Any, lengths: Any, loss: Any, table: Any, blank: int,
     zero_infinity: bool = False,
-) -> int:  # fmt: skip
+) -> int | Course:  # fmt: skip
     """The forward's table again, lengths and offsets; for large problems also the sums over every other column."""
     steps, batch, labels = scores.shape
     number = scores.element_size()
     held: int = table.numel() * number + 3 * batch * LENGTH_BYTES
     if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
-        return held
+        each = Alloc(batch * LENGTH_BYTES)
+        return each, each, each, Alloc(table.numel() * number)
     blanks: int = batch * steps * (table.shape[2] // 2 + 1) * number
     highest: int = batch * steps * number
     infinite: int = scores.numel() * number if zero_infinity else 0

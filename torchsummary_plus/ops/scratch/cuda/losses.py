@@ -99,6 +99,22 @@ def cross_entropy_with_logits(
     return *steps, Alloc(nbytes(target)), Result(0), *_reduced(capability, out, x.numel(), buffers)
 
 
+@scratch("cuda", "aten::nll_loss_backward", source="aten/src/ATen/native/cuda/NLLLoss.cu", band=0.0)
+def likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
+    """Contiguous copies of the weights and the gradient."""
+    read = [tensor for tensor in (weight, grad) if tensor is not None]
+    return Result(0), *(Alloc(nbytes(tensor)) for tensor in read if not tensor.is_contiguous())
+
+
+@scratch("cuda", "aten::multi_margin_loss_backward", source="aten/src/ATen/native/cuda/MultiMarginLoss.cu", band=0.0)
+def multi_margin_backward(
+    out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any
+) -> Course:
+    """Contiguous copies of the input, the gradient, the target and the weights."""
+    read = [tensor for tensor in (x, grad, target, weight) if tensor is not None]
+    return Result(0), *(Alloc(nbytes(tensor)) for tensor in read if not tensor.is_contiguous())
+
+
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)
 def log_sigmoid_buffer(out: Any, *_: Any) -> tuple[int | None, ...]:
     """The buffer, which only the CPU's backward reads, is empty."""

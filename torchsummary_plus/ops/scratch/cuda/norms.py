@@ -132,12 +132,15 @@ def logsumexp(capability: Capability, out: Any, x: Any, dims: Any, *_: Any, **__
     return greatest, *stages, *masked, each, greatest, *summed
 
 
-@scratch("cuda", "aten::renorm", source="aten/src/ATen/native/ReduceOps.cpp, renorm_out", band=0.0)
-def renorm(out: Any, x: Any, p: Any, dim: int, *_: Any) -> Course:
-    """Norms along an axis in float32 at least, and in half precision a factor for each."""
-    count = x.shape[dim]
-    norms = Alloc(count * max(4, x.element_size()))
-    return (norms, Alloc(count * x.element_size())) if x.element_size() < 4 else (norms,)
+@scratch("cuda", "aten::renorm", source="aten/src/ATen/native/ReduceOps.cpp, renorm_out", band=0.0, by_capability=True)
+def renorm(capability: Capability, out: Any, x: Any, p: Any, dim: int, *_: Any) -> Course:
+    """Norms along an axis in float32 at least, with their staging, and in half precision a factor for each."""
+    count, size = x.shape[dim], x.element_size()
+    norms = torch.float32 if size < 4 else x.dtype
+    others = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
+    staging = course(chip_of(capability), x, others, norms, Kind(max(4, size), 8 if size == 2 else 4, x.dtype), first=1)
+    factors = (Alloc(count * size),) if size < 4 else ()
+    return Alloc(count * max(4, size)), *staging, *factors
 
 
 ROLL = "aten/src/ATen/native/TensorTransformations.h, roll_common; cuda/TensorTransformations.cu, roll_cuda"

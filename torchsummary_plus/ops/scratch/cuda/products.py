@@ -58,7 +58,9 @@ def _by_vector(matrix: Any, vector: Any) -> Course:
 
 
 def _copies(*tensors: Any, is_readable: Any) -> Course:
-    return tuple(Alloc(t.numel() * t.element_size()) for t in tensors if t.numel() and not is_readable(t))
+    if not all(tensor.numel() for tensor in tensors):
+        return ()
+    return tuple(Alloc(t.numel() * t.element_size()) for t in tensors if not is_readable(t))
 
 
 def _is_readable(matrix: Any) -> bool:

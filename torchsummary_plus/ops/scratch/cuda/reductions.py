@@ -125,7 +125,7 @@ def course(
 
 def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
     """Return the allocations of a sum in the tensor's own dtype, besides its result."""
-    return course(chip, tensor, axes, tensor.dtype, Kind(*_sum_like(tensor.dtype), tensor.dtype))
+    return course(chip, tensor, axes, tensor.dtype, Kind(*sum_like(tensor.dtype), tensor.dtype))
 
 
 def _accumulator(dtype: torch.dtype) -> int:
@@ -144,7 +144,8 @@ def _first(out: Any) -> Any:
 Sized = Callable[[torch.dtype], tuple[int, int]]
 
 
-def _sum_like(dtype: torch.dtype) -> tuple[int, int]:
+def sum_like(dtype: torch.dtype) -> tuple[int, int]:
+    """Return the bytes of a sum's accumulator, and the inputs loaded at once."""
     return _accumulator(dtype), 8 if dtype.itemsize == 2 else 4
 
 
@@ -174,10 +175,10 @@ def _register(operators: Collection[str], sized: Sized, dim_at: int | None, cast
         return course(chip_of(capability), tensor, _axes(dim), result, Kind(*sized(dtype), dtype))
 
 
-_register(("sum", "mean", "prod", "nansum"), _sum_like, None, casts=True)
-_register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), _sum_like, 0, casts=True)
-_register(("linalg_vector_norm", "norm.ScalarOpt_dim"), _sum_like, 1)
-_register(("norm.Scalar",), _sum_like, None)
+_register(("sum", "mean", "prod", "nansum"), sum_like, None, casts=True)
+_register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), sum_like, 0, casts=True)
+_register(("linalg_vector_norm", "norm.ScalarOpt_dim"), sum_like, 1)
+_register(("norm.Scalar",), sum_like, None)
 _register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), _welford, 0)
 _register(("amax", "amin"), _extreme, 0)
 _register(("max", "min", "any", "all"), _extreme, None)

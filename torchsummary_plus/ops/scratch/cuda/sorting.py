@@ -9,12 +9,15 @@ from __future__ import annotations
 from math import ceil, log, log2
 from typing import Any
 
+import torch
+
 from ....data.capability import Capability
 from ...shapes.registry import is_dense
 from ..cpu.copies import INT64, copied, elements, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from .chips import Chip, chip_of
 from .cub import radix_sort, scan, select
+from .reductions import Kind, course, sum_like
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096
@@ -53,10 +56,34 @@ def rows_sorted(chip: Chip, count: int, length: int, key: int, first: int) -> Co
     return *whole, Free(first + 2), Alloc(radix_sort(chip, count, INT64, 0, rows.bit_length()) - INT64 * count)
 
 
-@scratch("cuda", "aten::median", "aten::nanmedian", source="aten/src/ATen/native/cuda/Sorting.cpp", band=0.0,
-         by_capability=True)  # fmt: skip
+MEDIAN = "aten/src/ATen/native/cuda/Sorting.cpp, median_impl"
+
+
+@scratch("cuda", "aten::median", source=MEDIAN, band=0.0, by_capability=True)
 def median(capability: Capability, out: Any, x: Any) -> Course:
     """All elements are sorted."""
+    steps = _all_sorted(capability, x)
+    return (*steps, Result(0), Alloc(itemsize(x))) if steps else ()
+
+
+@scratch("cuda", "aten::nanmedian", source=MEDIAN, band=0.0, by_capability=True)
+def median_of_numbers(capability: Capability, out: Any, x: Any) -> Course:
+    """All elements are sorted; then the numbers that are not NaN are counted, and one of them is looked up."""
+    steps = _all_sorted(capability, x)
+    if not steps:
+        return ()
+    first, chip = sum(isinstance(step, Alloc) for step in steps), chip_of(capability)
+    flags = torch.empty(elements(x), dtype=torch.bool, device="meta")
+    counting = course(chip, flags, [0], torch.int64, Kind(*sum_like(torch.int64), torch.int64), first + 2)
+    place = first + 2 + sum(isinstance(step, Alloc) for step in counting)
+    single, double = Alloc(4), Alloc(INT64)
+    looked_up = double, single, double, *(Free(buffer) for buffer in (place + 1, place, first + 1, first))
+    cast = (Free(first + 2),) if counting else ()
+    return *steps, Alloc(elements(x)), double, *counting, *cast, *looked_up, Result(0)
+
+
+def _all_sorted(capability: Capability, x: Any) -> Course:
+    """Return the course of a sort of all elements, of which the sorted ones are left."""
     count = elements(x)
     if not count:
         return ()
@@ -68,7 +95,7 @@ def median(capability: Capability, out: Any, x: Any) -> Course:
         steps += (order, Free(first + 2))
     else:
         steps += rows_sorted(chip_of(capability), count, count, itemsize(x), first + 2)
-    return *steps, Free(first + 1), Result(0), Alloc(itemsize(x))
+    return *steps, Free(first + 1)
 
 
 UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"

@@ -27,6 +27,8 @@ class Cudnn:
         self.seen: set[Question] = set()
         self.expected: set[tuple[Question, tuple[Kind, ...]]] = set()
         self.refused: dict[str, int] = {}
+        self.is_guessed = False
+        """Whether the table has answered in place of cuDNN."""
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
         self.is_helped = not self.why and capability_of(0) is None and helped.is_to_be_had()
@@ -75,6 +77,7 @@ class Cudnn:
     def plans(self, question: Question) -> Plans | None:
         """Return the plans for a convolution, or None if cuDNN cannot provide them."""
         if self.why or self.card is None:
+            self.is_guessed = True
             return None
         try:
             if self.missing:
@@ -90,6 +93,8 @@ class Cudnn:
     def assumptions(self) -> tuple[str, ...]:
         """Return what the estimate assumes beyond cuDNN's own answers."""
         said = [f"cuDNN workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
+        if self.is_guessed:
+            said.append(f"cuDNN workspace by a table of its answers: {self.why}")
         if self.asked and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
             said.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")

@@ -47,7 +47,7 @@ def cudnn_library() -> ctypes.CDLL:
     """Load cuDNN. Raises :class:`CudnnError` if there is none, or only one that needs a GPU."""
     path = cudnn_path()
     if path is None:
-        raise CudnnError("this torch is a CPU build or has no cuDNN")
+        raise CudnnError("this torch is a CPU build or has no cuDNN; a CUDA build queries it, also without a GPU")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:

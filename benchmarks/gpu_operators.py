@@ -1,0 +1,192 @@
+"""Each operator of torch's test database on the no-op runtime: ``python -m benchmarks.gpu_operators --card A100``.
+
+The samples of ``benchmarks.memory_operators`` run once, in training forward and backward, on the no-op runtime
+(benchmarks/nocuda), and are predicted there; each operator in a process of its own. ``--layout`` calls operators with
+tensors of another layout, ``--dtype`` of another dtype, ``--mode eval`` without gradients. The benchmark prints each
+sample with a different peak, and what is allocated otherwise. Values are zeros on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from benchmarks import programs_judge
+from benchmarks.gpu_programs import differing
+from benchmarks.gpu_truth import ERRORS, described, in_child, placed, warm_up
+from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
+from benchmarks.memory_operators import Sampled, operators, samples
+from benchmarks.nocuda.runtime import is_active
+from torchsummary_plus import MemoryEstimate, estimate_memory
+from torchsummary_plus.data.errors import SummaryError
+from torchsummary_plus.step.runner import default_loss
+
+SECONDS = 100
+"""An operator whose samples take longer ends its process."""
+
+
+def unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.contiguous(memory_format=formats.get(tensor.dim(), torch.contiguous_format))
+
+
+def transposed(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, -1) if tensor.dim() > 1 else tensor
+
+
+def every_second(tensor: Tensor) -> Tensor:
+    return tensor[..., ::2] if tensor.dim() else tensor
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return tensor.repeat_interleave(2, -1) if tensor.dim() else tensor
+
+
+LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "contiguous": (unchanged, unchanged),
+    "channels_last": (channels_last, unchanged),
+    "transposed": (lambda tensor: transposed(tensor).contiguous(), transposed),
+    "sliced": (doubled, every_second),
+}
+"""How the model stores an operator's tensors, and the view of them that the operator is called with."""
+
+
+class Viewed(Sampled):
+    """An operator alone, called with views of the model's tensors."""
+
+    def __init__(self, operator: Callable[..., Any], arguments: list[Any], layout: str) -> None:
+        store, self.view = LAYOUTS[layout]
+        stored = torch.utils._pytree.tree_map_only(Tensor, lambda t: laid_out(t, store), arguments)
+        super().__init__(operator, stored)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.called(self.view)
+
+
+def laid_out(tensor: Tensor, store: Callable[[Tensor], Tensor]) -> Tensor:
+    return store(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:
+    """One step on the no-op runtime."""
+    gc.collect()
+    meter = SequenceMeter()
+    meter.begin()
+    model = placed(model, "cuda")  # type: ignore[assignment]
+    x = x.cuda()
+    meter.hold([])
+    kept: list[Any] = []
+    with torch.set_grad_enabled(mode == "train"):
+        if mode == "train":
+            meter.phase("forward", lambda: kept.append(default_loss(model(x))))
+            meter.phase("backward", lambda: kept.pop().backward())
+        else:
+            meter.phase("forward", lambda: model(x))
+    meter.end()
+    model.zero_grad()
+    return meter
+
+
+def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[str, Any]:
+    """What came of an operator's samples, one by one; and the text that tells what differs."""
+    words: list[str] = []
+    texts: list[str] = []
+    while models:
+        model, x = models.pop()
+        signal.alarm(SECONDS)
+        try:
+            meter = run(model, x, mode)
+        except (*ERRORS, AssertionError):
+            words.append(programs_judge.INVALID)
+            continue
+        try:
+            found = estimate_memory(
+                model, input_data=x.cuda(), mode=mode, steps=1, gpu=torch.cuda.get_device_name(), progress=False
+            )
+        except (SummaryError, *ERRORS) as error:
+            words.append(programs_judge.CRASHED)
+            texts.append(f"{programs_judge.CRASHED}: {described(error)}")
+            continue
+        word, text = verdict(meter, found)
+        words.append(word)
+        if word in programs_judge.FAULTS or (shown and text):
+            texts.append(text)
+    return {"words": words, "texts": texts}
+
+
+def verdict(meter: SequenceMeter, found: MemoryEstimate) -> tuple[str, str]:
+    """What came of a sample, and what differs."""
+    real, (low, high) = max(meter.peaks.values()), found.peak_range
+    if found.peak_bytes == real:
+        return programs_judge.EXACT, ""
+    named = [*found.unknown, *found.assumptions]
+    word = programs_judge.OUTSIDE
+    if low <= real <= high:
+        word = programs_judge.INSIDE if named else programs_judge.UNSAID
+    changes = list(predicted_changes(found.log))
+    error = found.peak_bytes / max(1, real) - 1
+    text = f"{word}: {real:,}, predicted {found.peak_bytes:,} ({error:+.2%}) unknown: {list(found.unknown)}"
+    return word, f"{text}\n{differing(list(meter.changes), changes)}"  # type: ignore[arg-type]
+
+
+def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed, Tensor]]]]:
+    """The operators' names, with a model for each of their samples, and its input."""
+    hidden = partial(patch.multiple, torch.cuda, is_available=lambda: False, device_count=lambda: 0)
+    with hidden():  # a process that has begun to use a card cannot fork
+        import_module("torch.testing._internal.common_methods_invocations")
+    part = slice(*(int(n) if n else None for n in options.slice.split(":")))
+    trains, dtype = options.mode == "train", getattr(torch, options.dtype)
+    for name, operator in operators(options.only, part, trains, dtype):
+        with hidden():
+            found = samples(operator, dtype, trains, options.samples)
+        try:
+            yield name, [(Viewed(operator, one, options.layout), torch.zeros(1, dtype=dtype)) for one in found]
+        except (RuntimeError, NotImplementedError) as error:
+            print(f"{name}: no samples in this layout, {described(error)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--card", default="A100", help="a GPU of benchmarks/nocuda")
+    parser.add_argument("--only", default="", help="a regular expression that an operator's name must contain")
+    parser.add_argument("--slice", default="::", help="a slice of the operators, from:to:step")
+    parser.add_argument("--mode", default="train", choices=("train", "eval"))
+    parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
+    parser.add_argument("--layout", default="contiguous", choices=tuple(LAYOUTS))
+    parser.add_argument("--samples", type=int, default=3, help="how many samples of each operator: the largest is one")
+    parser.add_argument("--named", action="store_true", help="also print what is within a range that says why")
+    options = parser.parse_args()
+    if not is_active():
+        judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_operators"]
+        os.execv(sys.executable, [sys.executable, *judge, *sys.argv[1:]])
+    warnings.simplefilter("ignore")
+    warm_up()
+    counts: Counter[str] = Counter()
+    for name, every in models(options):
+        found = in_child(partial(judged, every, options.mode, options.named), options.card)
+        counts.update(found.get("words", [programs_judge.DIED]))
+        for text in found.get("texts", [found.get("error", "")]):
+            print(f"{name} {text}", flush=True)
+    for word, count in counts.most_common():
+        print(f"{count:6,} {word}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What CUDA's comparisons and transfers allocate, in order, as torch does on the no-op runtime (A100)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.ops.test_workspace_cuda_layers import course, meta
+from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.live.fakes import fake_like
+
+COUNT = 300 * 70
+
+
+def test_equal_tensors_are_compared_element_by_element() -> None:
+    assert course("aten::equal", (meta(30, 70), meta(30, 70)), True) == [2100, 1]
+    assert course("aten::equal", (meta(30, 70), meta(70, 30)), False) == []
+
+
+def test_close_tensors_need_tolerance_difference_and_finiteness() -> None:
+    x, numbers = meta(10, 10), 400
+    expected = [100, numbers, numbers, numbers, -numbers, -numbers, numbers, numbers, -numbers]
+    expected += [numbers, 100, 100, 100, -100, -100, -numbers, 100, -100, -100, -numbers, -numbers, 1]
+    assert course("aten::allclose", (x, x), True) == expected
+    assert course("aten::allclose", (x, x, 0.0, 0.0), True) == [100, 1]
+
+
+def test_few_elements_are_compared_with_each() -> None:
+    out = meta(300, 70, dtype=torch.bool)
+    assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(8)), out) == ["result 0", 8 * COUNT, COUNT]
+    assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(800)), out) == []
+
+
+def test_rows_of_a_margin_and_steps_of_a_gamma() -> None:
+    target = torch.zeros(100, dtype=torch.long, device="meta")
+    assert course("aten::multi_margin_loss", (meta(100, 30), target), meta()) == ["result 0", 400]
+    assert course("aten::multi_margin_loss", (meta(100, 30), target, 1, 1.0, None, 0), meta(100)) == ["result 0"]
+    assert course("aten::mvlgamma", (meta(100, 30), 3), meta(100, 30)) == [12, 36_000, -12, "result 0"]
+
+
+MOVES: dict[str, tuple[Any, ...]] = {
+    "as it is": (lambda x: x.cpu(),),
+    "turned": (lambda x: x.t().cpu(),),
+    "with gaps": (lambda x: x[:, ::2].cpu(), 6_000),
+    "wider": (lambda x: x.to("cpu", torch.float64),),
+    "wider in the background": (lambda x: x.to("cpu", torch.float64, non_blocking=True), 24_000),
+    "turned and wider in the background": (lambda x: x.t().to("cpu", torch.float64, non_blocking=True), 24_000, 24_000),
+    "turned and narrower": (lambda x: x.t().to("cpu", torch.half), 12_000),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_transfer_converts_and_packs_on_the_gpu_if_it_does_not_block(move: str) -> None:
+    function, *parts = MOVES[move]
+
+    class Moved(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            moved: Tensor = function(x)
+            return moved
+
+    estimate = estimate_memory(Moved(), (30,), 100, "cuda", mode="eval", progress=False)
+    assert estimate.peak_bytes - 12_288 == sum(-(-part // 512) * 512 for part in parts)
+
+
+@pytest.mark.parametrize(("waits", "nbytes"), [(True, 0), (False, 12_000)])
+def test_what_comes_from_the_cpu_is_converted_on_the_gpu_if_the_copy_does_not_block(waits: bool, nbytes: int) -> None:
+    x = fake_like(meta(100, 30), torch.device("cpu"))
+    out = fake_like(meta(100, 30, dtype=torch.half), torch.device("cuda"))
+    taken = course("aten::copy_", (out, x, not waits), out)
+    assert sum(taken) == nbytes
+
+
+def test_ctc_moves_lengths_and_offsets_to_the_gpu() -> None:
+    scores, table = meta(50, 16, 20), meta(16, 50, 59)
+    args = (scores, meta(16, 30, dtype=torch.long), [50] * 16, [25] * 16)
+    assert course("aten::_ctc_loss", args, (meta(16), table)) == [128, 128, 128, "result 1", "result 0"]
+    taken = course("aten::_ctc_loss_backward", (meta(16), *args, meta(16), table, 0), scores)
+    assert taken == [128, 128, 128, 188_800]
