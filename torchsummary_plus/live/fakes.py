@@ -18,6 +18,7 @@ from . import compat
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
 from .streams import streams_alone
+from .undecided import UndecidedFloat
 from .versions import since
 
 META = torch.device("meta")
@@ -162,40 +163,6 @@ def defer_refusal(refusal: Callable[[], None]) -> bool:
     if _here.in_item:
         _here.refusal = refusal
     return _here.in_item
-
-
-class UndecidedFloat(float):
-    """A placeholder for a fake tensor's value: it can be printed or logged, and refuses when a decision needs it."""
-
-    def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
-        fake = super().__new__(cls, value)
-        fake.refusal = refusal
-        return fake
-
-    refusal: Callable[[], None]
-    __hash__ = float.__hash__
-
-
-def _deciding(name: str) -> Callable[..., Any]:
-    def decide(self: UndecidedFloat, *others: Any) -> Any:
-        self.refusal()
-        return getattr(float, name)(self, *others)
-
-    return decide
-
-
-def _reckoning(name: str) -> Callable[..., Any]:
-    def reckon(self: UndecidedFloat, *others: Any) -> Any:
-        value = getattr(float, name)(self, *others)
-        return UndecidedFloat(value, self.refusal) if isinstance(value, float) else value
-
-    return reckon
-
-
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "round", "floor", "ceil"):
-    setattr(UndecidedFloat, f"__{_name}__", _deciding(f"__{_name}__"))
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
-    setattr(UndecidedFloat, f"__{_name}__", _reckoning(f"__{_name}__"))
 
 
 class in_kernel:
