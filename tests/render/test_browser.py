@@ -315,7 +315,8 @@ def test_the_timeline_tells_what_the_pointer_is_at(report: WebDriver, made: Mode
     ActionChains(report).move_to_element_with_offset(dot, 1, 30).perform()
     lines = report.find_element(By.CSS_SELECTOR, ".tsp-tip").text.splitlines()
     peak = made.memory
-    assert lines[0] == f"{peak.peak_bytes / 2**20:.2f} MiB in the {peak.peak_phase}"
+    where = f" of {peak.peak_location}" if peak.peak_location else ""
+    assert lines[0] == f"{peak.peak_bytes / 2**20:.2f} MiB in the {peak.peak_phase}{where}"
     assert lines[1] == peak.peak_operator
     assert f"Parameters {peak.at_peak['parameters'] / 2**20:.2f} MiB" in lines
     line = report.find_element(By.CSS_SELECTOR, ".tsp-timeline")
