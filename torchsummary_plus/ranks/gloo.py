@@ -72,7 +72,7 @@ def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **_
     return max(map(_nbytes, tensors_of((inputs,)))) + _divisor(inputs, operators)
 
 
-@scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, the same", band=0.0)
+@scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, as c10d's", band=0.0)
 def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> int:
     """A clone of the inputs of an operator that allocates its output, and an average's divisor."""
     return _nbytes(inputs) + _divisor(inputs, operators)
