@@ -55,7 +55,7 @@ def figures_table(compared: Compared) -> Table:
 
 
 def _figures(entry: Entry) -> Iterator[Total]:
-    """Yield an entry's totals, without the words that a table of one model adds to them, and the memory of its steps."""
+    """Yield an entry's totals, without the words that a table of one model adds, and the memory of its steps."""
     for total in report_totals(entry.report):
         plain = total.field.unit == "elements" and total.cell.value is not None
         text = f"{total.cell.value:,}" if plain else total.cell.text.partition(" (")[0]
@@ -108,12 +108,15 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.report.unknown_ops:
             names = ", ".join(f"{name} x {count:,}" for name, count in entry.report.unknown_ops)
             yield f"Not counted in {entry.name}: {names}"
-    steps = [entry for entry in entries if entry.peaks is not None]
-    for entry in steps:
-        peaks = entry.peaks
-        assert peaks is not None
-        limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
-        yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+    steps: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.peaks is not None:
+            peaks = entry.peaks
+            limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
+            settings = f"batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+            steps.setdefault(settings, []).append(entry.name)
+    for settings, names in steps.items():
+        yield f"Steps: {settings}" if len(names) == len(entries) else f"Steps of {', '.join(names)}: {settings}"
 
 
 @dataclass(frozen=True, slots=True)
