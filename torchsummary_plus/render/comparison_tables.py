@@ -115,8 +115,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
             settings = f"batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
             steps.setdefault(settings, []).append(entry.name)
-    for settings, names in steps.items():
-        yield f"Steps: {settings}" if len(names) == len(entries) else f"Steps of {', '.join(names)}: {settings}"
+    for settings, of in steps.items():
+        yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
 
 
 @dataclass(frozen=True, slots=True)

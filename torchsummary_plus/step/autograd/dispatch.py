@@ -85,7 +85,7 @@ class StepKernels(ValuedKernels):
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
-            self.engine.fresh.clear()  # A forward run again in the backward is over: its graph holds its leaves.
+            self.engine.drop_unreferenced()  # A forward run again in the backward is over.
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
@@ -256,10 +256,9 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
-            functions.engine.started(roots) as begun,
             nullcontext() if is_on(StepFunctions) else functions.again(),
         ):
-            return run(begun, gradients, keeps_graph, *args, **kwargs)
+            return functions.engine.run(run, roots, gradients, keeps_graph, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

@@ -72,6 +72,7 @@ class StepFunctions(TorchFunctionMode):
             return func(*args)
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
+        self.engine.drop_unreferenced()
         state = self.watch.state
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:
