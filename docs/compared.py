@@ -1,4 +1,4 @@
-"""Write compared.md from the recorded answers of the tools: ``python -m docs.compared``."""
+"""Write compared.md from the recorded results of the tools: ``python -m docs.compared``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKS = {"yes": "yes", "no": "-"}
 
 
 def page(record: dict[str, Any]) -> str:
-    """Return the page of a record."""
+    """Return the page for a record."""
     names = [kind.name for kind in TOOLS if kind.name in record]
     every = [*names, *DOCUMENTED]
     versions = ", ".join(f"{name} {record[name]['version']}" for name in names)
