@@ -42,7 +42,7 @@ def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Convert Google-style sections to fields, except in docstrings of data, where a colon does not introduce a type."""
+    """Convert Google-style sections to fields, except in docstrings of data, whose colons introduce no types."""
     if what not in ("property", "attribute", "data"):
         lines[:] = GoogleDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, thing, options).lines()
 

@@ -1,6 +1,6 @@
 """Run the Python blocks of the README and the pages, and write their output below them.
 
-    python -m docs.outputs [PAGE ...]
+Run ``python -m docs.outputs [PAGE ...]``.
 """
 
 from __future__ import annotations
