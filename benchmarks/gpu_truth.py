@@ -349,9 +349,9 @@ def compare(
     seconds: int = SECONDS,
     note: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Print each configuration's figures next to the predictions; return the relative errors of peaks and reserved bytes.
+    """Print each configuration's figures next to the predictions; return the relative errors of both kinds of bytes.
 
-    Each record gets its prediction and the checksum of the code, or why there is none, and is written every few records.
+    Each record gets its prediction with the checksum of the code, or why there is none. The file is written regularly.
     Configurations in ``done`` are skipped, and no prediction starts after ``seconds``.
     """
     began = time.monotonic()

@@ -61,8 +61,8 @@ AUTOCAST = {"amp": torch.bfloat16, "amp16": torch.float16}
 class Way:
     """A way of running a model.
 
-    ``precision`` "amp" is autocast to bfloat16, and "amp16" to float16 with a GradScaler. "tf32" allows TF32 in products
-    and convolutions, "ieee" in neither, and "fp32", torch's default, only in convolutions.
+    ``precision`` "amp" is autocast to bfloat16, and "amp16" to float16 with a GradScaler. "tf32" allows TF32 in matrix
+    products and convolutions, "ieee" in neither, and "fp32", torch's default, only in convolutions.
     """
 
     precision: str

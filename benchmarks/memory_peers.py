@@ -186,7 +186,7 @@ TOOLS: dict[str, Callable[[Asked], Ready]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "OPTIMIZER"), help="run one case here, and print it as JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "OPTIMIZER"), help="run one case here and print JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
