@@ -29,8 +29,8 @@ print(measure_memory(model, input_data=inputs, **options))
 class Statement:
     """A line of a forward that makes ``made`` from values, or a block of such lines.
 
-    ``same`` is a value of the same shape, used in place of ``made`` if the statement is removed. ``inner`` are the lines
-    of a block, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
+    ``same`` is a value of the same shape, used instead of ``made`` if the statement is removed. ``inner`` are a block's
+    lines, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
     """
 
     text: str
@@ -71,8 +71,8 @@ class StepText:
 class Program:
     """A model and its step.
 
-    ``layers`` are the lines of the constructor by attribute. ``helpers`` are the texts of functions by name and, by names
-    in capitals, of tensors; only those that the forward uses are written.
+    ``layers`` are the lines of the constructor by attribute. ``helpers`` are the texts of functions by name and, by
+    names in capitals, of tensors; only those that the forward uses are written.
     """
 
     inputs: str
