@@ -115,7 +115,7 @@ class Span:
 
 
 def measured_spans(changes: Iterable[Change]) -> Iterator[Span]:
-    """Return the operators of a real run that allocate."""
+    """Yield the operators of a real run that allocate."""
     inside = (change for change in changes if depth_of(change.names) >= 0)
     for _, group in groupby(inside, lambda change: change.calls[depth_of(change.names)]):
         own = list(group)
@@ -125,7 +125,7 @@ def measured_spans(changes: Iterable[Change]) -> Iterator[Span]:
 
 
 def predicted_spans(log: MemoryLog) -> Iterator[Span]:
-    """Return the operators of a predicted run that allocate."""
+    """Yield the operators of a predicted run that allocate."""
     for moment, group in groupby(log.events, lambda event: event[0]):
         taken: dict[int, int] = {}
         levels = [0]
@@ -140,7 +140,7 @@ def predicted_spans(log: MemoryLog) -> Iterator[Span]:
 
 
 def divergences(measured: list[Span], predicted: list[Span]) -> Iterator[tuple[str, Span | None, Span | None]]:
-    """Return where two runs differ, in order: the operator, and its span in each run.
+    """Yield where two runs differ, in order: the operator, and its span in each run.
 
     An operator in only one run is omitted if the other run has an operator of another name with the same span.
     """

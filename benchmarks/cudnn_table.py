@@ -186,7 +186,7 @@ def question_of(conv: Sequence[Sequence[int]], dtype: str, last: bool, kind: Kin
 
 
 def columns(cards: Sequence[str] = CARDS) -> Iterator[tuple[str, str, bool, Kind]]:
-    """Return the variants in which each convolution is queried: GPU, dtype, layout and direction."""
+    """Yield the variants in which each convolution is queried: GPU, dtype, layout and direction."""
     for card in cards:
         for numbers in NUMBERS:
             for last in (False, True):

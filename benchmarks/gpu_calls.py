@@ -64,7 +64,7 @@ class Call:
 
 
 def calls() -> Iterator[Call]:
-    """Return all calls, which are the same in every process."""
+    """Yield all calls, which are the same in every process."""
     for kind, (draw, _, count) in KINDS.items():
         random_numbers = random.Random(kind)
         seen = set()

@@ -305,7 +305,7 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 
 def moved(model: nn.Module) -> Iterator[nn.Module]:
-    """Return a model's modules in the order in which ``model.to(device)`` moves their tensors: children first."""
+    """Yield a model's modules in the order in which ``model.to(device)`` moves their tensors: children first."""
     for child in model.children():
         yield from moved(child)
     yield model

@@ -85,7 +85,7 @@ def _tells(name: str) -> bool:
 
 
 def predicted_changes(log: MemoryLog) -> Iterator[Change]:
-    """Return the predicted changes after the model and its input exist."""
+    """Yield the predicted changes after the model and its input exist."""
     sizes: dict[int, int] = {}
     for moment, storage, nbytes in log.events:
         size = nbytes or -sizes.pop(storage)

@@ -55,7 +55,7 @@ def cases(
 
 
 def operators(only: str, part: slice, trains: bool, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
-    """Return the database's operators, by name, that support a dtype and, in training, have a gradient."""
+    """Yield the database's operators, by name, that support a dtype and, in training, have a gradient."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for operator in op_db[part]:

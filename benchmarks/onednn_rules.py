@@ -75,7 +75,7 @@ class Step:
 
 
 def rules() -> Iterator[Rule]:
-    """Return every function in the rules' files that returns a size, a condition or a plan."""
+    """Yield every function in the rules' files that returns a size, a condition or a plan."""
     for home in HOMES:
         for name, function in vars(home).items():
             if callable(function) and not isinstance(function, type) and function.__module__ == home.__name__:
@@ -129,7 +129,7 @@ def recording() -> Iterator[set[Key]]:
 
 
 def steps(part: int, parts: int) -> Iterator[Step]:
-    """Return an inference and a training step of each recorded model, at both batch sizes, estimated with all rules."""
+    """Yield an inference and a training step of each recorded model, at both batch sizes, estimated with all rules."""
     for subject in SUBJECTS[part - 1 :: parts]:
         for mode, stands_for in (("eval", 1), ("sgd", len(MODES) - 1)):
             for batch in BATCHES:

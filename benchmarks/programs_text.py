@@ -40,7 +40,7 @@ class Statement:
     tail: str = ""
 
     def lines(self, indent: str) -> Iterator[str]:
-        """Return the statement as text."""
+        """Yield the statement as text."""
         for line in self.text.splitlines():
             yield indent + line
         for statement in self.inner:

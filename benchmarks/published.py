@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def read_published(path: Path = DATA) -> Iterator[Published]:
-    """Return the lines of the data file."""
+    """Yield the lines of the data file."""
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             yield Published(**line)

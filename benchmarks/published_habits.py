@@ -57,7 +57,7 @@ def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
 
 
 def object_changes(result: ModelSummary) -> Iterator[int]:
-    """Return the change for 0, 1, 2, ... objects, each of which costs a pass through the mask or keypoint heads."""
+    """Yield the change for 0, 1, 2, ... objects, each of which costs a pass through the mask or keypoint heads."""
     heads = [row for row in result.rows if row.var_name in OBJECT_HEADS]
     for number in range(3):
         yield sum(row.mult_adds * number // next(tensors(row.outputs)).shape[0] - row.mult_adds for row in heads)

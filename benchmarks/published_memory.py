@@ -117,7 +117,7 @@ def timm_batches(options: argparse.Namespace) -> None:
 
 
 def read_batches() -> Iterator[Batch]:
-    """Return the lines of the data file."""
+    """Yield the lines of the data file."""
     with DATA.open(newline="") as file:
         for line in csv.DictReader(file):
             yield Batch(line["model"], int(line["size"]), int(line["fits"]), int(line["fails"]), float(line["params"]))
