@@ -34,7 +34,7 @@ def run(notebook: Any, folder: Path, python: Sequence[str] = (sys.executable,), 
 
 
 def execute(path: Path, python: Sequence[str] = (sys.executable,)) -> Any:
-    """Return a notebook with the outputs of a new kernel, without progress bars and stderr, which depend on the machine."""
+    """Return a notebook with the outputs of a new kernel, without progress bars and stderr."""
     notebook = nbformat.read(path, as_version=4)
     run(notebook, path.parent, python, record_timing=False, coalesce_streams=True)
     for cell in notebook.cells:
