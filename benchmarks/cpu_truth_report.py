@@ -62,7 +62,7 @@ def report(data: dict[str, Any]) -> str:
 
 def _head() -> str:
     shares = f"{'median':>8} {'90 %':>8} {'99 %':>8} {'worst':>9}"
-    return f"{'family':12} {'models':>6} {'cases':>6} {'to the byte':>11} {shares}"
+    return f"{'family':12} {'models':>6} {'cases':>6} {'exact':>11} {shares}"
 
 
 def _line(family: str, members: list[Row]) -> str:

@@ -119,12 +119,12 @@ def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
             return "without an estimate"
     measured, predicted = steps
     if predicted.phase_peaks == measured.phase_peaks:
-        return "to the byte in every phase"
+        return "exact in every phase"
     apart = {phase: predicted.phase_peaks.get(phase, 0) - peak for phase, peak in measured.phase_peaks.items()}
     told = " ".join(f"{phase} {difference:+,}" for phase, difference in apart.items() if difference)
     error = predicted.peak_bytes / measured.peak_bytes - 1
-    print(f"{name:44} {error:+8.2%}  {told} {'(named in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
-    return "otherwise, and named in unknown" if predicted.unknown else "otherwise"
+    print(f"{name:44} {error:+8.2%}  {told} {'(in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
+    return "differs, listed in unknown" if predicted.unknown else "differs without notice"
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def line(title: str, found: dict[str, Any]) -> str:
 
 def totals(found: list[dict[str, Any]]) -> str:
     """Return each tool's number of results, median and worst error, time relative to ours, and failures."""
-    lines = [f"{'tool':14} {'answers':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
+    lines = [f"{'tool':14} {'results':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
     reasons = []
     for tool in TOOLS:
         told = [(one["tools"][tool], one) for one in found if "bytes" in one["tools"][tool]]

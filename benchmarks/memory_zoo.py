@@ -227,7 +227,7 @@ def print_totals(done: list[Trained]) -> int:
         print(
             f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
             f" {len(real)} ran for real, {failed} of these without an estimate,"
-            f" {sum(error == 0 for error in both)} estimated to the byte{middle};"
+            f" {sum(error == 0 for error in both)} exact{middle};"
             f" {sum(one.is_outside for one in mine)} outside peak_range"
         )
     reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
@@ -235,7 +235,7 @@ def print_totals(done: list[Trained]) -> int:
         print(f"{count:4} {place}: {why}")
     unknown = Counter(name for one in done for name in one.unknown)
     for name, count in unknown.most_common():
-        print(f"{count:4} models with scratch of {name} unknown")
+        print(f"{count:4} models with unknown scratch memory of {name}")
     return sum(one.wrong for one in done)
 
 

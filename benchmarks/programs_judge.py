@@ -26,8 +26,8 @@ from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.optimizers import optimizer_maker
 from torchsummary_plus.step.runner import default_loss
 
-INVALID, EXACT, INSIDE = "not a program", "to the byte", "inside its range, which says why"
-UNSAID, OUTSIDE, CRASHED, CHANGED = "another, unsaid", "outside its range", "no estimate", "something is changed"
+INVALID, EXACT, INSIDE = "does not run", "exact", "within its range, for a stated reason"
+UNSAID, OUTSIDE, CRASHED, CHANGED = "differs without notice", "outside its range", "no estimate", "something changed"
 HUNG, DIED = "hangs", "the process died"
 FAULTS = (HUNG, DIED, CRASHED, CHANGED, OUTSIDE, UNSAID)
 

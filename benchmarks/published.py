@@ -109,7 +109,7 @@ def print_totals(library: str, found: list[Outcome]) -> None:
         f"{library}: {len(ran)} of {len(found)} models ran."
         f" Parameters equal: {sum(outcome.params_equal for outcome in ran)}."
         f" Multiply-adds within 1 %: {sum(outcome.macs_equal for outcome in ran)};"
-        f" {sum(outcome.explained for outcome in ran)} more with a known habit of the published counter."
+        f" {sum(outcome.explained for outcome in ran)} more explained by a convention of the published counter."
     )
 
 

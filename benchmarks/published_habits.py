@@ -51,8 +51,8 @@ def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
         "misses fused attention": -of_class("scaled_dot_product_attention"),
         "misses RNNs": -of_class("LSTM", "GRU", "RNN"),
         'misses padding="same"': -sum(row.own_mult_adds for row in padded),
-        "finds nothing in its picture": -of_attribute("box_head", "box_predictor"),
-        **{f"finds {number} objects in its picture": change for number, change in enumerate(object_changes(result))},
+        "finds nothing in its image": -of_attribute("box_head", "box_predictor"),
+        **{f"finds {number} objects in its image": change for number, change in enumerate(object_changes(result))},
     }
 
 

@@ -110,9 +110,9 @@ def print_totals(checked: list[Checked]) -> None:
         mine = [one for one in checked if one.case.library == library]
         ran = [one for one in mine if one.kind]
         print(
-            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(one.kind == 'fake' for one in ran)} of them fake;"
-            f" parameters right on {sum('parameters' not in one.failure for one in ran)},"
-            f" mult-adds on {sum('mult-adds' not in one.failure and 'oracle' not in one.failure for one in ran)}"
+            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(one.kind == 'fake' for one in ran)} on fake tensors;"
+            f" parameters correct for {sum('parameters' not in one.failure for one in ran)},"
+            f" mult-adds for {sum('mult-adds' not in one.failure and 'oracle' not in one.failure for one in ran)}"
         )
     reasons = Counter(one.reason.partition(": ")[2] for one in checked if one.kind == "real")
     for reason, count in reasons.most_common():
