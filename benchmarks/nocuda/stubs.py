@@ -17,7 +17,7 @@ NOTHING = "int {name}(void) {{ return 0; }}\n"
 REFUSING = 'int {name}(void) {{ nocuda_refuse("{name}"); return {code}; }}\n'
 ENDING = """\
 void {name}(void) {{
-  fprintf(stderr, "nocuda: {name} has no answer here, and no status to say so by; the process ends\\n");
+  fprintf(stderr, "nocuda: {name} is not supported and cannot report an error; the process ends\\n");
   abort();
 }}
 """
