@@ -35,11 +35,11 @@ ALLOWED: dict[str, str] = {
         "its outputs are tensors on the device, where nothing is computed"
     ),
     r"cuLaunch(Cooperative)?Kernel(Ex)?": "launches a kernel, which does nothing",
-    r"cuda(Host(Register|Unregister)|IpcCloseMemHandle)": "pins or unpins memory of the host, which changes no figure",
+    r"cuda(Host(Register|Unregister)|IpcCloseMemHandle)": "pins or unpins host memory, which changes no figure",
     r"cudaMemPool(SetAttribute|SetAccess|TrimTo)": "sets how a pool keeps memory; the pool here keeps none",
-    r"cublasSetWorkspace_v2": "hands over a workspace on the device, which nothing reads",
+    r"cublasSetWorkspace_v2": "sets a workspace on the device, which nothing reads",
     r"cu(Stream|Event|Ctx|Init)\w*(Synchronize|Destroy(_v2)?|Record|Wait\w+|SetCurrent|PushCurrent_v2|Init)": (
-        "waits for work, or orders it; all work is done when it is asked for"
+        "waits for work, or orders it; all work is done when it is queried"
     ),
 }
 """Names of functions that may return success without doing anything, although they take pointers -> the reason."""

@@ -13,13 +13,13 @@ from benchmarks.nocuda.build import build, find_wheel
 from benchmarks.nocuda.cards import card_path
 
 UNKNOWN = (
-    "values: copies to the host give zeros, so control flow that depends on data takes the way of zeros",
-    "cuDNN's recurrent layers: temporary sizes are those for a handle of zeros, in bfloat16 those of float16",
-    "cuDNN's batch norm: its workspace, which is said to be 0; dropout states: by rule",
-    "the CUDA context and modules that are loaded lazily: a constant of the card's file",
+    "values: copies to the host return zeros, so data-dependent control flow takes the branches for zeros",
+    "cuDNN's recurrent layers: temporary sizes are those for a zeroed handle, in bfloat16 those of float16",
+    "cuDNN's batch norm: its workspace, which is reported as 0; dropout states: by rule",
+    "the CUDA context and modules that are loaded lazily: a constant from the GPU's file",
     "kernels' local memory, registers and occupancy: every kernel has 32 registers",
-    "cudnn.benchmark: the plan that would be quickest; the workspaces of its trials are known",
-    "the pool of cudaMallocAsync: every allocation is counted by itself",
+    "cudnn.benchmark: which plan would be fastest; the workspaces of its trials are known",
+    "the pool of cudaMallocAsync: every allocation is counted separately",
 )
 """What the no-op runtime cannot know; each recording made on it lists this."""
 
