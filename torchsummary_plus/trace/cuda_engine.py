@@ -31,7 +31,8 @@ class CudaEngine:
     def __init__(self, watch: Pass) -> None:
         self.watch = watch
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
-        self.lasting: list[Any] = []
+        self.lasting: dict[int, Any] = {}
+        """Accumulating nodes by the ids of their leaves, which they hold."""
         self.fresh: list[Any] = []
         """Accumulating nodes not yet held by a graph, until the engine's next operator. They hold their leaves, not the
         other way round."""
@@ -41,7 +42,17 @@ class CudaEngine:
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
             node.metadata[_SEEN] = True
-            (self.lasting if lasting else self.fresh).append(node)
+            if lasting:
+                self.lasting[id(tensor)] = node
+            else:
+                self.fresh.append(node)
+
+    def renew_leaf(self, tensor: torch.Tensor) -> None:
+        """Create a leaf's node anew; torch has dropped the one that was made as meta.
+
+        Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::set_data``.
+        """
+        self.add_leaf(tensor, lasting=id(tensor) in self.lasting)
 
     def let_go(self) -> None:
         """Let go of all nodes, whose leaves lead back here in circles that Python cannot see."""

@@ -55,6 +55,11 @@ class StepKernels(ValuedKernels):
         if self.engine is not None:
             self.engine.add_leaf(leaf, lasting=True)
 
+    def follow_assigned(self, fake: Fake) -> None:
+        """Create the node anew that accumulates a leaf's gradient: torch drops it where the device differs."""
+        if self.engine is not None:
+            self.engine.renew_leaf(fake)
+
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)

@@ -78,6 +78,8 @@ class StepFunctions(TorchFunctionMode):
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
+            elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
+                self.engine.add_leaf(out)
             if isinstance(out, torch.Tensor) and compat.is_functorch_wrapped(out):
                 self.keep_number(args, out)
             return out
