@@ -1,4 +1,4 @@
-"""A 3-D CNN for brain scans, after course notes on the parameters and memory of CNNs.
+"""A 3D CNN for brain scans, after course notes on the parameters and memory of CNNs.
 
 The notes give four figures: the parameters of the first layer, (27 x 1 + 1) x 30 = 840; its feature map, 191 x 227 x
 191 x 30 floats = 993.74 MB (decimal); nine feature maps between input and output; and 3,301,651 parameters in all. They
