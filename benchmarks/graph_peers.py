@@ -1,10 +1,10 @@
-"""How long does a graph take, beside torchview and torchlens, and are its edges those of the autograd graph?
+"""Compare the time of a graph with torchview and torchlens, and its edges with those of the autograd graph.
 
     pip install torchview torchlens graphviz --no-deps; python -m benchmarks.graph_peers
 
-Each draws every level, to text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device where that
-works, else on the CPU, and torchlens's ``trace`` without a picture. The least processor time of several runs is shown.
-``forward`` is the model's forward alone, on the meta device where that works, else on the CPU.
+Each tool draws every level as text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device if that
+works, otherwise on the CPU, and torchlens's ``trace`` without drawing. The minimum CPU time of several runs is shown.
+``forward`` is the model's forward alone, on the meta device if that works, otherwise on the CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] 
 
 
 def with_libraries() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]:
-    """The models, with torchvision's Inception v3 if it is installed."""
+    """Return the models, with torchvision's Inception v3 if it is installed."""
     from .torchvision_on_cpu import import_torchvision
 
     try:
@@ -46,7 +46,7 @@ def with_libraries() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], tu
 
 
 def least(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the quickest run, and what the last one gave."""
+    """Return the seconds of the fastest run, and the result of the last one."""
     best, result = float("inf"), None
     for _ in range(RUNS):
         start = time.process_time()
@@ -62,7 +62,7 @@ def _drawn(model: nn.Module, args: tuple[Any, ...]) -> ModelGraph:
 
 
 def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds and edges."""
+    """Return torchview's seconds and edges."""
     from torchview import draw_graph
 
     def draw(model: nn.Module, device: str) -> Any:
@@ -78,7 +78,7 @@ def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 
 def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds; its edges are between operators, and are not counted."""
+    """Return torchlens's seconds; its edges connect operators, and are not counted."""
     import torchlens
 
     return least(lambda: torchlens.trace(model, list(args)))[0], 0
@@ -86,7 +86,8 @@ def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 def main() -> None:
     models = with_libraries()
-    own = {name: by_us(build, make) for name, (build, make) in models.items()}  # First: torchlens wraps torch for good.
+    # First, because torchlens wraps torch permanently.
+    own = {name: by_us(build, make) for name, (build, make) in models.items()}
     forwards = {name: seconds_of(by_forward, build(), make())[0] for name, (build, make) in models.items()}
     print(f"{'model':20} {'forward':>9} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (theirs)")
     beside = {name: seconds_of(by_torchview, build(), make()) for name, (build, make) in models.items()}
@@ -99,7 +100,7 @@ def main() -> None:
 
 
 def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds of the forward alone: on the meta device, or on the CPU where values decide what runs."""
+    """Return the seconds of the forward alone: on the meta device, or on the CPU if values decide what runs."""
     on_meta, sized = tuple(arg.to("meta") for arg in args), copy.deepcopy(model).to("meta")
     try:
         return least(lambda: sized(*on_meta))[0], 0
@@ -108,7 +109,7 @@ def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 
 def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, int, str]:
-    """Seconds, edges, and whether they are the autograd graph's."""
+    """Return our seconds and edges, and whether these are the autograd graph's."""
     torch.manual_seed(0)
     args, model = make(), build()
     seconds, drawing = least(lambda: _drawn(model, args))
@@ -117,7 +118,7 @@ def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -
 
 
 def seconds_of(draw: Callable[..., tuple[float, int]], model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds and edges of a peer; not a number where it fails, which is printed."""
+    """Return the seconds and edges of a tool; NaN if it fails, with the error printed."""
     try:
         return draw(model, args)
     except Exception as error:

@@ -1,9 +1,9 @@
-"""Published memory of distributed training on real GPUs, and the same programs predicted without one.
+"""Compare published memory of distributed training on real GPUs with predictions for the same programs.
 
     python -m benchmarks.published_ranks [--only PART] [--write]
 
-The rows are those of which model, sharding, precision, checkpoints, batch and length are all stated, and which torch
-runs without its compiler. What is left out says why.
+Included are the figures whose model, sharding, precision, checkpointing, batch and length are all stated, and which do
+not use torch's compiler. The benchmark lists those left out, with the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """A published figure in GiB, of reserved or allocated bytes, and the estimate that it is of."""
+    """A published figure in GiB, of reserved or allocated bytes, and the estimate to compare with it."""
 
     name: str
     published: float
@@ -42,7 +42,7 @@ class Row:
     source: str
     predict: Callable[[], MemoryEstimate]
     why_not: str = ""
-    """Why the row is not like for like, where it is shown all the same."""
+    """Why the figures are not comparable like for like, if they are shown nevertheless."""
 
 
 def mixed() -> Any:
@@ -52,7 +52,7 @@ def mixed() -> Any:
 
 
 def selective(layer: nn.Module) -> nn.Module:
-    """Checkpoint a layer but for every other product and attention.
+    """Checkpoint a layer except for every other matrix product and attention.
 
     Source: torchtitan at 9dec370, torchtitan/parallelisms/parallelize_llama.py, ``_apply_ac_to_transformer_block``.
     """
@@ -84,7 +84,7 @@ _ATTENTIONS = (
 
 
 def titan(model: Any, mesh: Any) -> nn.Module:
-    """torchtitan's: each layer and the model, all but the last layer resharded after its forward."""
+    """Shard as torchtitan does: each layer and the model; all layers but the last are resharded after their forward."""
     from torch.distributed.fsdp import fully_shard
 
     options = {"mesh": mesh, "mp_policy": mixed()}
@@ -165,7 +165,7 @@ LEFT_OUT = {
     "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters have not been built here",
     "a 14B model in pytorch/ao": "the model is not named",
 }
-"""Published rows that are not like for like, and why."""
+"""Published figures that are not comparable like for like, with the reason."""
 
 
 def main() -> None:
