@@ -85,6 +85,34 @@ def test_what_is_offloaded_takes_no_memory_of_the_gpu() -> None:
     assert kept >= whole.at_peak["parameters"] + whole.at_peak["optimizer_state"] > 0
 
 
+def on_few_elements(device: str, **options: Any) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(512, 16), nn.LayerNorm(16), nn.Linear(16, 16))
+    return fully_shard(model, mesh=init_device_mesh(device, (dist.get_world_size(),)), **options)
+
+
+def test_shards_of_few_elements_are_offloaded() -> None:
+    """They have values while the builder runs, unlike larger ones."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    found = estimated(partial(on_few_elements, "cuda", offload_policy=CPUOffloadPolicy()), gpu="H100")
+    assert found.at_peak["parameters"] == found.at_peak["optimizer_state"] == 0
+
+
+def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> None:
+    """The part of a gradient is added to in place, and set again in the tensor that holds it."""
+    cpu, gpu = (
+        estimated(partial(on_few_elements, device), gradient_accumulation_steps=2, gpu=name)
+        for device, name in (("cpu", None), ("cuda", "H100"))
+    )
+    allocated = [Counter(spec.nbytes for spec in one.log.storages if spec.kind == "gradients") for one in (cpu, gpu)]
+    assert allocated[0] == allocated[1]
+    assert allocated[0]
+
+
 def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = ModuleType("deepspeed")
     exec("def initialize(model):\n    raise RuntimeError('no NCCL')", vars(stub))
