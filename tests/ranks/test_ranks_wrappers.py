@@ -178,10 +178,29 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
     assert 4 * table.to_dataframe()["local_params"].sum() == table.total_params
     assert "weight [16, 128] of [64, 128]" in str(table)
     assert 4 * sum(line.local_params for line in tree_lines(table, 1)) == table.total_params
-    with pytest.raises(InputError, match="column 'local_params' needs the memory of one rank"):
+    with pytest.raises(InputError, match="column 'local_params' needs a model that is sharded"):
         summary(net(), (64,), 8, col_names=["local_params"], memory="train", verbose=0)
     with pytest.raises(InputError, match="memory has one of world_size and build"):
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)
+
+
+def test_a_model_that_is_sharded_already_shows_its_parts_without_a_step() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        model = on_few_elements("cpu")
+        table = summary(model, verbose=0)
+    finally:
+        dist.destroy_process_group()
+    assert "weight [128, 16] of [512, 16]" in str(table)
+    assert 4 * sum(line.local_params for line in tree_lines(table, 1)) == table.total_params
+    frame = table.to_dataframe()
+    assert "local_params" in frame
+    assert "peak_bytes" not in frame
+    assert table.from_json(table.to_json()) == table
+    with pytest.raises(InputError, match="needs a memory estimate"):
+        table.to_text(columns=["peak_bytes"])
 
 
 class Rotating(nn.Module):
