@@ -175,7 +175,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
     reports = [entry.report for entry in compared.entries]
-    with_memory, with_ranks = all(report.row_memory for report in reports), all(report.is_sharded for report in reports)
+    with_memory, with_ranks = all(report.has_memory for report in reports), all(report.is_sharded for report in reports)
     return chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory, with_ranks)
 
 

@@ -99,8 +99,14 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the memory is that of one rank, which has a part of the parameters."""
+        """Whether the parts of the parameters are known that one rank has."""
         return any(memory.shards for memory in self.row_memory)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a step's memory is known; of a model that is sharded, its parts may be without."""
+        no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
+        return bool(self.row_memory) and not (self.is_sharded and no_calls)
 
     @property
     def total_bytes(self) -> int:
