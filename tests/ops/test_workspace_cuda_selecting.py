@@ -61,6 +61,22 @@ def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
     assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 4 * 8 * 300 + 1
 
 
+def test_the_gradient_of_a_selection_is_written_to_copies() -> None:
+    """Of values that are expanded, and of a tensor that is not contiguous or whose indexed axes are not adjacent."""
+    put, index = "aten::index_put_", meta(300, dtype=torch.int64)
+    sorts, volume = 4 * 8 * 300 + 1, meta(10, 20, 30)
+
+    def taken(x: torch.Tensor, indices: list[torch.Tensor | None], values: torch.Tensor) -> int:
+        return scratch_bytes(AMPERE, put, (x, indices, values, True), x)
+
+    assert taken(volume, [None, index], meta(10, 300, 30)) == sorts
+    assert taken(volume, [None, index], meta()) == sorts + 4 * 10 * 300 * 30
+    assert taken(volume, [index, None, index], meta(300, 20)) == sorts + 4 * volume.numel()
+    assert taken(meta(10, 1, 30), [index, None, index], meta(300, 1)) == sorts
+    assert taken(meta(30, 20, 10).mT, [index], meta(300, 10, 20)) == sorts + 4 * 30 * 20 * 10
+    assert taken(volume, [meta(10, 20, dtype=torch.bool)], meta(300, 30)) == sorts + 2 * 8 * 300
+
+
 def test_a_long_sort_takes_what_the_judge_saw() -> None:
     """Recorded of H100, A100, T4 and RTX 3090."""
     chips = [chip_named(name, capability) for name, capability in CHIPS.items()]
