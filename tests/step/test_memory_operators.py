@@ -92,6 +92,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
     "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
     "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+    "cross_entropy, of targets": lambda x: F.binary_cross_entropy(x.detach().sigmoid(), x.sigmoid()),
     "huber": lambda x: F.huber_loss(x, x.detach()),
     "triplet": lambda x: F.triplet_margin_loss(x, x.roll(1), x.roll(2)),
 }

@@ -216,7 +216,7 @@ _IN_PLACE = {
     aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
     aten.mul.Tensor: InPlace(
         aten.mul_.Tensor,
-        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default},
+        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default, aten.neg_.default},
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
 }
