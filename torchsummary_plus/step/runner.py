@@ -131,7 +131,9 @@ class Steps:
             self.packed += [(make((nbytes,), torch.uint8), index) for nbytes in blocks]
             elsewhere += others
         if elsewhere:
-            self.notes[f"packed weights of up to {elsewhere:,} bytes are their library's own memory, not counted"] = None
+            self.notes[f"packed weights of up to {elsewhere:,} bytes are their library's own memory, not counted"] = (
+                None
+            )
 
     def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""

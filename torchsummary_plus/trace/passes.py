@@ -163,7 +163,7 @@ class Pass(TorchDispatchMode):
 
     @contextmanager
     def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
-        """Let autocast reach what an operator consists of, unless it casts the operator: modes run with autocast off."""
+        """Let autocast reach what an operator consists of, unless it cast the operator; in a mode it is off."""
         kind = self.state.autocasts
         if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
             with self.state.being(autocasts=""):
