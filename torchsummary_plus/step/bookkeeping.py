@@ -78,6 +78,7 @@ class RecordedSteps(Steps):
         args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
         embeddings.watch(made)
         self._give_targets(example, kernels.input_of, self._input)
+        self._give_packed(kernels.input_of)
         kernels.settle()
         self._hold_what_is_there(args, kwargs)
         with ExitStack() as stack:

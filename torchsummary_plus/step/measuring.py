@@ -130,8 +130,10 @@ def profiled(
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, outside)
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
+    steps._give_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    besides = [*(tensor for tensor, _, _ in outside), *(tensor for tensor, _ in steps.packed)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
@@ -139,7 +141,7 @@ def profiled(
     gc.collect()
     try:
         marks.follow(held)
-        for tensors_there in (known, own, away, held):
+        for tensors_there in (known, own, away, held, besides):
             tensors_there.clear()
         with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
             steps.run(args, kwargs)

@@ -157,9 +157,23 @@ class Pass(TorchDispatchMode):
         with compat.no_function():
             composite = compat.composite_kernel(func)
             if composite is not None and _is_unparted(func, args):
-                with _again(self):
+                with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
+
+    @contextmanager
+    def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
+        """Let autocast reach what an operator consists of, unless it cast the operator; in a mode it is off."""
+        kind = self.state.autocasts
+        if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
+            with self.state.being(autocasts=""):
+                yield
+            return
+        torch.set_autocast_enabled(kind, True)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled(kind, False)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""

@@ -74,6 +74,7 @@ class StepFunctions(TorchFunctionMode):
             args, kwargs = on_numbered_gpus(func, args, kwargs)
         self.engine.drop_unreferenced()
         state = self.watch.state
+        state.autocasts = self.device.type if torch.is_autocast_enabled(self.device.type) else ""
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
