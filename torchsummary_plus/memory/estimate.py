@@ -159,7 +159,9 @@ class Estimate:
         GPU was named.
         """
         if memory is None and not self.info.gpu:
-            raise InputError("no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate with gpu=")
+            raise InputError(
+                "no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate made with gpu="
+            )
         memory = self.info.gpu if memory is None else memory
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
@@ -192,7 +194,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 
 
 def tensors_peak(log: MemoryLog) -> int:
-    """The most bytes of tensors at once, without the scratch memory of kernels or an allocator's rounding."""
+    """Return the most bytes of tensors at once, without kernels' scratch memory or an allocator's rounding."""
     scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
     held: dict[int, int] = {}
     live = most = 0
@@ -271,8 +273,8 @@ def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bo
     card = named_gpu(memory)
     if card is not None and backend != "cuda":
         raise InputError(
-            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; accepted: bytes, or "
-            f"an estimate with gpu={describe(card.name)}"
+            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; pass bytes, or estimate "
+            f"with gpu={describe(card.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 AGREED = "every rank is assumed to send the same values"
 
 FROM_ONE = ("c10d::broadcast_", "c10d::scatter_")
-"""What gives a rank the values of one rank; they are known on that rank alone."""
+"""Collectives that give every rank the values of one rank, which only that rank knows."""
 
 Values = Callable[[Tensor], "Tensor | None"]
 

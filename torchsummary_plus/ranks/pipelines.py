@@ -50,7 +50,9 @@ def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
     stage: Any = sys.modules.get(STAGES)
     if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
         if runs:
-            raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
+            raise UnsupportedError(
+                "pipeline schedules need torch 2.13 or later; with this release, estimate each stage's module by itself"
+            )
         yield
         return
     from torch.distributed.pipelining import schedules
@@ -144,7 +146,10 @@ class RecordedPipelineSteps(RecordedSteps):
             super()._once(args, kwargs, optimizer)
             return
         if self.step.loss is not None:
-            raise InputError("loss and a schedule were both given; accepted: the schedule's loss_fn")
+            raise InputError(
+                "loss was given, but the builder returned a schedule, which has its own; pass the loss as "
+                "the schedule's loss_fn"
+            )
         stages = stages_of(self.schedule)
         given = args if any(stage.is_first for stage in stages) else ()
         target = {"target": args[0]} if any(stage.is_last for stage in stages) and self.step.mode == "train" else {}

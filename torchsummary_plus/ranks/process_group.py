@@ -73,7 +73,7 @@ def as_rank(world_size: Any, rank: Any = 0) -> Rank:
     if not _is_whole(world_size) or world_size < 1:
         raise InputError(f"world_size is {describe(world_size)}; accepted: an integer of at least 1")
     if not _is_whole(rank) or not 0 <= rank < world_size:
-        raise InputError(f"rank is {describe(rank)} in a world of {world_size}; accepted: 0 to {world_size - 1}")
+        raise InputError(f"rank is {describe(rank)} with world_size {world_size}; accepted: 0 to {world_size - 1}")
     return Rank(world_size, rank)
 
 
@@ -89,7 +89,9 @@ def in_world(rank: Rank) -> Iterator[None]:
     process group does nothing, because the world already exists. No port is opened.
     """
     if not dist.is_available():
-        raise UnsupportedError("world_size needs torch.distributed, which this build of torch lacks")
+        raise UnsupportedError(
+            "world_size needs torch.distributed, which this build of torch lacks; install one that has it"
+        )
     with (
         _registries_aside(),
         _environment(rank.environment()),

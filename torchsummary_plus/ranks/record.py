@@ -302,14 +302,15 @@ def _said_of_meta(nbytes: int) -> tuple[str, ...]:
     if not nbytes:
         return ()
     return (
-        f"the builder's tensors that are neither parameters nor buffers ({mebibytes(nbytes)} MB) count as on the "
-        "device, also those made on meta, which to_empty() leaves there: register them as buffers",
+        f"the builder holds {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, "
+        "counted on the device "
+        "even if they are on meta, where to_empty() leaves them: register them as buffers",
     )
 
 
 _NOT_COVERED = {
     "DeepSpeedEngine": (
-        "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
+        "DeepSpeed's engine is not supported; estimate torch's equivalent. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
         "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
     ),

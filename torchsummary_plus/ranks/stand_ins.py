@@ -111,7 +111,7 @@ def objects_sent(kernels: Any) -> Iterator[None]:
 
 _NOT_HERE = (
     "this rank receives an object that only another rank has (broadcast_object_list, scatter_object_list or "
-    "recv_object_list): estimate the rank that sends it, or create the object on every rank"
+    "recv_object_list); estimate the rank that sends it, or create the object on every rank"
 )
 
 

@@ -41,7 +41,7 @@ class RowView:
     def style_of(self, style: str) -> str:
         """Return the style: settings of nested rows imply the tree. Raises :class:`InputError`."""
         if style == "torchsummary" and self.repeats == "fold":
-            raise InputError('repeats="fold" folds nested rows; accepted with style="tree"')
+            raise InputError('repeats="fold" folds nested rows only; pass style="tree" too')
         return "tree" if style == "torchsummary" and set(self.settings) & set(NESTED) else style
 
     @property
@@ -100,7 +100,8 @@ def _pattern(pattern: Any) -> str:
     if isinstance(pattern, str) and pattern:
         return pattern
     raise InputError(
-        f'rows holds {describe(pattern)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), range(10, 20), '
+        f'rows contains {describe(pattern)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), '
+        "range(10, 20), "
         'or "layer1:layer2"'
     )
 
@@ -156,7 +157,10 @@ def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
         matches = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
         if not matches:
             types = ", ".join(dict.fromkeys(line.row.class_name for line in lines))
-            raise InputError(f"rows: no row is {describe(pattern)}; types here: {types}; paths such as 'layer1.*' work")
+            raise InputError(
+                f"rows is {describe(pattern)}, which matches no row; types here: {types}; paths such as "
+                "'layer1.*' also work"
+            )
         kept.update(matches)
     return [line for place, line in enumerate(lines) if place in kept]
 

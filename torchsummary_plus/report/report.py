@@ -99,7 +99,7 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the memory is that of one rank, which has a part of the parameters."""
+        """Whether the memory is that of one rank, which stores a part of the parameters."""
         return any(memory.shards for memory in self.row_memory)
 
     @property

@@ -28,10 +28,10 @@ BITS = {"int8": 8, "int4": 4, "int2": 2}
 FP8 = "fp8"
 
 PAGES = (
-    "keys and values are sized by formula, in blocks: as many per sequence and layer as its tokens, or its window, "
-    "fill; kernels read them in place"
+    "the cache is sized by formula: each layer allocates the blocks that a sequence's tokens, or its window, fill; "
+    "kernels are assumed to read them in place"
 )
-GROUPS = f"keys and values are sized by formula, quantised: packed, with a scale and a shift per {GROUP} elements"
+GROUPS = f"the cache is sized by formula: packed integers, with a scale and a shift per {GROUP} elements"
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ def as_choice(cache: Any, dtype: Any) -> CacheChoice:
         return CacheChoice(QUANTIZED, dtype=dtype or "int4")
     if dtype is not None:
         raise InputError(
-            f"cache_dtype is {describe(dtype)} and cache {describe(cache)}, which has the dtype of the model; accepted "
-            'with a dtype: cache="quantized" or "paged:16"'
+            f"cache_dtype is {describe(dtype)}, but cache={describe(cache)} has the model's dtype; pass "
+            "cache_dtype only "
+            'with cache="quantized" or "paged:16"'
         )
     return CacheChoice(cache)
 
@@ -90,7 +91,7 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
     supports = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
     if getattr(model.config, "is_encoder_decoder", False) or not supports:
         raise UnsupportedError(
-            f"{type(model).__name__} makes a cache of its own; accepted: cache='dynamic' or 'static'"
+            f"{type(model).__name__} makes its own kind of cache; accepted: cache='dynamic' or 'static'"
         )
     config = model.config.get_text_config(decoder=True)
     try:
@@ -102,14 +103,16 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
         layers = _full_layers(caches, config)
         return lambda: caches.Cache(layers=[_grouped(caches, choice)() for _ in range(layers)])
     except (ValueError, AttributeError, TypeError) as error:
-        raise UnsupportedError(f"this transformers has no {choice} for {type(model).__name__}: {error}") from error
+        raise UnsupportedError(
+            f"the installed transformers has no {choice} for {type(model).__name__}: {error}"
+        ) from error
 
 
 def _full_layers(caches: Any, config: Any) -> int:
     """Return the number of layers, as ``QuantizedCache`` takes them: with full attention alone."""
     kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
     if kinds:
-        raise ValueError(f"it needs full attention in all layers, but some are {', '.join(sorted(kinds))}")
+        raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
     return int(config.num_hidden_layers)
 
 

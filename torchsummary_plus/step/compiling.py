@@ -31,7 +31,7 @@ def refused_to_torch() -> Iterator[None]:
     """Raise :class:`UnfakeableError` where torch compiles a function of its own: on fakes it cannot."""
 
     def refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-        raise UnfakeableError(f"{name} is compiled by torch, which takes no fakes")
+        raise UnfakeableError(f"torch compiles {name}, and its compiler does not take fake tensors")
 
     with _torch_compiling(lambda name, compiled: partial(refuse, name)):
         yield
@@ -78,7 +78,9 @@ def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
         doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
     )
     whose = ", ".join(sorted(set(names)))
-    note = f"{whose}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
+    note = (
+        f"{whose}: the first compilation in a process keeps its operands alive, up to {nbytes:,} bytes not counted here"
+    )
     return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, note))
 
 

@@ -164,7 +164,9 @@ def _measured_sparse(task: _Task) -> MemoryLog | None:
     if real.journal is None:
         return None
     log = task.measured(real)
-    return replace(log, assumptions=("measured in a real step on the CPU: it makes sparse tensors", *log.assumptions))
+    return replace(
+        log, assumptions=("measured in a real step on the CPU, because it creates sparse tensors", *log.assumptions)
+    )
 
 
 MOST_ANSWERS = 20_000
@@ -185,7 +187,7 @@ def _measured_loop(task: _Task) -> MemoryLog | None:
     if real.journal is None:
         return None
     log = task.measured(real)
-    why = f"measured by a real step on the CPU: the code asks for {asked:,} values"
+    why = f"measured in a real step on the CPU, because the code reads {asked:,} values of tensors"
     return replace(log, assumptions=(why, *log.assumptions))
 
 
@@ -255,7 +257,7 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = task.measured(real)
-    return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
+    return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
 
 
 OTHER_KERNELS = 0.5

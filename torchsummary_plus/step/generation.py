@@ -17,7 +17,7 @@ from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 WHOLE = 20_000
 """Calls of modules up to which each token is generated; of more, the first two and the last one are."""
 
-SKIPPED = "the tokens between the first two and the last were not generated: the cache's own update let it grow"
+SKIPPED = "only the first two tokens and the last were generated; for the others the cache grew by its own update()"
 
 
 def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
@@ -29,8 +29,9 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
         raise InputError(f"new_tokens is {describe(new_tokens)}; accepted: an integer of at least 1")
     if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
         raise UnsupportedError(
-            f'mode="generate" needs a model of transformers\' that generates, and {type(model).__name__} has no '
-            'generate(): mode="eval" with train_step= estimates a loop of your own'
+            f"{type(model).__name__} has no generate(), which only transformers' generative models have; for "
+            "a generation "
+            'loop of your own, pass mode="eval" and train_step='
         )
     skips = skips_tokens(model, new_tokens, cache)
     cache_maker(model, cache, 1)

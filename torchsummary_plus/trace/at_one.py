@@ -136,7 +136,7 @@ class Guesses:
         self.times[site] = number + 1
         self.asked.append((site, number))
         if number >= 10 * OFTEN:
-            raise DataDependentError(f"{site} keeps asking for a value: its loop does not end on any assumed one")
+            raise DataDependentError(f"{site} keeps asking for a value: its loop ends for none of the assumed ones")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.turned) != bool(number // OFTEN % 2):
             value = not value

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BALANCED = "every expert is assumed to get the same number of tokens, on every rank"
+BALANCED = "the router is assumed to send every expert the same number of tokens, on every rank"
 """How a router's choice was answered."""
-CROWDED = "every token is assumed to choose the same experts"
+CROWDED = "the router is assumed to send every token to the same experts"
 """How it is answered for the range of an estimate."""
 
 aten = torch.ops.aten

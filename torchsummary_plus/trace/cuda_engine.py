@@ -87,8 +87,8 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
         node = waiting.pop()
         if node.name() == _ACCUMULATES and _has_stream(node):
             raise UnsupportedError(
-                "a CUDA build of torch needs a GPU for a leaf tensor that the step creates; "
-                "a CPU build estimates the step without one"
+                "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
+                "estimate it with a CPU build of torch"
             )
         following = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= following

@@ -65,7 +65,7 @@ class FakeKernels:
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
-            raise UnfakeableError(f"{func} makes a sparse tensor, which has no fake")
+            raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
         _read(args, key, operands)

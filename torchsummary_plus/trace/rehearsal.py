@@ -122,7 +122,9 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     if not is_complete(tree.modules):
         return Rehearsal({}, WITHOUT_VALUES)
     if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
-        return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
+        return Rehearsal(
+            {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
+        )
     recorder = Recorder(LONGEST)
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:

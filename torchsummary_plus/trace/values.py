@@ -302,7 +302,7 @@ def _is_measure(tensor: Tensor) -> bool:
 
 FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 """How a gradient scaler finds out whether to skip a step. It allocates nothing and here finds no overflow."""
-NO_OVERFLOW = "assumed to find no overflow; a gradient scaler that finds one skips the optimizer's step"
+NO_OVERFLOW = "the gradient scaler is assumed to find no overflow; if it did, it would skip the optimizer's step"
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def compare_parser() -> argparse.ArgumentParser:
 def comparison(arguments: argparse.Namespace) -> str:
     """Return the tables for parsed arguments. Raises :class:`SummaryError`.
 
-    A word with a colon is a model, any other a size.
+    A word with a colon names a model; any other word is a size.
     """
     places = [parse_place(word) for word in arguments.words if ":" in word]
     names = [name for _, name in places]
