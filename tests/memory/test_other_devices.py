@@ -19,7 +19,7 @@ def step() -> MemoryEstimate:
 
 @pytest.mark.parametrize("number", [24, 24.0, 80, 1023])
 def test_a_bare_number_of_gigabytes_is_refused(number: float, step: MemoryEstimate) -> None:
-    with pytest.raises(InputError, match=rf"{int(number)} bytes\? accepted: '{int(number)}GiB'"):
+    with pytest.raises(InputError, match=rf"{int(number)} bytes; write '{int(number)}GiB'"):
         step.fits(number)
 
 

@@ -204,7 +204,7 @@ accelerator_names = (
     *("_get_accelerator", "_accelerator_getAccelerator", "_accelerator_getDeviceIndex", "_accelerator_setDeviceIndex"),
     *("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_synchronizeDevice"),
 )
-"""What ``torch.accelerator`` calls in ``torch._C``; the later ones exist since torch 2.6."""
+"""Functions of ``torch._C`` that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
 cuda_device_count: Callable[[], int] = probe(
     "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
 )

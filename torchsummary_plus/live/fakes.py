@@ -55,7 +55,7 @@ class _Here(threading.local):
 _here = _Here()
 _DATA: Any = torch.Tensor.data
 _NOWHERE = 1 << 62
-"""Above all addresses, so that what reads there fails as at 0."""
+"""Above all addresses, so that reading there fails as at address 0."""
 
 
 class Fake(torch.Tensor):
@@ -70,7 +70,7 @@ class Fake(torch.Tensor):
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
     current_gpu = 0
-    """The GPU that a CUDA device without a number is."""
+    """Index of the GPU that a CUDA device without a number means."""
     capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -153,7 +153,7 @@ class Fake(torch.Tensor):
 
 
 def stand_for_assigned(fake_of: Callable[[torch.Tensor], Any] | None) -> Callable[[torch.Tensor], Any] | None:
-    """Set the function that makes the fake of a real tensor assigned to a fake's ``data``; return the previous one."""
+    """Set the function that makes the fake of a real tensor assigned to a fake's ``data``; return the old one."""
     outer, _here.fake_of = _here.fake_of, fake_of
     return outer
 

@@ -315,7 +315,8 @@ def _is_sized(value: Any) -> bool:
 def as_tensors(value: Any) -> str:
     """Return an expression that makes tensors of a value without any, such as an array or a loader; "" if unknown.
 
-    >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([])) ('torch.tensor(values)', 'next(iter(loader)), one batch')
+    >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([]))
+    ('torch.tensor(values)', 'next(iter(loader)), one batch')
     """
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
         return "torch.as_tensor(numpy.asarray(array)), with the dtype and the axes that the model takes"

@@ -29,10 +29,10 @@ ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ad
 
 PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
-"""Where a card's ``smi_mib`` and ``cuda_mib`` come from."""
+"""The sources of ``smi_mib`` and ``cuda_mib``."""
 DATASHEET = "NVIDIA's datasheet alone"
-"""The source of a card whose total nobody has published: a program is assumed to get 9/10 of the datasheet's, less
-than on any card with a published one."""
+"""The source for a GPU without a published total: a program is assumed to get 9/10 of the datasheet's memory, less than
+on any GPU with a published one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Devices of other makers than NVIDIA: their memory size is known, but their kernels are not modelled.
+"""Devices of makers other than NVIDIA: their memory size is known, but their kernels are not modelled.
 
-Sources: the makers' datasheets for the memory. Of Apple's unified memory Metal recommends a program 2/3 up to 32 GB
-(21,845 of 32,768 MiB: ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of 98,304:
-#3213).
+What fits is judged by tensors alone, since kernels' scratch memory, contexts and allocators differ.
+
+Sources: the makers' datasheets for the memory. Of Apple's unified memory, Metal recommends that a program use 2/3 up to
+32 GB (21,845 of 32,768 MiB: ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of
+98,304: #3213).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ INTEL = {
 APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s*gi?b?\)?)?", re.IGNORECASE)
 
 SMALL_MAC = 32
-"""The most GB of a Mac of which a program gets 2/3."""
+"""Up to this many GB, a Mac's programs get 2/3 of them."""
 
 BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphics")
 
