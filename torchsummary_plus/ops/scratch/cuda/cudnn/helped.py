@@ -37,7 +37,7 @@ class Helper:
         self.sent: deque[str] = deque()
         """The queries whose answers are still to be read, in order."""
         self.answers: dict[str, str] = {}
-        """By query sent ahead: its answer, until someone wants it."""
+        """By query sent ahead: its answer, until it is requested."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
