@@ -206,8 +206,8 @@ COLUMNS: dict[str, Column] = {
         flat_width=25, data=_axes("inputs"),
     ),
     "output_size": Column(
-        "Output Shape", "shapes of the outputs, likewise", _output_size, _shape("outputs"), flat_width=25,
-        data=_axes("outputs"),
+        "Output Shape", "shapes of the outputs; axes that scale with an open batch are -1", _output_size,
+        _shape("outputs"), flat_width=25, data=_axes("outputs"),
     ),
     "num_params": Column(
         "Param #", "the module's own parameters, excluding tensors already counted in a row above", _num_params,
@@ -217,11 +217,11 @@ COLUMNS: dict[str, Column] = {
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "active_params": Column(
-        "Active Param #", "those of `num_params` that a token uses: of experts the share that their router chooses",
+        "Active Param #", "the part of `num_params` that a token uses: of experts, the share that the router selects",
         _active_params, lambda line, _: line.active_params, "elements", adds_up=True,
     ),
     "param_bytes": Column(
-        "Param Bytes", "stored bytes of `num_params`: of quantized weights the packed ones, with their scales",
+        "Param Bytes", "stored bytes of `num_params`; quantized weights count as packed, with their scales",
         _param_bytes, lambda line, _: line.param_bytes, "bytes", adds_up=True,
     ),
     "kernel_size": Column(
@@ -229,7 +229,7 @@ COLUMNS: dict[str, Column] = {
         data=lambda line: line.row.kernel_size,
     ),
     "groups": Column(
-        "Groups", "`groups` of modules that have it", _groups, lambda line, _: line.row.groups, "count", 10
+        "Groups", "`groups` of modules that have them", _groups, lambda line, _: line.row.groups, "count", 10
     ),
     "mult_adds": Column(
         "Mult-Adds", "multiply-adds of the operators run in this call", _mult_adds, _known_mult_adds, "mult-adds"
@@ -253,7 +253,7 @@ COLUMNS: dict[str, Column] = {
         flat_width=25,
     ),
     "connected_to": Column(
-        "Connected to", "the lines whose output it reads, as in Keras", _connected_to, _as_read(_connected_to),
+        "Connected to", "the lines whose outputs it reads, as in Keras", _connected_to, _as_read(_connected_to),
         flat_width=25,
     ),
     "var_name": Column(
@@ -266,11 +266,11 @@ COLUMNS: dict[str, Column] = {
     "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of its parameters' gradients"),
     "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer", "bytes of its parameters' optimizer state"),
     "local_params": Column(
-        "Local Param #", "of its own parameters, those that this rank has", _local_params,
+        "Local Param #", "the part of its own parameters on this rank", _local_params,
         lambda line, _: line.local_params, "elements", of_memory=True, of_ranks=True, adds_up=True,
     ),
     "local_shapes": Column(
-        "Local Shape", "shapes of this rank's parts of its own parameters, and of the whole where it differs", _shards,
+        "Local Shape", "shapes of its own parameters on this rank, and the full shapes where they differ", _shards,
         _as_read(_shards), flat_width=25, of_memory=True, of_ranks=True,
     ),
 }  # fmt: skip

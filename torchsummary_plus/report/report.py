@@ -60,7 +60,7 @@ class Row:
     is_container: bool = False
     layer: LayerSpec | None = None
     active_params: int = 0
-    """Those of ``num_params`` that a token uses: of experts their share, rounded."""
+    """The part of ``num_params`` that a token uses: of experts the selected share, rounded."""
     param_bytes: int = 0
     """The stored bytes of ``num_params``."""
 
@@ -83,7 +83,7 @@ class Report:
     row_memory: tuple[RowMemory, ...] = ()
     """Each row's memory, if it was asked for."""
     flow: Flow | None = None
-    """Which row made each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
+    """Which row produced each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
     experts: tuple[Experts, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
