@@ -203,7 +203,7 @@ def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
         measure_memory(make(), size, 2, device="cuda")
     with torch.device("meta"):
         model = make()
-    with pytest.raises(InputError, match="has meta tensors"):
+    with pytest.raises(InputError, match="has tensors on meta"):
         measure_memory(model, size, 2)
 
 

@@ -48,7 +48,7 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
 
 
 def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
-    """A maker of an optimizer as a given one was made, which holds other tensors: its class and its defaults."""
+    """Return a maker of optimizers with a given one's class and defaults, for other tensors."""
     kind: Any = type(given)
     accepted = inspect.signature(kind).parameters
     settings = {name: value for name, value in given.defaults.items() if name in accepted}

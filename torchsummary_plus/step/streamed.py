@@ -56,7 +56,7 @@ class StreamedLedger(Ledger):
         return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def place(self) -> Hashable:
-        """Return where a library's handle is its own: a thread, and the stream that its memory is in."""
+        """Return the thread and the stream whose library handles apply."""
         return super().place(), self._stream()
 
     def _stream(self) -> int:

@@ -144,7 +144,7 @@ class _Runner:
         self.own_device = tree.device()
         self.fakes: dict[int, torch.Tensor] = {}
         self.routers: Routers | None = None
-        """What routers choose, where the forward depends on that and the model has no values."""
+        """Assumed choices of routers, if the forward depends on them and the model has no values."""
         self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Composite(Enum):
-    """Functions of torch that run otherwise under a mode: their last addition is not in place, or they make vectors."""
+    """Functions of torch that differ under a mode: they add out of place, or compute vectors that are not needed."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"
@@ -15,7 +15,7 @@ class Composite(Enum):
 
 
 class State:
-    """Who calls operators at present, inside which function, and whether listeners are notified of them."""
+    """Who is calling operators, inside which function, and whether listeners are notified of them."""
 
     __slots__ = ("as_meta", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
 
@@ -36,7 +36,7 @@ class State:
         self.composite: Composite | None = None
 
     def being(self, **values: Any) -> _Being:
-        """Return a context manager that gives attributes these values, and afterwards those they had.
+        """Return a context manager that sets attributes and restores them on exit.
 
         >>> state = State()
         >>> with state.being(in_engine=True):
@@ -49,7 +49,7 @@ class State:
 
 
 class _Being:
-    """Swaps values with those of a state's attributes, on entry and again on exit."""
+    """Swaps values with those of a state's attributes, on entry and on exit."""
 
     __slots__ = ("state", "values")
 

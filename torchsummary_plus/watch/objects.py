@@ -32,10 +32,10 @@ def objects_of(classes: frozenset[type], generation: int | None = None) -> list[
         groups: Iterator[Any] = starmap(passed_over.get, groupby(_objects(generation), type))
         picked = list(chain.from_iterable(groups))
     chosen = [value for value in picked if not classes.isdisjoint(type(value).__mro__)]
-    picked.clear()  # It may hold itself, and would keep all of them alive until a collection.
+    picked.clear()  # The list may contain itself, which would keep all objects alive until a collection.
     return chosen
 
 
 def _objects(generation: int | None) -> Iterator[Any]:
-    """All objects, asked for when the first is taken, and None last: a grouping keeps what it read last."""
+    """Return an iterator over all objects, listed on first use, and a final None: ``groupby`` keeps the last item."""
     return chain.from_iterable(chain(map(gc.get_objects, (generation,)), ((None,),)))
