@@ -296,7 +296,8 @@ def realise(
         shape, dtype = sized.shape(batch), sized.dtype or default
         if prod(shape) * dtype.itemsize > MOST_BYTES:
             raise InputError(
-                f"an input of shape {list(shape)} and {dtype} exceeds 2**63 bytes, the most that a tensor can have"
+                f"an input of shape {list(shape)} and {dtype} exceeds a tensor's limit of 2**63 bytes; check "
+                "input_size and batch_size"
             )
         tensors.append(make(shape, dtype))
         return tensors[-1]

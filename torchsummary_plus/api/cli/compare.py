@@ -43,7 +43,7 @@ def compare_parser() -> argparse.ArgumentParser:
     add_table_options(parser)
     add_memory_options(parser)
     group = parser.add_argument_group("comparison")
-    group.add_argument("--names", metavar="NAME[,NAME...]", help="names of the models")
+    group.add_argument("--names", metavar="NAME[,NAME...]", help="names to show for the models")
     group.add_argument("--ratios", action="store_true", help="also show ratios to the first model")
     group.add_argument("--changes-only", action="store_true", help="hide layers that all models share")
     return parser
