@@ -180,7 +180,7 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
     assert 4 * sum(line.local_params for line in tree_lines(table, 1)) == table.total_params
     with pytest.raises(InputError, match="column 'local_params' needs a model that is sharded"):
         summary(net(), (64,), 8, col_names=["local_params"], memory="train", verbose=0)
-    with pytest.raises(InputError, match="memory has one of world_size and build"):
+    with pytest.raises(InputError, match="memory has only one of world_size and build"):
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)
 
 

@@ -1,4 +1,4 @@
-"""`summary` and `summary_string`: arguments are checked here, and the work is done below."""
+"""`summary` and `summary_string`: check the arguments, run one pass, and return the table."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def summary(
             dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
             first tensor, or the length of a list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
-        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; "What each number
-            means" lists them all, and so does the error for another name.
+        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; the page "What does
+            each number mean?" lists them all, and so does the error for an unknown name.
         mode: "train" or "eval" during the pass; "same" or None keeps each module's mode.
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat), "tree" (nested), or "rich" (nested, in colour where a terminal shows it).
@@ -86,7 +86,7 @@ def summary(
         row_settings: torchinfo's: any of "var_names", "depth", "ascii_only" and "hide_recursive_layers". The first two
             imply ``style="tree"``.
         col_width: the most characters of a name or shape, by default 60; longer ones end in "...".
-        batch_dim: the place of the batch axis; tensors of ``input_data`` get one there.
+        batch_dim: the position of the batch axis; tensors of ``input_data`` get a new one there, of length 1.
         cache_forward_pass: without effect; ``render`` shows a result again without another pass.
         kwargs: further keyword arguments of the forward.
 
@@ -131,7 +131,7 @@ def tabulated(
     look: Presentation,
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
-    """Return the summary of a model that has been read; ``example_of`` builds its example, also with other inputs."""
+    """Return the summary of a module tree; ``example_of`` builds its example, optionally with changed inputs."""
     done = trace(tree, example_of(), options)
     result = as_summary(build_report(done), look)
     if memory is None:
@@ -156,7 +156,7 @@ def summary_string(
 
 
 def check_pass(model: Any, mode: str, run: str) -> None:
-    """Raise :class:`InputError` for what is no model, and for an unknown mode or kind of pass."""
+    """Raise :class:`InputError` for anything but a module, and for an unknown mode or kind of pass."""
     check_model(model)
     for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:

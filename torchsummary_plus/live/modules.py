@@ -211,14 +211,14 @@ def unpacked(state: Any) -> Iterator[torch.Tensor]:
 
 
 def class_name(module: nn.Module) -> str:
-    """The name that a module gives itself (``_get_name``), by default its class; of a scripted one the source's."""
+    """Return a module's own name (``_get_name``), by default its class's; for a scripted module, its source class's."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
     if type(module)._get_name is nn.Module._get_name:
         return type(module).__name__
     try:
         return str(module._get_name())
-    except Exception:  # What a user's class raises must not hide its row.
+    except Exception:  # An exception in a user's class must not hide its row.
         return type(module).__name__
 
 

@@ -20,7 +20,7 @@ MOST_BISECTED = 14
 """Most traces of a search that bisects because the first ones leave the answer open."""
 
 OPEN = 0.001
-"""Share of the largest batch known to fit by which the smallest known not to may exceed it."""
+"""How far the smallest batch known not to fit may exceed the largest that fits, as a share of the latter."""
 
 FARTHEST = 64
 """How many times the largest batch that fits a guess may be if the traces neither scale to it nor grow.

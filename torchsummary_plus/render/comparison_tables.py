@@ -165,7 +165,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
-        notes.append("Batch sizes differ; what differs only by them is not marked")
+        notes.append("Batch sizes differ; differences due only to the batch size are not marked")
     if compared.changes_only:
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
-    from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
     from .views import Look, RowLook
 
@@ -141,7 +141,7 @@ class ModelSummary(Report, Views, Figures):
         return self if lines.repeats else replace(self, view=replace(self.view, lines=replace(lines, repeats="fold")))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
+        """Return the table of the layers and, if a step's memory was requested, that of its peak."""
         table = summary_table(self, *self.view.with_look(columns, depth, style), self.view.lines)
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
 

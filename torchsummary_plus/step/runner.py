@@ -382,7 +382,9 @@ def default_loss(output: Any) -> Tensor:
         return own
     outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not outputs:
-        raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
+        raise InputError(
+            "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
+        )
     total = outputs[0].sum()
     for tensor in outputs[1:]:
         total = total + tensor.sum()

@@ -140,8 +140,8 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
     """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
     if any(node.name() == _ACCUMULATES and _has_stream(node) for node in _reached(nodes)):
         raise UnsupportedError(
-            "a CUDA build of torch needs a GPU for a leaf tensor that the step creates; "
-            "a CPU build estimates the step without one"
+            "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
+            "estimate it with a CPU build of torch"
         )
 
 

@@ -1,4 +1,4 @@
-"""A memory log as a flat list of tokens, in which layers are counted, and back."""
+"""A memory log as a flat list of tokens in which layers are numbered, and back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NOTHING = Alike(None)
 
 
 class Token(NamedTuple):
-    """Something that happens in a step: ``same`` at every depth, with ``numbers`` that may grow with the depth.
+    """An event of a step: ``same`` at every depth, with ``numbers`` that may grow with the depth.
 
-    ``size`` is that of the storages it is about, which few tokens have otherwise at another depth.
+    ``size`` is that of its storage, which for few tokens depends on the depth.
     """
 
     what: str
@@ -42,31 +42,31 @@ class Token(NamedTuple):
 
 
 class Live:
-    """What is allocated, by what is alike: a storage is named by its place among those, the oldest first.
+    """Live storages grouped by key; a storage is identified by its position among those of its key, oldest first.
 
-    Such a place is the same in each of many equal layers, whatever the first and the last one do besides.
+    The position is the same in each of many equal layers, whatever else the first and the last layer do.
     """
 
     def __init__(self) -> None:
         self.alike: dict[Hashable, list[int]] = {}
 
     def begin(self, key: Hashable, storage: int) -> None:
-        """Take in a storage that is allocated."""
+        """Add an allocated storage."""
         self.alike.setdefault(key, []).append(storage)
 
     def place(self, key: Hashable, storage: int) -> int:
-        """The place of a storage that may be free by now; -1 for none."""
+        """Return a storage's position, or -1 if it is no longer live."""
         alike = self.alike.get(key, [])
         return alike.index(storage) if storage in alike else -1
 
     def end(self, key: Hashable, place: int) -> int:
-        """Let go of the storage at a place. Raises :class:`NotRepeatingError`."""
+        """Remove and return the storage at a position. Raises :class:`NotRepeatingError`."""
         storage = self.at(key, place)
         del self.alike[key][place]
         return storage
 
     def at(self, key: Hashable, place: int) -> int:
-        """The storage at a place. Raises :class:`NotRepeatingError`."""
+        """Return the storage at a position. Raises :class:`NotRepeatingError`."""
         alike = self.alike.get(key, [])
         if not 0 <= place < len(alike):
             raise NotRepeatingError
@@ -74,18 +74,18 @@ class Live:
 
 
 class NotRepeatingError(Exception):
-    """The logs of shallow models do not go on as those of equal layers do."""
+    """The logs of shallow models do not continue as those of equal layers would."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A container of layers by its path, and the names of its layers."""
+    """A container of layers: its path, and the names of its layers."""
 
     path: str
     names: tuple[str, ...]
 
     def place(self, path: str) -> tuple[str | None, str, int]:
-        """Split the path of a module into the container's, what follows the layer's name, and the layer's number.
+        """Split a module's path into the container's path, the rest after the layer's name, and the layer's number.
 
         >>> Stack("body", ("0", "1")).place("body.1.mlp")
         ('body', '.mlp', 1)
@@ -99,12 +99,12 @@ class Stack:
         return self.path, inside[len(name) :], self.names.index(name)
 
     def path_of(self, rest: str, layer: int) -> str:
-        """The path of a module inside a layer."""
+        """Return the path of a module inside a layer."""
         return f"{self.path}.{self.names[layer]}{rest}" if self.path else f"{self.names[layer]}{rest}"
 
 
 class Reader:
-    """The tokens of a log, in their order: moments, allocations, frees, calls, doubts."""
+    """Converts a log to tokens in order: moments, allocations, frees, calls and doubts."""
 
     def __init__(self, log: MemoryLog, stack: Stack, known: dict[Hashable, Alike]) -> None:
         self.log = log
@@ -124,7 +124,7 @@ class Reader:
         self.doubt = next(self.doubts, None)
 
     def read(self) -> list[Token]:
-        """The tokens; a free and what a call returns name a storage by its place among those that are alike."""
+        """Return the tokens; frees and call outputs identify a storage by its position in :class:`Live`."""
         inner: dict[int, list[int]] = {}
         for number, call in enumerate(self.log.calls):
             inner.setdefault(call.outer, []).append(number)
@@ -162,7 +162,7 @@ class Reader:
                 self.tokens.append(token)
 
     def _named(self, what: str, storage: int) -> Token:
-        """A token about a storage; one that is free already is named by the token of its allocation."""
+        """Return a token about a storage; a storage that is free already is identified by its allocation's token."""
         born = self.tokens[self.born[storage]]
         layer = born.numbers[0]
         place = self.live.place((born.same, layer, born.size), storage)
@@ -200,7 +200,7 @@ class Reader:
 
 
 class Writer:
-    """The log of tokens, of a model with these modules."""
+    """Converts tokens to the log of a model with these module paths."""
 
     def __init__(self, paths: Sequence[str], stack: Stack) -> None:
         self.stack = stack
@@ -215,7 +215,7 @@ class Writer:
         self.known_moments: dict[tuple[Alike, int], Moment] = {}
 
     def write(self, tokens: Sequence[Token], like: MemoryLog, paths: Sequence[str]) -> MemoryLog:
-        """The log; what is no token (assumptions and the like) is that of another one."""
+        """Return the log; what tokens do not carry, such as assumptions, is copied from ``like``."""
         storage_at: dict[int, int] = {}
         live = Live()
         under_way: list[int] = []

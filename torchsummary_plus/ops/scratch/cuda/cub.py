@@ -14,7 +14,7 @@ SLACK = ALIGNED - 1
 DIGITS = 256
 """Buckets of one pass over 8 bits."""
 LEAST = 1
-"""Bytes requested where none are needed."""
+"""Bytes requested if no storage is needed."""
 SINGLE_TILE = 2304
 """Items that one thread block sorts without temporary storage."""
 SINGLE_SUM = 4096
