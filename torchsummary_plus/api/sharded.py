@@ -15,8 +15,8 @@ from ..results.model_summary import ModelSummary
 
 def is_sharded(model: Any) -> bool:
     """Whether a model has distributed tensors, as ``fully_shard`` and ``parallelize_module`` leave it."""
-    module: Any = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(isinstance(parameter, module.DTensor) for parameter in model.parameters())
+    kind: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and any(isinstance(parameter, kind) for parameter in model.parameters())
 
 
 def with_shards(result: ModelSummary, tree: ModuleTree, trace: Trace) -> ModelSummary:
