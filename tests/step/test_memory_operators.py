@@ -160,7 +160,7 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
 
 
-@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=())
+@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=(), schema="(Tensor grad) -> Tensor")
 def picky_backward(grad: Tensor) -> Tensor:
     if not grad.any():
         raise ValueError("nothing but zeros")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -178,6 +178,12 @@ class _Keys:
         else:
             place, nbytes = ("tensor", id(tensor)), held_bytes(tensor)
         return self.storages.setdefault(place, len(self.storages)), nbytes
+
+
+def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters and buffers that modules hold themselves."""
+    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
+    return [tensor for tensor in held if tensor is not None]
 
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

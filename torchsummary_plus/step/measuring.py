@@ -19,7 +19,7 @@ from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients, set_mode
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
 from ..live.stored import all_stored
@@ -35,7 +35,7 @@ from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .compiling import compiled_for_torch
 from .outside import Outside
-from .runner import Holding, Step, Steps, tensors_in, with_loss
+from .runner import Holding, Step, Steps, with_loss
 
 
 def measure_step(
