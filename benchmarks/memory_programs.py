@@ -108,9 +108,10 @@ def judged(
     seconds: float = SECONDS,
     threads: int = 1,
     python: Sequence[str] = (sys.executable,),
+    first: int = 0,
 ) -> Iterator[Judged]:
     """Yield the programs of a seed with their verdicts, until ``count`` of them have run for real."""
-    numbers, done = iter(range(10 * count)), queue.Queue[Judged | BaseException]()
+    numbers, done = iter(range(first, first + 10 * count)), queue.Queue[Judged | BaseException]()
     turn = threading.Lock()
     enough = threading.Event()
 
@@ -175,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000, help="number of programs that run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="start at this program, to run a seed in pieces")
     parser.add_argument("--program", type=int, help="print only this program")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--threads", type=int, default=1, help="number of threads of each program")
@@ -187,12 +189,14 @@ def main() -> None:
         print(f"{source}{FOOTER}\n# {child.judge(source)}")
         return child.close()
     done, failed = [], []
-    for one in judged(options.seed, options.count, options.workers, options.seconds, options.threads):
+    arguments = options.seed, options.count, options.workers, options.seconds, options.threads
+    for one in judged(*arguments, first=options.first):
         done.append(one)
         if one.verdict.word in FAULTS:
             failed.append(one)
             print(f"{options.seed}:{one.number} {one.verdict}", flush=True)
     print(f"{summary(done)}\n{len(done) - options.count:6,} drawn that do not run for real")
+    print(f"the next piece starts at --first {max(one.number for one in done) + 1}")
     for one in failed[: options.shrink]:
         least = shrunk(one.program, one.verdict.word, child.judge).source()
         print(f"\n# {options.seed}:{one.number} {child.judge(least)}\n{least}{FOOTER}", flush=True)

@@ -229,12 +229,12 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: compare(mlp(), input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
-        (lambda: compare([mlp()], input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
-        (lambda: compare(mlp(), mlp(), (8,)), "give the size of their inputs as input_size="),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different names"),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different names"),
-        (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "option of an entry is 'size'"),
+        (lambda: compare(mlp(), input_size=(8,)), "only one model was given; accepted: 2 or more"),
+        (lambda: compare([mlp()], input_size=(8,)), "only one model was given; accepted: 2 or more"),
+        (lambda: compare(mlp(), mlp(), (8,)), "pass the size of their inputs as input_size="),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: a list of 2 different names"),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: a list of 2 different names"),
+        (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "an entry's option is 'size'"),
         (lambda: compare(mlp(), {"input_size": (8,)}, input_size=(8,)), "model is None"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), memory="fit"), "memory is 'fit'; accepted: 'train', 'eval'"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), memory={"gpus": "T4"}), "memory option is 'gpus'"),
@@ -270,7 +270,7 @@ def test_summaries_at_different_batches_differ_by_nothing_else(batches: tuple[in
     one, other = (summary(Positions(), (8, 12), batch, verbose=0) for batch in batches)
     layers = compare(one, other).tables()[1]
     assert {row.cells[0].text for row in layers.rows} == {""}
-    assert "Batch sizes differ; what differs only by them is not marked" in layers.notes
+    assert "Batch sizes differ; differences due only to the batch size are not marked" in layers.notes
     wider = summary(Positions(20), (8, 12), batches[1], verbose=0)
     marks = {row.label: row.cells[0].text for row in compare(one, wider).tables()[1].rows}
     assert {label for label, mark in marks.items() if mark} == {"body.0 (Linear)", "body.1 (ReLU)", "body.2 (Linear)"}

@@ -111,7 +111,7 @@ def test_a_closed_output_and_a_home_that_cannot_be_written_are_no_obstacle() -> 
 
 def test_a_users_profile_is_not_lost() -> None:
     with torch.autograd.profiler.profile() as profile:
-        with pytest.raises(UnsupportedError, match="uses torch's profiler, and one is already running"):
+        with pytest.raises(UnsupportedError, match="uses torch's profiler, and a profiler is already running"):
             measure_memory(layer(), (8,))
         estimate_memory(layer(), (8,))
         torch.ones(3).exp()

@@ -248,7 +248,7 @@ def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.
         ({"world_size": 4, "rank": 4}, "rank is 4 in a world of 4; accepted: 0 to 3"),
         ({"world_size": 4, "rank": -1}, "rank is -1"),
         ({"rank": 2}, "rank is 2 without world_size"),
-        ({"ranks": "all"}, "ranks were given without world_size"),
+        ({"ranks": "all"}, "ranks was given without world_size"),
         ({"world_size": 4, "ranks": "some"}, "ranks is 'some'"),
     ],
 )

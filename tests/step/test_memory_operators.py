@@ -67,6 +67,9 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "min of all": lambda x: torch.min(x),
     "median of all": lambda x: x.median(),
     "prod by name": lambda x: torch.prod(input=x.sigmoid(), dim=1),
+    "prod to another dtype": lambda x: x.sigmoid().prod(1, dtype=torch.float64),
+    "prod of all to another dtype": lambda x: x.sigmoid().prod(dtype=torch.float64),
+    "cumprod to another dtype": lambda x: x.sigmoid().cumprod(1, dtype=torch.float64),
     "topk": lambda x: x.topk(3)[0],
     "sort": lambda x: x.sort()[0],
     "cummax": lambda x: x.cummax(0)[0],
@@ -92,6 +95,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
     "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
     "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+    "cross_entropy, of targets": lambda x: F.binary_cross_entropy(x.detach().sigmoid(), x.sigmoid()),
     "huber": lambda x: F.huber_loss(x, x.detach()),
     "triplet": lambda x: F.triplet_margin_loss(x, x.roll(1), x.roll(2)),
 }

@@ -29,7 +29,7 @@ PRIM_DEVICE = torch.ops.prim.device.default
 class DataDependentError(RuntimeError):
     """A fake tensor was asked for a value, which only a real pass can provide.
 
-    ``count`` counts these errors: a forward may catch one, and its result is then not trusted.
+    ``count`` counts these errors, because a forward that catches one cannot be trusted.
     """
 
     count = 0
@@ -66,7 +66,7 @@ class _Here(threading.local):
 _here = _Here()
 _DATA: Any = torch.Tensor.data
 _NOWHERE = 1 << 62
-"""Above all addresses, so that what reads there fails as at 0."""
+"""Above all addresses, so that reading there fails as at address 0."""
 
 
 class Fake(torch.Tensor):
@@ -81,7 +81,7 @@ class Fake(torch.Tensor):
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
     current_gpu = 0
-    """The GPU that a CUDA device without a number is."""
+    """Index of the GPU that a CUDA device without a number means."""
     capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -110,7 +110,7 @@ class Fake(torch.Tensor):
 
     @property
     def data(self) -> Any:
-        """The tensor without its history; a tensor assigned to it also gives its device and values."""
+        """The tensor without its history; assigning a tensor also takes over that tensor's device and values."""
         return _DATA.__get__(self)
 
     @data.setter
@@ -125,13 +125,13 @@ class Fake(torch.Tensor):
             assignment.follow_assigned(self)
 
     def data_ptr(self) -> int:
-        """Return a number where no memory is, which tensors share that begin at the same byte; 0 without bytes."""
+        """Return an address without memory, which tensors that begin at the same byte share; 0 without bytes."""
         storage = self.untyped_storage()
         begin = self.storage_offset() * self.element_size()
         return _NOWHERE + storage._cdata + begin if storage.nbytes() else 0
 
     def item(self) -> Any:
-        """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""
+        """Return the value if known, else a float that decisions cannot use; may raise :class:`DataDependentError`."""
         _here.in_item, _here.refusal = True, None
         try:
             value = super().item()
@@ -163,17 +163,19 @@ class Fake(torch.Tensor):
     ) -> Any:
         if func is PRIM_DEVICE:
             return args[0].device
+        if any(not issubclass(kind, Fake) for kind in types):
+            return NotImplemented  # The other class's, which may refuse plain tensors beside its own.
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
 
 
 def follow_assignments(assignment: Assignment | None) -> Assignment | None:
-    """Set what follows assignments to a fake's ``data`` in this thread; return what followed them before."""
+    """Set what to call after assignments to a fake's ``data`` in this thread; return the previous callee."""
     outer, _here.assignment = _here.assignment, assignment
     return outer
 
 
 def defer_refusal(refusal: Callable[[], None]) -> bool:
-    """Return whether a number may be a placeholder for now; ``refusal`` is called once a decision depends on it."""
+    """Return whether a placeholder may stand for a number; ``refusal`` is called once a decision depends on it."""
     if _here.in_item:
         _here.refusal = refusal
     return _here.in_item
@@ -260,7 +262,7 @@ def check_fakeable(tensor: torch.Tensor) -> None:
     """
     kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
     if not (is_plain(tensor) or isinstance(tensor, Fake)) or kind == "FlatParameter":
-        raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {kind}")
+        raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {kind}")
 
 
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
@@ -331,7 +333,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
 
 @contextmanager
 def _wrappers_reported() -> Iterator[None]:
-    """Have each new wrapper tensor report its device through the pass, as fakes do."""
+    """Have every new wrapper tensor ask the pass for its device, as fakes do."""
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass
 

@@ -182,32 +182,43 @@ class _Keys:
 
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
+    for name, value in _packed(module):
+        for position, tensor in enumerate(unpacked(value)):
+            yield f"{name}.{position}", tensor
+
+
+def packed_objects(module: nn.Module) -> list[Any]:
+    """Return the objects of C++ in which a quantized module keeps its weights."""
+    return [value for _, value in _packed(module)]
+
+
+def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
-            for position, tensor in enumerate(_unpacked(value)):
-                yield f"{name}.{position}", tensor
+            yield name, value
 
 
-def _unpacked(state: Any) -> Iterator[torch.Tensor]:
+def unpacked(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a packed object gives, and those of the objects within it."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.ScriptObject):
         opened = getattr(state, "unpack", None) or getattr(state, "__getstate__")  # noqa: B009 (typeshed knows neither)
-        yield from _unpacked(opened())
+        yield from unpacked(opened())
     elif isinstance(state, (list, tuple)):
         for item in state:
-            yield from _unpacked(item)
+            yield from unpacked(item)
 
 
 def class_name(module: nn.Module) -> str:
-    """The name that a module gives itself (``_get_name``), by default its class; of a scripted one the source's."""
+    """Return a module's own name (``_get_name``), by default its class's; for a scripted module, its source class's."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
     if type(module)._get_name is nn.Module._get_name:
         return type(module).__name__
     try:
         return str(module._get_name())
-    except Exception:  # What a user's class raises must not hide its row.
+    except Exception:  # An exception in a user's class must not hide its row.
         return type(module).__name__
 
 

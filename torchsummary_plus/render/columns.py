@@ -269,12 +269,12 @@ COLUMNS: dict[str, Column] = {
     ),
     "local_params": Column(
         "Local Param #", "this rank's part of the module's own parameters", _local_params,
-        lambda line, _: line.local_params, "elements", of_memory=True, of_ranks=True, adds_up=True,
+        lambda line, _: line.local_params, "elements", of_ranks=True, adds_up=True,
     ),
     "local_shapes": Column(
         "Local Shape",
         "shapes of this rank's parts of the module's own parameters, and the full shapes where they differ", _shards,
-        _as_read(_shards), flat_width=25, of_memory=True, of_ranks=True,
+        _as_read(_shards), flat_width=25, of_ranks=True,
     ),
 }  # fmt: skip
 """Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
@@ -283,7 +283,7 @@ DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
 RANK_COLUMNS = ("local_params", "local_shapes")
-"""Shown before them for an estimate of one rank."""
+"""Shown before them for one rank of many."""
 
 
 def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
             raise choice_error("column", name, COLUMNS)
         if COLUMNS[name].of_ranks and not with_ranks:
             raise InputError(
-                f"column {name!r} needs the memory of one rank: "
+                f"column {name!r} needs a model that is sharded, or the memory of one rank: "
                 "summary(..., memory={'world_size': 8, 'build': build}), where build() shards the model"
             )
         if COLUMNS[name].of_memory and not with_memory:

@@ -115,8 +115,8 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
             limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
             settings = f"batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
             steps.setdefault(settings, []).append(entry.name)
-    for settings, names in steps.items():
-        yield f"Steps: {settings}" if len(names) == len(entries) else f"Steps of {', '.join(names)}: {settings}"
+    for settings, of in steps.items():
+        yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
-        notes.append("Batch sizes differ; what differs only by them is not marked")
+        notes.append("Batch sizes differ; differences due only to the batch size are not marked")
     if compared.changes_only:
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
@@ -175,7 +175,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
     reports = [entry.report for entry in compared.entries]
-    with_memory, with_ranks = all(report.row_memory for report in reports), all(report.is_sharded for report in reports)
+    with_memory, with_ranks = all(report.has_memory for report in reports), all(report.is_sharded for report in reports)
     return chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory, with_ranks)
 
 

@@ -49,7 +49,8 @@ def measure_step(
     """
     if compat.profiler_enabled():
         raise UnsupportedError(
-            "measure_memory uses torch's profiler, and one is already running; call it outside that profile"
+            "measure_memory uses torch's profiler, and a profiler is already running; call it outside the "
+            "profiled block"
         )
     with one_pass():
         tree = read(model, example)
@@ -82,7 +83,7 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that cannot run on a device as it is."""
     if not is_complete(tree.modules):
-        raise InputError("the model has meta tensors and cannot run; use estimate_memory")
+        raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
     if tree.device() != device:
         raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
 
@@ -130,8 +131,10 @@ def profiled(
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, outside)
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
+    steps._give_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    besides = [*(tensor for tensor, _, _ in outside), *(tensor for tensor, _ in steps.packed)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
@@ -139,7 +142,7 @@ def profiled(
     gc.collect()
     try:
         marks.follow(held)
-        for tensors_there in (known, own, away, held):
+        for tensors_there in (known, own, away, held, besides):
             tensors_there.clear()
         with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
             steps.run(args, kwargs)
@@ -189,7 +192,10 @@ def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
     nbytes = sum(log.storages[number].nbytes for number in garbage)
     if not nbytes:
         return log
-    note = f"{nbytes:,} bytes are held by reference cycles, which Python may free earlier: none were freed in the steps"
+    note = (
+        f"reference cycles hold {nbytes:,} bytes, which Python may free at any time; here none were freed during "
+        "the steps"
+    )
     return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, note))
 
 
@@ -201,7 +207,7 @@ def _missed(
         return ()
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
-    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, the profile {seen:,}",)
+    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
 
 
 class RealSteps(Steps):

@@ -59,14 +59,14 @@ class Listener:
         """Called when a call returns ``output``."""
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """What the caller of a module gets for its ``output``."""
+        """Return what the caller of a module gets for its ``output``."""
         return output
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Called when a class dispatches an operator for which torch made tensors of numbers; returns what ends it."""
+        """Called when a class dispatches an operator with tensors that torch made of numbers; returns a callback."""
         return _nothing
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -157,9 +157,23 @@ class Pass(TorchDispatchMode):
         with compat.no_function():
             composite = compat.composite_kernel(func)
             if composite is not None and _is_unparted(func, args):
-                with _again(self):
+                with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
+
+    @contextmanager
+    def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
+        """Let autocast reach what an operator consists of, unless it cast the operator; in a mode it is off."""
+        kind = self.state.autocasts
+        if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
+            with self.state.being(autocasts=""):
+                yield
+            return
+        torch.set_autocast_enabled(kind, True)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled(kind, False)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""
@@ -304,9 +318,9 @@ class Pass(TorchDispatchMode):
 
 
 def _is_unparted(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator came here whole only because inference mode leaves out the layer that takes it apart.
+    """Whether a composite operator arrived whole because inference mode skips the layer that decomposes it.
 
-    A device or a layout may have a kernel of its own for it.
+    With a kernel of its own for the device or the layout, it always arrives whole.
     """
     tensors = tensors_of(args)
     if not (torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors)):
