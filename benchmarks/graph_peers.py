@@ -119,7 +119,7 @@ def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 
 def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, float, int, str]:
-    """Seconds of all and of drawing what is traced, edges, and whether they are the autograd graph's."""
+    """Return our seconds in all and for drawing alone, edges, and whether these are the autograd graph's."""
     torch.manual_seed(0)
     args, model = make(), build()
     seconds, drawing = least(lambda: _drawn(model, args))

@@ -154,15 +154,15 @@ ROWS = (
 )
 LEFT_OUT = {
     "torchtitan, compiled (8B float8, CP 2 and 8; 70B FSDP 32 x TP 8; 405B, 3 rows; 32 H200; per block)": (
-        "torch.compile lays buffers out and recomputes by its own plan, and float8's scaled copies are of its kernels"
+        "torch.compile plans buffers and recomputation itself, and float8's scaled copies come from its kernels"
     ),
-    "torchtitan, NVFP4, BF16 and MXFP8 on Blackwell": "compiled, and the activation checkpoints are not stated",
-    "litgpt, 6 rows": "compiled by Inductor or Thunder, most with float8; batch sizes are a default that changed",
+    "torchtitan, NVFP4, BF16 and MXFP8 on Blackwell": "compiled, and the activation checkpointing is not stated",
+    "litgpt, 6 rows": "compiled by Inductor or Thunder, most with float8; the default batch size has changed since",
     "a blog's 8 rows in per cent of a GB200": "what 100 % means is not stated; all but two are compiled",
     "torchtune, 70B LoRA on 8 A100": "compiled",
-    "torchtune, Llama-2 7B under FSDP1": "sequence lengths are those of a data set",
+    "torchtune, Llama-2 7B under FSDP1": "sequence lengths depend on a dataset",
     "llama-recipes, LoRA under FSDP1, 2 rows": "batch and length are a recipe's defaults, not stated",
-    "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters have not been built here",
+    "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters are not implemented here",
     "a 14B model in pytorch/ao": "the model is not named",
 }
 """Published figures that are not comparable like for like, with the reason."""

@@ -26,7 +26,7 @@ MODELS = {
 
 def main() -> None:
     """Save the timeline of a training step, and a comparison of five models."""
-    step = estimate_memory(resnet50(), (3, 224, 224), 256, device="cuda", gpu=GPU, optimizer="adamw")
+    step = estimate_memory(resnet50(), (3, 224, 224), 256, gpu=GPU, optimizer="adamw", loss="cross_entropy")
     step.save(IMAGES / "timeline.png", memory=GPU)
     with torch.device("meta"):
         models = [build() for build in MODELS.values()]
