@@ -102,7 +102,7 @@ def estimate_memory(
 
         prompt, new_tokens: for "generate": the number of tokens read and written for each of ``batch_size`` sequences.
         cache, cache_dtype: for "generate": transformers' "dynamic", "static" or "quantized" cache, the last with dtype
-        "fp8", "int8", "int4" (its default) or "int2"; or "paged:16", blocks of 16 tokens, optionally with dtype "fp8".
+            "fp8", "int8", "int4" (its default) or "int2"; or "paged:16", blocks of 16 tokens, optionally of "fp8".
 
     Raises:
         InputError: an argument is not one of the accepted values.

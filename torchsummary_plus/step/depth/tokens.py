@@ -96,7 +96,7 @@ class Reader:
         self.tokens: list[Token] = []
         self.born: dict[int, int] = {}
         self.live = Live()
-        self.told = 0
+        self.moments_read = 0
         self.doubts = iter(log.doubts)
         self.doubt = next(self.doubts, None)
 
@@ -153,10 +153,10 @@ class Reader:
             self.doubt = next(self.doubts, None)
 
     def _moments(self, last: int) -> None:
-        for moment in self.log.moments[self.told : last + 1]:
+        for moment in self.log.moments[self.moments_read : last + 1]:
             template, layer = self._place(moment.module)
             self.tokens.append(Token("moment", (moment.operator, template, moment.phase, moment.step), (layer,)))
-        self.told = max(self.told, last + 1)
+        self.moments_read = max(self.moments_read, last + 1)
 
     def _place(self, module: int) -> tuple[Any, int]:
         return (None, -1) if module == OUTSIDE else self.places[module]
