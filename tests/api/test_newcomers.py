@@ -45,7 +45,7 @@ DATA = TensorDataset(torch.zeros(4, 8))
     ("call", "cure"),
     [
         (lambda: summary(layer(), input_data=np.zeros((2, 8))), "torch.as_tensor("),
-        (lambda: summary(layer(), np.zeros((2, 8))), "input_data=: torch.as_tensor("),
+        (lambda: summary(layer(), np.zeros((2, 8))), "input_data=torch.as_tensor("),
         (lambda: summary(layer(), input_data=DataLoader(DATA)), "next(iter(loader))"),
         (lambda: summary(layer(), input_data=iter(DataLoader(DATA))), "next(iter(loader))"),
         (lambda: summary(layer(), input_data=DATA), "DataLoader(dataset, batch_size=...)"),

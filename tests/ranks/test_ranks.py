@@ -172,7 +172,7 @@ def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     worst = estimated(build, 4, ranks="all")
     assert worst.info.ranks == 4
     assert worst.peak_bytes == max(estimated(build, 4, rank=rank).peak_bytes for rank in (0, 3))
-    assert "rank 0 of 4, the worst of 4" in str(worst)
+    assert "rank 0 of 4, the highest peak of 4 ranks" in str(worst)
 
 
 def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
@@ -245,7 +245,7 @@ def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.
     [
         ({"world_size": 0}, "world_size is 0"),
         ({"world_size": True}, "world_size is True"),
-        ({"world_size": 4, "rank": 4}, "rank is 4 in a world of 4; accepted: 0 to 3"),
+        ({"world_size": 4, "rank": 4}, "rank is 4 with world_size 4; accepted: 0 to 3"),
         ({"world_size": 4, "rank": -1}, "rank is -1"),
         ({"rank": 2}, "rank is 2 without world_size"),
         ({"ranks": "all"}, "ranks was given without world_size"),
@@ -262,7 +262,7 @@ def test_what_is_no_builder_is_said() -> None:
         estimate_memory(net(), (WIDTH,), 4, world_size=4)
     with pytest.raises(InputError, match="the builder returned None"):
         estimate_memory(lambda: None, (WIDTH,), 4, world_size=4)
-    with pytest.raises(InputError, match="or with world_size its builder"):
+    with pytest.raises(InputError, match="or with world_size= its builder"):
         estimate_memory(net, (WIDTH,), 4)
     with pytest.raises(SummaryError, match="the builder failed: ValueError: no"):
         estimate_memory(_refusing, (WIDTH,), 4, world_size=4)

@@ -127,7 +127,7 @@ def test_the_longest_context_fits_and_the_next_does_not(count: int, threads: Cal
 
 
 def test_a_card_can_be_named_as_in_the_other_calls() -> None:
-    with pytest.raises(InputError, match="memory is '8GiB' and gpu 'T4'; accepted: one of them"):
+    with pytest.raises(InputError, match="memory is '8GiB' and gpu is 'T4'; pass only one of them"):
         max_context(built("qwen2"), "8GiB", gpu="T4")
     with pytest.raises(InputError, match="gpu is 'T4' and device 'cpu'"):
         max_context(built("qwen2"), gpu="T4", device="cpu")

@@ -251,7 +251,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"loss": 3}, "loss is 3; accepted"),
     ({"loss": with_target}, "loss with_target takes an output and targets"),
     ({"targets": (3,)}, "targets was given without a loss"),
-    ({"loss": "mse", "targets": "x"}, "targets hold 'x'; accepted"),
+    ({"loss": "mse", "targets": "x"}, "targets is 'x'; accepted"),
     ({"loss": "mse", "train_step": print}, "loss or targets were given together with train_step"),
     ({"autocast": "float64"}, "autocast is torch.float64; accepted"),
 ]

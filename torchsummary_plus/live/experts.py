@@ -151,7 +151,7 @@ class _Search:
         here: int | None = candidate.holder
         while here is not None:
             beside = [n for n in _below(self.specs, here, experts) if self._home(n, candidate.count) == here]
-            choice = self._chosen(beside, candidate.count) or self._said(beside, candidate.count)
+            choice = self._chosen(beside, candidate.count) or self._by_attribute(beside, candidate.count)
             if choice is not None:
                 return choice
             if here != candidate.holder and not _keys_below(self.specs, here) <= self.keys[candidate.count]:
@@ -175,7 +175,7 @@ class _Search:
                 return chosen, f"{operator} of {chosen} in {self.tree.paths[index] or 'the model itself'}"
         return None
 
-    def _said(self, modules: list[int], count: int) -> tuple[int, str] | None:
+    def _by_attribute(self, modules: list[int], count: int) -> tuple[int, str] | None:
         for index in modules:
             held = vars(self.tree.modules[index])
             for name in TOP_K:

@@ -159,11 +159,11 @@ def _batch_of(values: Sequence[Any]) -> int:
     for value in values:
         first = first_tensor(value)
         if first is not None:
-            return len(value) if isinstance(value, list) and all(map(_is_picture, value)) else first.size(0)
+            return len(value) if isinstance(value, list) and all(map(_is_image, value)) else first.size(0)
     return 1
 
 
-def _is_picture(value: Any) -> bool:
+def _is_image(value: Any) -> bool:
     """Whether the value is a (channels, height, width) tensor with an image's number of channels."""
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
 

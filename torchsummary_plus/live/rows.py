@@ -73,11 +73,11 @@ def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
 
 def _equal(described: list[Any], first: int, other: int) -> bool:
     """Whether two layers are equal, apart from integers that increase by one per layer."""
-    one, another = described[first], described[other]
+    left, right = described[first], described[other]
     return (
-        another is not None
-        and one[0] == another[0]
-        and all(a == b or b - a == other - first for a, b in zip(one[1], another[1]))
+        right is not None
+        and left[0] == right[0]
+        and all(a == b or b - a == other - first for a, b in zip(left[1], right[1]))
     )
 
 

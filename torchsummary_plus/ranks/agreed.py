@@ -23,9 +23,9 @@ def agreed(name: str, args: tuple[Any, ...], rank: int, ranks: int, value: Value
     for filled, sent, change in _FILLS.get(name, _nothing)(args, rank, ranks):
         values = value(sent)
         if values is not None:
-            found = change(values)
-            if found is not None:
-                yield filled, found
+            known = change(values)
+            if known is not None:
+                yield filled, known
 
 
 Fill = tuple[Tensor, Tensor, Callable[[Tensor], "Tensor | None"]]

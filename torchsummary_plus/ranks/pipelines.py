@@ -27,7 +27,7 @@ class NeedsStageError(Exception):
         self.rank = rank
 
 
-class StageToldError(Exception):
+class StageReportedError(Exception):
     """The requested stage has reported the shapes of its output."""
 
 
@@ -35,7 +35,7 @@ class Neighbours:
     """Output shapes of other ranks' stages, by stage number; ``wanted`` is the stage that a rank is run for."""
 
     def __init__(self) -> None:
-        self.told: dict[int, Any] = {}
+        self.reported: dict[int, Any] = {}
         self.wanted: int | None = None
 
 
@@ -97,9 +97,9 @@ def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
         stages: Any = sys.modules[STAGES]
         if source > stage.stage_index:
             return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(stage._stage_meta.outputs))
-        if source not in neighbours.told:
+        if source not in neighbours.reported:
             raise NeedsStageError(source, stage._resolve_peer_global_rank(source))
-        return neighbours.told[source]
+        return neighbours.reported[source]
 
     return receive
 
@@ -107,9 +107,9 @@ def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
 def _telling(neighbours: Neighbours) -> Callable[[Any, Any, int], None]:
     def tell(stage: Any, meta: Any, destination: int) -> None:
         if destination > stage.stage_index:
-            neighbours.told[stage.stage_index] = meta
+            neighbours.reported[stage.stage_index] = meta
             if neighbours.wanted == stage.stage_index:
-                raise StageToldError
+                raise StageReportedError
 
     return tell
 

@@ -57,7 +57,7 @@ from .pipelines import (
     NeedsStageError,
     Neighbours,
     RecordedPipelineSteps,
-    StageToldError,
+    StageReportedError,
     is_schedule,
     model_of,
     number_of_batches,
@@ -120,12 +120,12 @@ class Ranked:
     def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
         """Run the rank of a stage, and of the stages it needs itself, until the stage has reported its output."""
         other = replace(self, rank=replace(self.rank, rank=needed.rank))
-        while needed.stage not in neighbours.told:
+        while needed.stage not in neighbours.reported:
             outer, neighbours.wanted = neighbours.wanted, needed.stage
             try:
                 other._record(example, (), Cut(None), neighbours)
                 raise UnsupportedError(f"rank {needed.rank} does not report the output of stage {needed.stage}")
-            except StageToldError:
+            except StageReportedError:
                 return
             except NeedsStageError as earlier:
                 other._ask(earlier, example, neighbours)
@@ -228,9 +228,9 @@ class Ranked:
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
-                notes = (*_said_of_meta(besides), *log.assumptions)
+                notes = (*_note_on_meta(besides), *log.assumptions)
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
-            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
+            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
             except Exception as error:
                 if batches.are_unlike:
@@ -297,7 +297,7 @@ def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
     return all_stored((*model.parameters(), *model.buffers()))
 
 
-def _said_of_meta(nbytes: int) -> tuple[str, ...]:
+def _note_on_meta(nbytes: int) -> tuple[str, ...]:
     """Return the note on tensors that a builder on meta holds besides the model's parameters and buffers."""
     if not nbytes:
         return ()

@@ -24,9 +24,9 @@ def shards_of(model: nn.Module) -> Shards:
             if _counts(parameter) and id(parameter) not in seen
         ]
         seen.update(id(parameter) for _, parameter in own)
-        found = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
-        if found:
-            shards.append((path, found))
+        parts = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
+        if parts:
+            shards.append((path, parts))
     return tuple(shards)
 
 

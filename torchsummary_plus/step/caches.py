@@ -208,10 +208,10 @@ def packed(codes: Tensor, bits: int) -> Tensor:
     """
     share = 8 // bits
     parts = torch.nn.functional.pad(codes, (0, -codes.numel() % share)).reshape(-1, share)
-    found = parts[:, 0].clone()
+    result = parts[:, 0].clone()
     for place in range(1, share):
-        found |= parts[:, place] << bits * place
-    return found
+        result |= parts[:, place] << bits * place
+    return result
 
 
 def unpacked(codes: Tensor, bits: int) -> Tensor:

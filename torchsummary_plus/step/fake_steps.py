@@ -228,8 +228,8 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
         return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
     real = real or task.rehearsed_step()
     kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-    found = replace(kept, failure=real.rehearsal.failure)
-    return replace(task, rehearsal=found, real=real, guesses=Guesses())
+    rehearsal = replace(kept, failure=real.rehearsal.failure)
+    return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
 def _real_forward(task: _Task) -> Rehearsal:

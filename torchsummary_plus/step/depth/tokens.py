@@ -119,7 +119,7 @@ class Reader:
         self.tokens: list[Token] = []
         self.born: dict[int, int] = {}
         self.live = Live()
-        self.told = 0
+        self.moments_read = 0
         self.doubts = iter(log.doubts)
         self.doubt = next(self.doubts, None)
 
@@ -175,14 +175,14 @@ class Reader:
             self.doubt = next(self.doubts, None)
 
     def _moments(self, last: int) -> None:
-        for moment in self.log.moments[self.told : last + 1]:
+        for moment in self.log.moments[self.moments_read : last + 1]:
             token = self.seen.get(moment)
             if token is None:
                 template, layer = self._place(moment.module)
                 same = self._alike((moment.operator, template, moment.phase, moment.step))
                 token = self.seen[moment] = Token("moment", same, (layer,))
             self.tokens.append(token)
-        self.told = max(self.told, last + 1)
+        self.moments_read = max(self.moments_read, last + 1)
 
     def _alike(self, value: Hashable) -> Alike:
         return self.known.setdefault(value, Alike(value))

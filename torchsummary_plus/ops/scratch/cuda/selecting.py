@@ -36,8 +36,8 @@ def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, first: 
     at = first + len(copies)
     taken = isinstance(result, Alloc)
     counted = (Alloc(COUNT_BYTES), Alloc(count_sum(chip, count)), Free(at + 1))
-    found = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
-    return *copies, *counted, *found, *(Free(first + place) for place in range(len(copies)))
+    selection = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
+    return *copies, *counted, *selection, *(Free(first + place) for place in range(len(copies)))
 
 
 def _buffers(steps: Sequence[Any]) -> int:

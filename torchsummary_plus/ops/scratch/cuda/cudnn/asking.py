@@ -31,7 +31,7 @@ class Cudnn:
         """Whether the table has answered in place of cuDNN."""
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.is_helped = not self.why and capability_of(0) is None and helped.is_to_be_had()
+        self.is_helped = not self.why and capability_of(0) is None and helped.is_available()
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
         """Whether cuDNN offers the engines that need a driver."""
@@ -83,12 +83,12 @@ class Cudnn:
             if self.missing:
                 raise CudnnError(self.missing)
             ask = helped.workspaces if self.is_helped else workspaces
-            found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
+            answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None
         self.asked += 1
-        return found
+        return answered
 
     def assumptions(self) -> tuple[str, ...]:
         """Return what the estimate assumes beyond cuDNN's own answers."""

@@ -107,7 +107,7 @@ def expect(question: Question, device_text: str, mode: int, refused: frozenset[i
         helper.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
 
 
-def is_to_be_had() -> bool:
+def is_available() -> bool:
     """Return whether cuDNN can be queried in a subprocess."""
     return _helper(os.getpid()) is not None
 

@@ -37,9 +37,9 @@ def cudnn_path() -> Path | None:
         return None
     site = Path(torch.__file__).parents[1]
     folders = (site / "nvidia" / "cudnn" / "lib", site / "torch" / "lib")
-    found = [path for folder in folders for path in sorted(folder.glob("libcudnn.so.*"))]
-    found += [folder / "cudnn64_9.dll" for folder in folders if (folder / "cudnn64_9.dll").exists()]
-    return found[0] if found else None
+    libraries = [path for folder in folders for path in sorted(folder.glob("libcudnn.so.*"))]
+    libraries += [folder / "cudnn64_9.dll" for folder in folders if (folder / "cudnn64_9.dll").exists()]
+    return libraries[0] if libraries else None
 
 
 @cache
