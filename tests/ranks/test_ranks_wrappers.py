@@ -113,6 +113,34 @@ def test_gradients_that_were_reduced_are_added_to_on_a_gpu_as_on_the_cpu() -> No
     assert allocated[0]
 
 
+def with_split_vocabulary(device: str) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    model = nn.Sequential(nn.Embedding(512, 16), nn.Linear(16, 512, bias=False))
+    return parallelize_module(model, mesh, {"1": ColwiseParallel(use_local_output=False)})
+
+
+def step_with_split_loss(model: nn.Module, ids: Tensor) -> None:
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    with loss_parallel():
+        nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+    model.zero_grad()
+
+
+def test_the_loss_of_a_split_vocabulary_is_that_of_the_cpu_on_a_gpu() -> None:
+    """Its code moves a count to the GPU by a composite operator, which arrives whole."""
+    kept = [
+        estimated(partial(with_split_vocabulary, device), train_step=step_with_split_loss, optimizer=None, gpu=gpu)
+        for device, gpu in (("cpu", None), ("cuda", "H100"))
+    ]
+    gradients = [Counter(spec.nbytes for spec in one.log.storages if spec.kind == "gradients") for one in kept]
+    assert gradients[0] == gradients[1]
+    assert gradients[0][512 * 16 * 4 // STAGES]
+
+
 def test_deepspeed_is_refused_with_what_is_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = ModuleType("deepspeed")
     exec("def initialize(model):\n    raise RuntimeError('no NCCL')", vars(stub))

@@ -102,6 +102,8 @@ class Pass(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    below_autograd = False
+    """Whether code of tensor classes calls operators without the layer that takes composite ones apart."""
 
     def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -156,7 +158,8 @@ class Pass(TorchDispatchMode):
             return self._run(func, args, kwargs)
         with compat.no_function():
             composite = compat.composite_kernel(func)
-            if composite is not None and _is_unparted(func, args):
+            below = self.below_autograd or _below_autograd(args)
+            if composite is not None and below and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
@@ -317,20 +320,19 @@ class Pass(TorchDispatchMode):
         module.register_forward_hook(after, with_kwargs=True)
 
 
-def _is_unparted(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether a composite operator arrived whole because inference mode skips the layer that decomposes it.
+def _below_autograd(args: tuple[Any, ...]) -> bool:
+    """Whether inference mode skips the layer that decomposes composite operators."""
+    return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_of(args))
 
-    With a kernel of its own for the device or the layout, it always arrives whole.
-    """
-    tensors = tensors_of(args)
-    if not (torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors)):
-        return False
+
+def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether neither the device nor the layout of its tensors has a kernel of its own for an operator."""
     return not any(
         tensor.layout is not torch.strided
         or tensor.is_nested
         or tensor.is_quantized
         or compat.has_own_kernel(func, device_of(tensor))
-        for tensor in tensors
+        for tensor in tensors_of(args)
     )
 
 
