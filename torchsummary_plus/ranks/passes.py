@@ -25,8 +25,8 @@ class RankPass(Pass):
     """A pass that leaves operators on distributed tensors to torch and records those on their local parts.
 
     torch dispatches them in C++; calling their class from here would re-enter this mode endlessly. In a backward,
-    Python hooks of torch.distributed see a tensor's true device, while the engine sees meta. DTensor's own code, such as
-    that of a loss over a split vocabulary, calls composite operators below autograd.
+    Python hooks of torch.distributed see a tensor's true device, while the engine sees meta. DTensor's own code, such
+    as that of a loss over a split vocabulary, calls composite operators below autograd.
     """
 
     below_autograd = True

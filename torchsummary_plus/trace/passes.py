@@ -158,8 +158,7 @@ class Pass(TorchDispatchMode):
             return self._run(func, args, kwargs)
         with compat.no_function():
             composite = compat.composite_kernel(func)
-            below = self.below_autograd or _below_autograd(args)
-            if composite is not None and below and _has_no_kernel(func, args):
+            if composite is not None and (self.below_autograd or _below_autograd(args)) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
