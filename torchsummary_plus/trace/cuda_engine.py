@@ -44,7 +44,8 @@ class CudaEngine:
     def __init__(self, watch: Pass) -> None:
         self.watch = watch
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
-        _count_of_a_leaf_alone()  # Outside the pass, whose tensors are fakes.
+        if self.slot is not None:
+            _count_of_a_leaf_alone()  # Outside the pass, whose tensors are fakes.
         self.lasting: dict[int, Any] = {}
         """Accumulating nodes by the ids of their leaves, which they hold."""
         self.fresh: list[Any] = []
@@ -120,8 +121,9 @@ class CudaEngine:
 @cache
 def _count_of_a_leaf_alone() -> int:
     """Return the reference count of a leaf that only its node holds; torch counts its own in newer releases."""
-    leaf = torch.ones(1, device="cpu", requires_grad=True)
-    node: Any = leaf.view_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(1, device="cpu", requires_grad=True)
+        node: Any = leaf.view_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
     del leaf
     return sys.getrefcount(node.variable)
 
