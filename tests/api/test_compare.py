@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -17,8 +18,10 @@ from torch import nn
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
+from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.render.lines import STYLES
+from torchsummary_plus.render.totals import report_totals
 
 LAW = law(25)
 
@@ -42,6 +45,28 @@ def test_the_figures_are_the_summaries_own(results: list[ModelSummary]) -> None:
         known = [name not in ("total_mult_adds", "input_bytes") or one.run.kind != "none" for one in results]
         expected = [getattr(one, name) if there else None for one, there in zip(results, known)]
         assert found.get(name, [None] * len(results)) == expected
+
+
+@st.composite
+def parts(draw: st.DrawFn, result: ModelSummary) -> ModelSummary:
+    """A summary whose model also has experts or adapters, or neither."""
+    routed = [Experts("experts", 4, draw(st.integers(1, 4)), "top_k", result.total_params // 4 * 4, ())]
+    names = draw(st.lists(st.sampled_from("abc"), unique=True)) if result.total_params else []
+    trained = [Adapter(name, 8, 4, True) for name in sorted(names)]
+    return replace(result, experts=tuple(routed * draw(st.integers(0, 1))), adapters=tuple(trained))
+
+
+@LAW
+@given(st.lists(summaries().flatmap(parts), min_size=2, max_size=4))
+def test_a_figure_stands_in_the_row_of_its_name_whoever_else_has_it(results: list[ModelSummary]) -> None:
+    compared = compare(*results).tables()[0].rows
+    for place, result in enumerate(results):
+        own = {total.field.name: (total.field.heading, total.cell.value) for total in report_totals(result)}
+        own = {name: figure for name, figure in own.items() if figure[1] is not None}
+        shown = {row.path: (row.label.partition(" (M")[0], row.cells[place].value) for row in compared}
+        assert {name: figure for name, figure in shown.items() if figure[1] is not None} == own
+        assert [row.path for row in compared if row.path in own] == list(own)
+        assert all(row.cells[place].text == "N/A" for row in compared if row.path not in own)
 
 
 @LAW

@@ -104,6 +104,10 @@ CASES = {
     "last-weights-only": Case((8, 8), (32, 32), padding=1, weight_last=True),
     "wide-kernel-over-one-column": Case((16,), (24, 32), 16),
     "transposed-too-long-to-unroll": Case((16,), (24, 24), 16, batch=8, transposed=True),
+    "one-voxel-stride-2": Case((3, 3, 3), (4, 8), stride=2),
+    "one-voxel-stride-2-groups": Case((3, 4, 4), (16, 40), stride=2, groups=2),
+    "one-voxel-expanded-gradient": Case((3, 3, 3), (8, 20), stride=2, expanded=True),
+    "one-voxel-depthwise": Case((3, 3, 3), (20, 20), groups=20),
     "last-expanded-gradient": Case((8, 8), (32, 32), padding=1, expanded=True, **LAST),
 }
 

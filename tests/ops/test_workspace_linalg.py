@@ -93,6 +93,29 @@ def test_distances() -> None:
     agree((aten._euclidean_dist.default, R(a, 1).double(), R(b, 1).double()) for a, b in pairs)
 
 
+ROWS = {
+    "contiguous": lambda: (R(4, 7, 5), R(4, 9, 5)),
+    "sliced": lambda: (R(4, 12, 5)[:, 2:9], R(4, 9, 12)[..., 2:7]),
+    "turned": lambda: (R(5, 7).mT, R(9, 5)),
+    "in another's batch": lambda: (R(7, 5), R(3, 9, 5)),
+    "many, sliced": lambda: (R(3, 40, 8)[..., :5], R(3, 9, 5)),
+    "many, in another's batch": lambda: (R(1, 40, 8), R(2, 30, 8)),
+    "without columns": lambda: (R(1, 7, 0), R(1, 4, 0)),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_rows_of_distances_are_copied_to_lie_one_after_the_other(rows: str, p: float) -> None:
+    x, y = ROWS[rows]()
+    calls: list[Call] = [(aten._cdist_forward.default, x, y, p, mode) for mode in (None, 1, 2)]
+    distances = torch.cdist(x, y, p)
+    if x.shape[:-2] == distances.shape[:-2]:
+        for grad in (R(*distances.shape), torch.ones(()).expand(distances.shape)):
+            calls.append((aten._cdist_backward.default, grad, x, y, p, distances))
+    agree(calls)
+
+
 def bilinear(x: Tensor, w: Tensor, y: Tensor) -> Call:
     """As ``F.bilinear`` calls it."""
     return aten._trilinear.default, x, w, y, [1, 3], [0], [1, 2], [2, 3]

@@ -89,13 +89,13 @@ def benchmark(*words: str) -> str:
 def test_the_peaks_are_those_of_real_processes() -> None:
     """To the byte, in a world of two, as an interposed allocator has recorded them."""
     told = benchmark("--world", "2", "--exactly", *RECORDED)
-    assert told.splitlines()[-1] == f"{len(RECORDED)} of {len(RECORDED)} to the byte", told
+    assert told.splitlines()[-1] == f"{len(RECORDED)} of {len(RECORDED)} exact", told
 
 
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="an allocator is compiled for Linux")
 def test_a_peak_is_that_of_processes_that_run_now() -> None:
     told = benchmark("--world", "2", "--explain", "--exactly", "cnn fsdp")
-    assert told.splitlines()[-1] == "1 of 1 to the byte", told
+    assert told.splitlines()[-1] == "1 of 1 exact", told
 
 
 def test_a_world_of_one_is_the_estimate_of_the_model() -> None:

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.truth.weights_truth import agree, rows
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.compat import SavedTensor
+from torchsummary_plus.live.graphs import saved_by
 
 WIDTH = 96
 
@@ -96,3 +97,11 @@ def test_the_graph_is_left_as_it_was() -> None:
     assert model.maps[-1] is last
     last.sum().backward()
     assert model.first.weight.grad is not None
+
+
+def test_a_freed_graph_has_saved_nothing() -> None:
+    x = torch.ones(4, requires_grad=True)
+    y = (x * 2)[torch.tensor([1, 2])]
+    assert any(saved.dtype is torch.int64 for saved in saved_by(y))
+    y.sum().backward()
+    assert saved_by(y) == []

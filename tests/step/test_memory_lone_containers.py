@@ -168,3 +168,32 @@ def test_a_gradient_scaler_lets_go_of_what_it_found() -> None:
     small = {number for number, storage in enumerate(log.storages) if storage.nbytes == 4}
     left = small - {number for _, number, nbytes in log.events if not nbytes}
     assert len(left) == 2, "the scale and the growth tracker alone"
+
+
+BACKENDS: dict[str, object] = {}
+
+
+class Backend:
+    """What a library keeps of the framework it runs on: the imported module itself, which nothing can copy."""
+
+    def __init__(self) -> None:
+        self.framework = torch
+
+
+class Looked(nn.Module):
+    """A layer that enters its backend in a global table at first use, as einops does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        BACKENDS.setdefault("torch", Backend())
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_a_log_of_objects_that_cannot_be_copied() -> None:
+    BACKENDS.clear()
+    model, x = Looked(), torch.randn(4, WIDTH)
+    assert estimate_memory(model, input_data=x).peak_bytes == measure_memory(model, input_data=x).peak_bytes
+    assert list(BACKENDS) == ["torch"]

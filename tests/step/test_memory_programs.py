@@ -112,8 +112,34 @@ inputs, outside, options = (torch.randn(8, 3, 16, 16),), [], {"optimizer": "adam
 """
 
 
-def test_observers_grow_to_the_number_of_channels(child: Child) -> None:
-    verdict = child.judge(QUANTISED)
+PACKED = """
+import torch
+from torch import nn
+from torch.ao.quantization import convert, float_qparams_weight_only_qconfig, prepare, quantize_dynamic
+torch.manual_seed(0)
+outside, options = [], {{"mode": "eval"}}
+{}
+"""
+KINDS = {
+    "observers": QUANTISED,
+    "layers": PACKED.format("""
+model = quantize_dynamic(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), {nn.Linear})
+inputs = torch.randn(4, 64),"""),
+    "recurrent layers": PACKED.format("""
+model = quantize_dynamic(nn.Sequential(nn.LSTM(32, 48, batch_first=True)), {nn.LSTM})
+inputs = torch.randn(4, 5, 32),"""),
+    "tables": PACKED.format("""
+model = nn.Sequential(nn.EmbeddingBag(50, 64))
+model.qconfig = float_qparams_weight_only_qconfig
+model = convert(prepare(model))
+inputs = torch.randint(0, 50, (4, 6)),"""),
+}
+"""Quantized modules keep biases, and some also weights, in objects of C++; observers grow to the channels."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchs_own_quantization(kind: str, child: Child) -> None:
+    verdict = child.judge(KINDS[kind])
     assert verdict.word == EXACT, str(verdict)
 
 

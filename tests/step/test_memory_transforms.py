@@ -174,3 +174,28 @@ class Skeletal(nn.Module):
 def test_a_skeleton_on_meta_has_no_bytes() -> None:
     model, x = Skeletal(), torch.randn(8, WIDTH)
     assert estimate_memory(model, input_data=x).peak_bytes == measure(model, (x,)).peak_bytes
+
+
+class WithSkeleton(nn.Module):
+    """A module that keeps another on ``meta`` in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.skeletons = nn.Linear(WIDTH, WIDTH), [nn.Linear(WIDTH, WIDTH, device="meta")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_a_skeleton_in_a_plain_list_has_no_bytes() -> None:
+    model, x = WithSkeleton(), torch.randn(8, WIDTH)
+    assert estimate_memory(model, input_data=x).peak_bytes == measure(model, (x,)).peak_bytes
+
+
+def test_a_list_of_a_model_on_meta_has_those_it_stands_for() -> None:
+    x = torch.randn(8, WIDTH)
+    real = WithSkeleton()
+    real.skeletons = [nn.Linear(WIDTH, WIDTH)]
+    with torch.device("meta"):
+        skeleton = WithSkeleton()
+    assert estimate_memory(skeleton, input_data=x).peak_bytes == estimate_memory(real, input_data=x).peak_bytes

@@ -102,7 +102,7 @@ def estimate_memory(
 
         prompt, new_tokens: for "generate": the number of tokens read and written for each of ``batch_size`` sequences.
         cache, cache_dtype: for "generate": transformers' "dynamic", "static" or "quantized" cache, the last with dtype
-            "fp8", "int8", "int4" (its default) or "int2"; or "paged:16", blocks of 16 tokens, optionally of "fp8".
+            "fp8", "int8", "int4" (its default) or "int2"; or "paged:16", blocks of 16 tokens, also with dtype "fp8".
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -220,9 +220,9 @@ def max_batch_size(
 
     The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
     extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
-    prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and a
-    batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments
-    and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
+    prediction the search continues, up to eight traces (fourteen if they leave the answer open by more than 0.1 %) and
+    a batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other
+    arguments and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")

@@ -23,6 +23,7 @@ from ..trace.passes import no_collection
 from ..trace.run import Options, read, trace
 from .habits import check_model, forward_arguments
 from .notebook import show
+from .sharded import is_sharded, with_shards
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
@@ -75,6 +76,7 @@ def summary(
         memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
             that step below the table, and memory columns; an open batch counts as 1. With ``world_size`` among the
             options, ``build`` is the function that builds and wraps the model, and the memory is that of one rank.
+            A model that is sharded already has the columns of its rank's parts without it.
         verbose: 0 prints nothing.
         rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
             ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of
@@ -104,7 +106,7 @@ def summary(
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)
-    is_of_rank = isinstance(memory, Mapping) and memory.get("world_size") is not None
+    is_of_rank = is_sharded(model) or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
     check_view(style, depth, names, memory is not None, is_of_rank)
     if style == "rich":
         need_extra("rich", "rich")
@@ -133,7 +135,7 @@ def tabulated(
     done = trace(tree, example_of(), options)
     result = as_summary(build_report(done), look)
     if memory is None:
-        return result
+        return with_shards(result, tree, done)
     from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
     estimate, shares = memory_of(tree, example_of, memory, options.device, done, result.rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -43,13 +43,24 @@ class UnfakeableError(RuntimeError):
     """A tensor whose layout or class meta storage cannot represent."""
 
 
+@runtime_checkable
+class Assignment(Protocol):
+    """What a pass does when a step assigns to a fake's ``data``."""
+
+    def fake_of(self, tensor: torch.Tensor) -> Fake:
+        """Return the fake of a real tensor that is assigned."""
+
+    def follow_assigned(self, fake: Fake) -> None:
+        """Called after a tensor was assigned to a fake's ``data``."""
+
+
 class _Here(threading.local):
     """State of the current thread."""
 
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
-    fake_of: Callable[[torch.Tensor], Any] | None = None
+    assignment: Assignment | None = None
 
 
 _here = _Here()
@@ -104,11 +115,14 @@ class Fake(torch.Tensor):
 
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
-        if not (_here.in_kernel or _here.fake_of is None or isinstance(tensor, Fake)):
-            tensor = _here.fake_of(tensor)
+        assignment = None if _here.in_kernel else _here.assignment
+        if assignment is not None and not isinstance(tensor, Fake):
+            tensor = assignment.fake_of(tensor)
         _DATA.__set__(self, tensor)
         if isinstance(tensor, Fake):
             self.fake_device, self.known = tensor.fake_device, tensor.known
+        if assignment is not None:
+            assignment.follow_assigned(self)
 
     def data_ptr(self) -> int:
         """Return an address without memory, which tensors that begin at the same byte share; 0 without bytes."""
@@ -149,12 +163,14 @@ class Fake(torch.Tensor):
     ) -> Any:
         if func is PRIM_DEVICE:
             return args[0].device
+        if any(not issubclass(kind, Fake) for kind in types):
+            return NotImplemented  # The other class's, which may refuse plain tensors beside its own.
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
 
 
-def stand_for_assigned(fake_of: Callable[[torch.Tensor], Any] | None) -> Callable[[torch.Tensor], Any] | None:
-    """Set the function that makes the fake of a real tensor assigned to a fake's ``data``; return the old one."""
-    outer, _here.fake_of = _here.fake_of, fake_of
+def follow_assignments(assignment: Assignment | None) -> Assignment | None:
+    """Set what to call after assignments to a fake's ``data`` in this thread; return the previous callee."""
+    outer, _here.assignment = _here.assignment, assignment
     return outer
 
 

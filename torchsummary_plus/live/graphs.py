@@ -156,7 +156,10 @@ def _attributes(node: Any) -> Iterable[Any]:
 def _saved_objects(node: Any) -> Iterator[Any]:
     kind: Any = type(node)
     for name in _raw_names(kind):
-        values = getattr(node, name)
+        try:
+            values = getattr(node, name)
+        except RuntimeError:  # A backward has freed a list of tensors; for a single one torch returns an empty object.
+            continue
         yield from values if isinstance(values, tuple) else (values,)
 
 

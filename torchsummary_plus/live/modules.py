@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -180,23 +180,40 @@ class _Keys:
         return self.storages.setdefault(place, len(self.storages)), nbytes
 
 
+def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters and buffers that modules hold themselves."""
+    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
+    return [tensor for tensor in held if tensor is not None]
+
+
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
+    for name, value in _packed(module):
+        for position, tensor in enumerate(unpacked(value)):
+            yield f"{name}.{position}", tensor
+
+
+def packed_objects(module: nn.Module) -> list[Any]:
+    """Return the objects of C++ in which a quantized module keeps its weights."""
+    return [value for _, value in _packed(module)]
+
+
+def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if isinstance(value, torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
-            for position, tensor in enumerate(_unpacked(value)):
-                yield f"{name}.{position}", tensor
+            yield name, value
 
 
-def _unpacked(state: Any) -> Iterator[torch.Tensor]:
+def unpacked(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a packed object gives, and those of the objects within it."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, torch.ScriptObject):
         opened = getattr(state, "unpack", None) or getattr(state, "__getstate__")  # noqa: B009 (typeshed knows neither)
-        yield from _unpacked(opened())
+        yield from unpacked(opened())
     elif isinstance(state, (list, tuple)):
         for item in state:
-            yield from _unpacked(item)
+            yield from unpacked(item)
 
 
 def class_name(module: nn.Module) -> str:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,8 +20,8 @@ from . import compat
 DEEPEST = 12
 """Nesting depth at which the search for tensors stops; it also ends cycles."""
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, nn.Module)
-"""Values that hold no tensors to change; a module's are its own."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, type, ModuleType, nn.Module)
+"""Values that hold no tensors to change; those of an ``nn.Module`` and of imported code are their own."""
 
 
 def describe_tensors(value: Any) -> Structure:
@@ -224,15 +225,16 @@ def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tens
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
-    """Return every tensor of a value, in order."""
-    tensors: list[torch.Tensor] = []
+    """Return every tensor of a value, in order; nothing is copied, so that objects that refuse are searched too."""
+    return list(_tensors_in(value, 0))
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        tensors.append(tensor)
-        return tensor
 
-    replace_tensors(value, keep)
-    return tensors
+def _tensors_in(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif not isinstance(value, PLAIN) and depth <= DEEPEST:
+        for _, item in parts(value):
+            yield from _tensors_in(item, depth + 1)
 
 
 _CACHES = ("past_key_values", "cache_params", "mems")

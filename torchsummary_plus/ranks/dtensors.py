@@ -16,9 +16,10 @@ def devices_asked() -> Iterator[None]:
     """Inside the block, have C++ ask the pass for every new DTensor's device.
 
     The autograd engine looks up the accelerator of a gradient on CUDA, and fails if there is none
-    (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ creates DTensors by ``_dtensor__new__``,
+    (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ makes DTensors by ``_dtensor__new__``,
     which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last; at that moment
-    each gets the implementation of a wrapper that asks.
+    each gets the implementation of a wrapper that asks. The local tensor is set again when it is added to in place: C++
+    may then hold the DTensor by its implementation, as a parameter holds its gradient.
     """
     kind: Any = DTensor
     slot = vars(kind).get("_local_tensor")
@@ -27,8 +28,9 @@ def devices_asked() -> Iterator[None]:
         return
 
     def take(tensor: Any, local: Any) -> None:
+        is_new = not _is_set(slot, tensor)
         slot.__set__(tensor, local)
-        if local is not None and tensor.grad_fn is None:
+        if is_new and local is not None and tensor.grad_fn is None:
             torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
@@ -40,6 +42,13 @@ def devices_asked() -> Iterator[None]:
         kind._local_tensor = slot
         for name in _OF_DEVICES:
             delattr(kind, name)
+
+
+def _is_set(slot: Any, tensor: Any) -> bool:
+    try:
+        return slot.__get__(tensor) is not None
+    except AttributeError:
+        return False
 
 
 _OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")

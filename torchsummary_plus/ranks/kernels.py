@@ -85,8 +85,8 @@ class RankKernels(StepKernels):
             return self._noted(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             return self._collective(func, args, kwargs)
-        if func is _PIN and isinstance(args[0], Fake):
-            return fake_like(args[0], CPU)
+        if func is _PIN:
+            return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:

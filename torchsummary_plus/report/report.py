@@ -99,8 +99,14 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the memory is that of one rank, which stores a part of the parameters."""
+        """Whether it is known which part of the parameters one rank stores."""
         return any(memory.shards for memory in self.row_memory)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the memory of a step is known; of a sharded model, only the parts of its parameters may be."""
+        no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
+        return bool(self.row_memory) and not (self.is_sharded and no_calls)
 
     @property
     def total_bytes(self) -> int:

@@ -152,7 +152,7 @@ class ModelSummary(Report, Views, Figures):
         ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
         """
         if table == 0 and self.view.col_names is None:
-            look.setdefault("columns", FRAME_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded))
+            look.setdefault("columns", FRAME_COLUMNS + memory_columns(self.has_memory, self.is_sharded))
         return super().to_dataframe(table=table, **look)
 
     @classmethod
@@ -219,7 +219,7 @@ class ModelSummary(Report, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        columns = REPORT_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded)
+        columns = REPORT_COLUMNS + memory_columns(self.has_memory, self.is_sharded)
         shown = ... if self.view.col_names else columns
         layers = tables_section("Layers", self.tables(columns=shown, depth=None, style="tree", units="auto")[:1])
         return (layers, *(self.memory._sections() if self.memory else ()))

@@ -308,6 +308,7 @@ def _record(task: _Task) -> MemoryLog:
         watch.install()
         size = tree.size()
         steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins, kernels.other)))
+        steps.without_bytes = outside.without_bytes
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
             raise GrewError

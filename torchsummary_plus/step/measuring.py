@@ -19,7 +19,7 @@ from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients, set_mode
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
 from ..live.stored import all_stored
@@ -35,7 +35,7 @@ from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .compiling import compiled_for_torch
 from .outside import Outside
-from .runner import Holding, Step, Steps, tensors_in, with_loss
+from .runner import Holding, Step, Steps, with_loss
 
 
 def measure_step(
@@ -131,8 +131,10 @@ def profiled(
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, outside)
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
+    steps._give_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+    besides = [*(tensor for tensor, _, _ in outside), *(tensor for tensor, _ in steps.packed)]
+    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
     held = [tensor for tensor in known if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
@@ -140,7 +142,7 @@ def profiled(
     gc.collect()
     try:
         marks.follow(held)
-        for tensors_there in (known, own, away, held):
+        for tensors_there in (known, own, away, held, besides):
             tensors_there.clear()
         with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
             steps.run(args, kwargs)

@@ -45,7 +45,7 @@ class Outside:
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         self._owners = parameters
         gradients = [t.grad for t in self.reach.tensors if id(t) in parameters and t.is_leaf and t.grad is not None]
-        self._without_bytes = _on_meta(self.reach.tensors) if any(not t.is_meta for t in tree.tensors()) else set()
+        self.without_bytes = _on_meta(self.reach.tensors) if any(not t.is_meta for t in tree.tensors()) else set()
         self._left = set() if step.train_step is not None else {id(gradient) for gradient in gradients}
         known = [optimizer for optimizer in self.stepping if isinstance(optimizer, torch.optim.Optimizer)]
         of_model = [
@@ -111,7 +111,7 @@ class Outside:
         known = self._known()
         standing = {id(tensor): tensor for tensor in self.reach.tensors}
         for reached in self.reach.tensors:
-            if id(reached) in self._own or id(reached) in self._left or id(reached) in self._without_bytes:
+            if id(reached) in self._own or id(reached) in self._left or id(reached) in self.without_bytes:
                 continue
             tensor = stand_ins[id(reached)]() if id(reached) in stand_ins else reached
             assert tensor is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,13 +15,14 @@ from ..data.errors import InputError
 from ..data.memory_records import SUMMED
 from ..live import compat
 from ..live.inputs import Example
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
+from .packed import packed_bytes
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Steps:
         self.step = step
         self.outside = outside or []
         """Tensors besides the model; cleared once booked, so that only the program holds them."""
+        self.without_bytes: Container[int] = ()
+        """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
         self.doing = "forward"
         """What the step is doing, to name in an error."""
         self.optimizer: torch.optim.Optimizer | None = None
@@ -91,6 +94,8 @@ class Steps:
         """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
         """The loss's targets; if made from the output, from the first one on."""
+        self.packed: list[tuple[Tensor, int]] = []
+        """Stand-ins for what quantized modules keep in objects of C++, with the modules' numbers."""
         self.notes: dict[str, None] = {}
         """Assumptions about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
@@ -104,8 +109,12 @@ class Steps:
         for tensor, kind, owner in self.outside:
             self.account.hold([tensor], kind, owner)
         self.outside.clear()
+        for tensor, owner in self.packed:
+            self.account.hold([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
         for index, module in [*moved, *((OUTSIDE, module) for module in self.loss_modules)]:
+            if index >= self.tree.unregistered and all(id(t) in self.without_bytes for t in tensors_in([module])):
+                continue
             for parameter in module._parameters.values():
                 if parameter is not None:
                     _, owner = self.held.get(id(parameter), (parameter, index))
@@ -113,6 +122,18 @@ class Steps:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
+
+    def _give_packed(self, make: Make) -> None:
+        """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
+        elsewhere = 0
+        for index, module in enumerate(self.tree.modules if self.device.type == "cpu" else []):
+            blocks, others = packed_bytes(module)
+            self.packed += [(make((nbytes,), torch.uint8), index) for nbytes in blocks]
+            elsewhere += others
+        if elsewhere:
+            self.notes[f"packed weights of up to {elsewhere:,} bytes are their library's own memory, not counted"] = (
+                None
+            )
 
     def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""
@@ -374,9 +395,3 @@ def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
     """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
     known = set(map(id, tree.modules))
     return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
-
-
-def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the parameters and buffers that modules hold themselves."""
-    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
-    return [tensor for tensor in held if tensor is not None]

@@ -106,6 +106,9 @@ class FakeKernels:
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
 
+    def follow_assigned(self, fake: Fake) -> None:
+        """Called after a step assigned to a fake's ``data``."""
+
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""
         writes = func._schema.is_mutable

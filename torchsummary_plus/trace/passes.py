@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.fakes import META, PRIM_DEVICE, Fake, stand_for_assigned
+from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel, tensors_of
@@ -115,7 +115,7 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.outer_fake_of: Callable[[torch.Tensor], Any] | None = None
+        self.outer_assignment: Assignment | None = None
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
@@ -127,7 +127,7 @@ class Pass(TorchDispatchMode):
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
-        self.outer_fake_of = stand_for_assigned(getattr(self.kernel, "fake_of", None))
+        self.outer_assignment = follow_assignments(self.kernel if isinstance(self.kernel, Assignment) else None)
         if self.around is not None:
             self.around.state.heard = False
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
@@ -135,7 +135,7 @@ class Pass(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.innermost = self.around
-        stand_for_assigned(self.outer_fake_of)
+        follow_assignments(self.outer_assignment)
         if self.around is not None:
             self.around.state.heard = True
 
@@ -157,9 +157,23 @@ class Pass(TorchDispatchMode):
         with compat.no_function():
             composite = compat.composite_kernel(func)
             if composite is not None and _is_unparted(func, args):
-                with _again(self):
+                with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
+
+    @contextmanager
+    def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
+        """Let autocast reach what an operator consists of, unless it cast the operator; in a mode it is off."""
+        kind = self.state.autocasts
+        if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
+            with self.state.being(autocasts=""):
+                yield
+            return
+        torch.set_autocast_enabled(kind, True)
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled(kind, False)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""

@@ -17,7 +17,7 @@ class Composite(Enum):
 class State:
     """Who is calling operators, inside which function, and whether listeners are notified of them."""
 
-    __slots__ = ("as_meta", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
+    __slots__ = ("as_meta", "autocasts", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
 
     def __init__(self) -> None:
         self.heard = True
@@ -34,6 +34,8 @@ class State:
         self.keeps_graph = False
         """Whether the engine's run keeps the graph for another one."""
         self.composite: Composite | None = None
+        self.autocasts = ""
+        """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
     def being(self, **values: Any) -> _Being:
         """Return a context manager that sets attributes and restores them on exit.

@@ -55,6 +55,11 @@ class StepKernels(ValuedKernels):
         if self.engine is not None:
             self.engine.add_leaf(leaf, lasting=True)
 
+    def follow_assigned(self, fake: Fake) -> None:
+        """Create the node anew that accumulates a leaf's gradient: torch drops it where the device differs."""
+        if self.engine is not None:
+            self.engine.renew_leaf(fake)
+
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)
@@ -80,7 +85,7 @@ class StepKernels(ValuedKernels):
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
-            self.engine.fresh.clear()  # A forward run again in the backward is over: its graph holds its leaves.
+            self.engine.drop_unreferenced()  # A forward run again in the backward is over.
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
@@ -210,7 +215,7 @@ _IN_PLACE = {
     aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
     aten.mul.Tensor: InPlace(
         aten.mul_.Tensor,
-        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default},
+        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default, aten.neg_.default},
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
 }
@@ -250,10 +255,9 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
-            functions.engine.started(roots) as begun,
             nullcontext() if is_on(StepFunctions) else functions.again(),
         ):
-            return run(begun, gradients, keeps_graph, *args, **kwargs)
+            return functions.engine.run(run, roots, gradients, keeps_graph, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

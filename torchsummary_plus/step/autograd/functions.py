@@ -72,12 +72,16 @@ class StepFunctions(TorchFunctionMode):
             return func(*args)
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
+        self.engine.drop_unreferenced()
         state = self.watch.state
+        state.autocasts = self.device.type if torch.is_autocast_enabled(self.device.type) else ""
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
+            elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
+                self.engine.add_leaf(out)
             if isinstance(out, torch.Tensor) and compat.is_functorch_wrapped(out):
                 self.keep_number(args, out)
             return out

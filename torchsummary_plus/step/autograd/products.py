@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .casting import cast_on_cpu
+
 NO_ZERO = "assumed to contain no zeros"
 
 _FUNCTIONS = {
@@ -37,13 +39,14 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
             return func(*given, **kwargs)
         if func is torch.linalg.vander:
             return powers(tensor, *args, **kwargs)
+        tensor = cast_on_cpu(f"aten::{name}", tensor)
         asks = torch.is_grad_enabled() and tensor.requires_grad and tensor.dim() > 0 and tensor.is_floating_point()
-        axes = _axes(*args, **kwargs)
+        axes, dtype = _axes(*args, **kwargs)
         if not asks or axes is None or (name == "cumprod" and (tensor.numel() <= 1 or tensor.shape[axes[0]] == 1)):
             return func(tensor, *args, **kwargs)
         note(name, NO_ZERO)
         apply: Any = (Cumulated if name == "cumprod" else OfAll if not axes else Along).apply
-        return apply(tensor, *axes)
+        return apply(tensor, dtype, *axes)
 
     def powers(x: Tensor, N: int | None = None) -> Tensor:
         """Return a Vandermonde matrix, whose powers are a product (BatchLinearAlgebra.cpp, ``linalg_vander``)."""
@@ -52,26 +55,28 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
             return func(x, N=N)  # type: ignore[no-any-return]
         note(name, NO_ZERO)
         cumulated: Any = Cumulated.apply
-        found = cumulated(x.unsqueeze(-1).expand(*x.shape, count), -1, False)
+        found = cumulated(x.unsqueeze(-1).expand(*x.shape, count), None, -1, False)
         return torch.cat([found.new_ones(*x.shape, 1), found], -1)
 
     return run
 
 
-def _axes(dim: Any = None, keepdim: bool = False, **others: Any) -> tuple[Any, ...] | None:
-    """Return a product's axis and whether it is kept; () for all axes, None if a dtype is given too."""
+def _axes(
+    dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, **others: Any
+) -> tuple[tuple[Any, ...] | None, torch.dtype | None]:
+    """Return a product's axis and whether it is kept, () for all axes, None for other arguments; and its dtype."""
     if others or not isinstance(dim, (int, type(None))):
-        return None
-    return () if dim is None else (dim, keepdim)
+        return None, dtype
+    return (() if dim is None else (dim, keepdim)), dtype
 
 
 class OfAll(torch.autograd.Function):
     """The product of all elements."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Return the product."""
-        out = x.prod()
+        out = x.prod(dtype=dtype)
         ctx.save_for_backward(x, out)
         return out
 
@@ -79,18 +84,19 @@ class OfAll(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient, with torch's mask of zeros."""
         x, out = ctx.saved_tensors
+        x = x.to(grad.dtype)
         zeros = x == 0
         del zeros
-        return grad * (out / x)
+        return grad * (out / x), None
 
 
 class Along(torch.autograd.Function):
     """Products along an axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype | None, dim: int, keepdim: bool) -> Tensor:
         """Return the products."""
-        out = x.prod(dim, keepdim)
+        out = x.prod(dim, keepdim, dtype=dtype)
         ctx.save_for_backward(x, out)
         ctx.dim, ctx.keepdim = dim, keepdim
         return out
@@ -99,6 +105,7 @@ class Along(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient, with torch's mask and count of zeros."""
         x, out = ctx.saved_tensors
+        x = x.to(grad.dtype)
         if not ctx.keepdim:
             grad, out = grad.unsqueeze(ctx.dim), out.unsqueeze(ctx.dim)
         zeros = x == 0
@@ -107,16 +114,16 @@ class Along(torch.autograd.Function):
         del total
         result = grad * (out / x)
         del zeros, counts
-        return result, None, None
+        return result, None, None, None
 
 
 class Cumulated(torch.autograd.Function):
     """Cumulative products along an axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype | None, dim: int, keepdim: bool) -> Tensor:
         """Return the cumulative products."""
-        out = x.cumprod(dim)
+        out = x.cumprod(dim, dtype=dtype)
         ctx.save_for_backward(x, out)
         ctx.dim = dim
         return out
@@ -125,6 +132,7 @@ class Cumulated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Return the gradient by a reversed cumulative sum, with torch's mask of zeros."""
         x, out = ctx.saved_tensors
+        grad = grad.to(x.dtype)
         weighted = out * grad
         zeros = x == 0
         any_zero = zeros.any()
@@ -135,4 +143,4 @@ class Cumulated(torch.autograd.Function):
         del turned, sums
         result = back.div(x)
         del zeros, back, weighted
-        return result, None, None
+        return result, None, None, None

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .casting import cast_on_cpu
+
 aten = torch.ops.aten
 
 _PRODUCTS = {torch.linalg.householder_product, torch.orgqr, Tensor.orgqr}
@@ -28,11 +30,13 @@ def reflection_function(func: Any) -> Callable[..., Any] | None:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = dict(enumerate(args)) | {_PLACES.get(name, -1): value for name, value in kwargs.items()}
-        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        tensors = [value for _, value in sorted(given.items()) if isinstance(value, Tensor)]
         if -1 in given or not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
             return func(*args, **kwargs)
+        operator = "aten::linalg_householder_product" if func in _PRODUCTS else "aten::ormqr"
+        tensors = [cast_on_cpu(operator, tensor) for tensor in tensors]
         if func in _PRODUCTS:
-            return Product.apply(given[0], given[1])  # type: ignore[no-untyped-call]
+            return Product.apply(*tensors)  # type: ignore[no-untyped-call]
         return Applied.apply(*tensors, given.get(3, True), given.get(4, False))  # type: ignore[no-untyped-call]
 
     return run

@@ -8,13 +8,13 @@ a position, a size) continues its arithmetic progression.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from operator import add, sub
 from typing import Any
 
 from ...data.memory_records import MemoryLog
-from .tokens import NotRepeatingError, Reader, Stack, Token, Writer
+from .tokens import Alike, NotRepeatingError, Reader, Stack, Token, Writer
 
 LOOKAHEAD = 256
 """Tokens after a period that are compared."""
@@ -43,7 +43,8 @@ def grown(
     """
     if any(log.others or log.in_blocks for log in logs):
         raise NotRepeatingError
-    few, more, *most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
+    alike: dict[Hashable, Alike] = {}
+    few, more, *most = (Reader(log, stack, alike).read() for log, stack in zip(logs, stacks))
     known = set() if proved is None else proved
     sweeps = _proved_sweeps(few, more, most[0], known) if most else _known_sweeps(few, more, known)
     times = len(whole.names) - len(stacks[0].names)
@@ -190,8 +191,10 @@ def _difference(before: Token, after: Token) -> tuple[int, ...]:
 
 def _further(few: Token, more: Token, times: int) -> Token:
     """Return a token that both lists have, with its numbers extrapolated by ``times`` steps."""
+    if few.numbers == more.numbers:
+        return few
     by = _difference(few, more)
-    return _moved(few, tuple(times * number for number in by)) if any(by) else few
+    return _moved(few, tuple(times * number for number in by))
 
 
 def _moved(token: Token, by: tuple[int, ...]) -> Token:

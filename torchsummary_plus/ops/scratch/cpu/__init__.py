@@ -5,6 +5,7 @@ from . import (  # noqa: F401 - the modules register their rules
     bags,
     convolution,
     copies,
+    distances,
     fft,
     general,
     half,

@@ -163,7 +163,7 @@ def _largest(rank: int, *blocks: tuple[int, int]) -> int:
 
 
 @scratch("cpu", "aten::_euclidean_dist", source=f"{NATIVE}Distance.cpp, _euclidean_dist", band=0.0)
-def _euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
+def euclidean_distance(out: Any, a: Any, b: Any) -> tuple[Phase, ...]:
     """|a|**2 - 2 a b + |b|**2 as one product of matrices with two extra columns: norms and ones."""
     all_a, all_b = nbytes(a), nbytes(b)
     of_a, of_b = all_a // int(a.shape[-1]), all_b // int(b.shape[-1])

@@ -40,9 +40,10 @@ def forward_plan(conv: Conv) -> Plan:
 
 
 def _channels_last(conv: Conv, weights: int, scratch: int = 0) -> Plan:
-    """Return a plan with channels-last activations, which for one channel is the layout they already have."""
-    read = conv.read if conv.groups * conv.ic > 1 else 0
-    return Plan(read, weights, conv.written, scratch, channels_last=conv.groups * conv.oc > 1)
+    """Return a plan with channels-last activations: for one channel or one pixel, the layout they already have."""
+    read = conv.read if conv.groups * conv.ic > 1 and prod(conv.inp) > 1 else 0
+    is_turned = conv.groups * conv.oc > 1 and prod(conv.out) > 1
+    return Plan(read, weights, conv.written, scratch, channels_last=is_turned)
 
 
 def backward_data(conv: Conv) -> Plan:

@@ -1,0 +1,23 @@
+"""Casts of autocast that a stand-in for a function does not meet, as it runs before the operator's dispatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...live import compat
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def cast_on_cpu(operator: str, tensor: Any) -> Any:
+    """Return a tensor as autocast gives it to one of the operators that it runs in float32 on the CPU.
+
+    Source: aten/src/ATen/autocast_mode.cpp, ``KERNEL_CPU(..., fp32)``: the cast precedes autograd, which keeps it.
+    """
+    if not isinstance(tensor, Tensor) or tensor.dtype not in _HALF or tensor.device.type != "cpu":
+        return tensor
+    is_cast = torch.is_autocast_enabled("cpu") and compat.has_kernel(operator, "AutocastCPU")
+    return tensor.float() if is_cast else tensor

@@ -1,0 +1,51 @@
+"""The memory of quantized modules' packed weights and biases, which objects of C++ hold and no parameter lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..live import compat
+from ..live.modules import packed_objects, unpacked
+from ..watch.profiled import changes
+from ..watch.quiet_profile import QuietProfile
+
+
+def packed_bytes(module: nn.Module) -> tuple[list[int], int]:
+    """Return the bytes of each block that a module's packed objects hold, and those kept outside torch's allocator.
+
+    A library such as FBGEMM packs weights into memory of its own. What an object keeps of torch's is what it returns
+    each time it is asked, and what a copy of it allocates.
+    """
+    blocks: list[int] = []
+    stored = 0
+    with compat.no_modes(), compat.no_function():
+        for packed in packed_objects(module):
+            tensors = list(unpacked(packed))
+            stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            blocks += [*_kept(tensors, unpacked(packed)), *_copied(packed)]
+    return blocks, max(0, stored - sum(blocks))
+
+
+def _kept(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:
+    """Yield the bytes of the storages that both answers share: the object's own."""
+    first = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    same = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in again}
+    yield from (nbytes for place, nbytes in same.items() if nbytes and place in first)
+
+
+def _copied(packed: Any) -> list[int]:
+    """Return the bytes of the blocks that a copy of the object holds; none while another profile runs."""
+    if compat.profiler_enabled():
+        return []
+    with torch.no_grad(), QuietProfile() as done:
+        copy = deepcopy(packed)
+    blocks: dict[int, int] = {}
+    for change in changes(done, "cpu"):
+        blocks[change.address] = change.nbytes
+    del copy
+    return [nbytes for nbytes in blocks.values() if nbytes > 0]
