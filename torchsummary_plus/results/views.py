@@ -179,7 +179,7 @@ class Views(ABC):
         style: str | None = None,
         **rows: Unpack[RowLook],
     ) -> Table:
-        """A table that no unit was chosen for."""
+        """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
         tables = self._with_rows(rows)._tables(columns, depth, style)
         if table not in range(len(tables)):
             raise choice_error("table", table, range(len(tables)))

@@ -23,9 +23,9 @@ def watched_objects(generation: int | None = None) -> list[Any]:
 def objects_of(classes: frozenset[type], generation: int | None = None) -> list[Any]:
     """Return the instances of some classes and their subclasses in a generation; None for all generations.
 
-    No other thread runs while all objects are in a list: a tuple that one is building could not grow while the list
-    refers to it ("bad argument to internal function"). So one call in C asks for the list, reads it in two places side
-    by side and lets go of it, without a collection: at its end both have asked ``lists`` for another one.
+    No other thread may run while a list refers to all objects: a tuple that it is building could not grow ("bad
+    argument to internal function"). Therefore one call in C requests the list, reads it in two places side by side and
+    drops it, without a collection: at the end, both places have asked ``lists`` for another one.
     """
     with no_collection():
         chosen = _derived(classes) if generation is None else _derived_in(classes, generation)
@@ -35,7 +35,7 @@ def objects_of(classes: frozenset[type], generation: int | None = None) -> list[
 
 
 def _derived(classes: frozenset[type]) -> set[type]:
-    """Some classes, and all that derive from them."""
+    """Return classes and all their subclasses."""
     known = set(classes)
     waiting: list[type] = list(classes)
     while waiting:
@@ -46,11 +46,11 @@ def _derived(classes: frozenset[type]) -> set[type]:
 
 
 def _derived_in(classes: frozenset[type], generation: int) -> set[type]:
-    """Those of them with instances in a generation: libraries have thousands, a young generation has few objects."""
+    """Return the subclasses with instances in a generation; libraries define thousands, but few objects are young."""
     kinds = set(map(type, chain.from_iterable(map(gc.get_objects, (generation,)))))
     return {kind for kind in kinds if not classes.isdisjoint(kind.__mro__)}
 
 
 def _twice(generation: int | None) -> Iterator[list[Any]]:
-    """A list of all objects, asked for when it is first taken, two times."""
+    """Yield a list of all objects twice; it is requested when first used."""
     return chain.from_iterable(map(repeat, map(gc.get_objects, (generation,)), (2,)))

@@ -188,7 +188,7 @@ class Reader:
         return self.known.setdefault(value, Alike(value))
 
     def _spec(self, spec: StorageSpec, stream: int) -> tuple[Alike, int]:
-        """What a storage has in common with those of other layers, and its layer."""
+        """Return what a storage has in common with those of other layers, and its layer."""
         key = spec, stream
         if key not in self.specs:
             template, layer = self._place(spec.owner)
