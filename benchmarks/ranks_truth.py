@@ -235,7 +235,10 @@ def main() -> None:
             continue
         for name in names:
             for rank in (rank for rank in range(world_size) if rank in given.ranks):
-                truth = truths[name, world_size, rank]
+                truth = truths.get((name, world_size, rank))
+                if truth is None:
+                    print(f"{name} [{world_size}:{rank}] is not recorded")
+                    continue
                 begun = time.perf_counter()
                 try:
                     estimate = predicted(case_of(name), world_size, rank)
