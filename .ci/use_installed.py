@@ -1,4 +1,4 @@
-"""Use the installed package: the README's Python prints what it shows, doctests pass, and package data is there.
+"""Check the installed package: the README's Python blocks, doctests, and package data.
 
 python use_installed.py     # in a folder with README.md and examples/, but without the package's sources
 """

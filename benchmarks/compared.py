@@ -1,8 +1,8 @@
-"""Ask the peers the 57 questions of docs/compared.md, each in a process of its own, and record what they answered.
+"""Run the 57 questions of docs/compared.md on every tool, each tool in its own process, and record the results.
 
-    python -m benchmarks.compared [TOOL ...]     # in an environment that has the peers; then python -m docs.compared
+    python -m benchmarks.compared [TOOL ...]     # with the other tools installed; then python -m docs.compared
 
-A tool that is not installed keeps the answers that are recorded.
+A tool that is not installed keeps its recorded results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .compared_tools import TOOLS
 RECORD = Path(__file__).parents[1] / "docs" / "compared.json"
 
 MOST_BYTES = 1 << 35
-"""The address space of a tool: what asks for more fails, and does not take the machine's memory."""
+"""Limit of a tool's address space: a larger allocation fails instead of exhausting the machine's memory."""
 
 
 def answer(tool: Tool, key: str) -> str:
-    """Return a tool's answer: "yes", "no" without such a figure or feature, what is wrong, or the error."""
+    """Return "yes", "no" if the tool has no such figure or feature, what is wrong, or the error."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             found = ROWS[key][2](tool)
@@ -42,7 +42,7 @@ def answer(tool: Tool, key: str) -> str:
 
 
 def answers(name: str) -> dict[str, str]:
-    """Return a tool's answers to all questions, each asked in this process."""
+    """Return a tool's results for all questions, computed in this process."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     tool = next(kind for kind in TOOLS if kind.name == name)()
@@ -50,7 +50,7 @@ def answers(name: str) -> dict[str, str]:
 
 
 def asked(name: str) -> dict[str, str]:
-    """Return a tool's answers, asked in a process of its own."""
+    """Return a tool's results, computed in a new process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.compared", "--of", name], capture_output=True, text=True, timeout=300
     )
@@ -61,7 +61,7 @@ def asked(name: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Record the answers of the tools that are installed."""
+    """Record the results of the installed tools."""
     if sys.argv[1:2] == ["--of"]:
         print(json.dumps(answers(sys.argv[2])))
         return
@@ -72,7 +72,7 @@ def main() -> None:
         try:
             version = importlib.metadata.version(kind.package)
         except importlib.metadata.PackageNotFoundError:
-            print(f"{kind.name} is not installed: its answers stay as they are", file=sys.stderr)
+            print(f"{kind.name} is not installed; its recorded results are kept", file=sys.stderr)
             continue
         today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         record[kind.name] = {"version": version, "date": today, "answers": asked(kind.name)}

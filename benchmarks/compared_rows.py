@@ -1,4 +1,4 @@
-"""The 57 questions of docs/compared.md: a program each, and what it must find."""
+"""The 57 questions of docs/compared.md, each a program with a known answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .compared_tool import AbsentError, Tool
 
 Question = Callable[[Tool], Any]
 ROWS: dict[str, tuple[str, str, Question]] = {}
-"""Each row's group, its words, and the program: it raises, or returns whether the tool is right, or what it said."""
+"""The group, the text and the program of each row.
+
+The program returns True if the tool is right, False or what is wrong otherwise; or it raises.
+"""
 
 
 def row(key: str, group: str, words: str) -> Callable[[Question], Question]:
@@ -25,7 +28,7 @@ def row(key: str, group: str, words: str) -> Callable[[Question], Question]:
 
 
 class Of(nn.Module):
-    """A module made of a function and some modules or parameters."""
+    """A module with a function as its forward, and some modules or parameters."""
 
     def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ counts("params", "Parameters of a small CNN", net, image, 40 + 8 + 1450)
 counts("tied", "Tied weights count once", tied, flat, 64 + 16)
 counts("twice", "A layer called twice counts once", twice, flat, 72)
 counts(
-    "own", "A parameter of the module itself", lambda: Of(lambda s, x: x * s.w, w=nn.Parameter(torch.ones(8))), flat, 8
+    "own", "A parameter of the root module", lambda: Of(lambda s, x: x * s.w, w=nn.Parameter(torch.ones(8))), flat, 8
 )
 counts(
     "unused", "A layer that is never called",
@@ -99,7 +102,7 @@ def frozen(tool: Tool) -> Any:
 
 @row("bytes", "Parameters", "Bytes of weights in several dtypes")
 def mixed_bytes(tool: Tool) -> Any:
-    """Sizes are multiples of 512 bytes, to which pytorch_memlab rounds."""
+    """Sizes are multiples of 512 bytes, because pytorch_memlab rounds up to these."""
     model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256).half())
     return exactly(tool.param_bytes(model), 257 * 256 * 6)
 
@@ -154,18 +157,18 @@ works("matmul", "The operator @", lambda: Of(lambda s, x: x @ x.T), flat, 2 * 2 
 works("einsum", "torch.einsum", lambda: Of(lambda s, x: torch.einsum("bi,ci->bc", x, x)), flat, 2 * 2 * 8)
 
 
-@row("batch", "Multiply-adds", "Four times the work for four times the batch")
+@row("batch", "Multiply-adds", "Proportional to the batch size")
 def batches(tool: Tool) -> Any:
     one, four = (tool.macs(nn.Conv2d(1, 4, 3, bias=False), image(batch)) for batch in (1, 4))
     return one > 0 and four == 4 * one
 
 
-@row("unknown", "Multiply-adds", "Operators that are not counted are named")
+@row("unknown", "Multiply-adds", "Operators without a formula are listed")
 def unknown(tool: Tool) -> Any:
     return bool(tool.unknown(Of(lambda s, x: torch.linalg.inv(s.a(x)), a=nn.Linear(4, 4)), (torch.randn(1, 4, 4),)))
 
 
-@row("backward", "Multiply-adds", "Multiply-adds of a whole training step")
+@row("backward", "Multiply-adds", "A whole training step")
 def backward(tool: Tool) -> Any:
     if tool.name != "torchsummary_plus":
         raise AbsentError
@@ -193,7 +196,7 @@ runs("kwargs", "Keyword inputs", lambda: Of(lambda s, x, scale: s.a(x) * scale, 
 runs("tokens", "Integer tokens", lambda: nn.Embedding(16, 4), lambda: (torch.ones(2, 5, dtype=torch.long),))
 runs("nested", "A list of tensors as one input", lambda: Of(lambda s, xs: s.a(xs[0]) + xs[1], a=nn.Linear(8, 8)),
      lambda: ([torch.randn(*X), torch.randn(*X)],))  # fmt: skip
-runs("outputs", "A dict as output", lambda: Of(lambda s, x: {"y": s.a(x)}, a=nn.Linear(8, 8)), flat)
+runs("outputs", "A dict as the output", lambda: Of(lambda s, x: {"y": s.a(x)}, a=nn.Linear(8, 8)), flat)
 runs("half", "Weights in bfloat16", lambda: nn.Linear(8, 8).bfloat16(), lambda: (torch.randn(*X).bfloat16(),))
 runs("lazy", "Lazy layers", lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), flat)
 runs("scripted", "A scripted model", lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), flat)
@@ -201,7 +204,7 @@ runs("control", "A forward that branches on values", lambda: Of(lambda s, x: s.a
      a=nn.Linear(8, 8)), flat)  # fmt: skip
 
 
-@row("static", "Inputs and models", "No input given")
+@row("static", "Inputs and models", "No input, only parameters")
 def static(tool: Tool) -> Any:
     tool.static(net())
     return True
@@ -232,25 +235,25 @@ def leaves(key: str, words: str, state: Callable[[nn.Module], Any], build: Calla
         tool.run(model, args, {})
         return bool(state(model) == before)
 
-    row(key, "The model afterwards", words)(question)
+    row(key, "What is left unchanged", words)(question)
 
 
-leaves("modes", "Each module's mode, eval or train", lambda model: [one.training for one in model.modules()])
-leaves("buffers", "BatchNorm's statistics", lambda model: [b.tolist() for b in model.buffers()],
+leaves("modes", "Each module's train or eval mode", lambda model: [one.training for one in model.modules()])
+leaves("buffers", "BatchNorm statistics", lambda model: [b.tolist() for b in model.buffers()],
        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)))  # fmt: skip
 leaves("random", "The random state", lambda _: torch.get_rng_state().tolist(),
        lambda: nn.Sequential(nn.Dropout(), nn.Conv2d(1, 4, 3), nn.Dropout()))  # fmt: skip
-leaves("keys", "Names in the state_dict", lambda model: list(model.state_dict()))
+leaves("keys", "Keys of the state_dict", lambda model: list(model.state_dict()))
 leaves("forward", "Attributes and forward methods",
        lambda model: [sorted(vars(one)) for one in model.modules()])  # fmt: skip
 
 
-@row("hooks", "The model afterwards", "No hooks left after a failed forward")
+@row("hooks", "What is left unchanged", "No hooks after a failed forward")
 def hooks(tool: Tool) -> Any:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(4, 4))
     try:
         tool.run(model, flat(), {})
-    except Exception as error:  # The forward must fail; what is asked is what it leaves.
+    except Exception as error:  # The forward is meant to fail; the question is what it leaves behind.
         if isinstance(error, AbsentError):
             raise
     return not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
@@ -266,19 +269,19 @@ def shows(key: str, group: str, words: str) -> None:
 
 
 for name, said in {
-    "text": "A table as text", "tree": "Nested by module", "columns": "Selectable columns",
-    "depth": "Folded below a depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV",
+    "text": "A table as text", "tree": "A tree of modules", "columns": "Selectable columns",
+    "depth": "A maximum depth", "markdown": "Markdown", "latex": "LaTeX", "html": "HTML", "csv": "CSV",
     "json": "JSON", "frame": "A data frame",
-    "graph": "The graph of calls", "compare": "Models side by side",
+    "graph": "A graph of calls", "compare": "Models side by side",
 }.items():  # fmt: skip
-    shows(name, "What it shows", said)
+    shows(name, "Output", said)
 
 
 def deep() -> nn.Module:
     return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
 
 
-@row("peak", "Memory", "The peak of a training step, to the byte of torch's profiler")
+@row("peak", "Memory", "The peak of a training step, equal to torch's profiler to the byte")
 def peak(tool: Tool) -> Any:
     from torchsummary_plus import measure_memory
 

@@ -1,4 +1,4 @@
-"""A tool that docs/compared.md compares: the questions, and how to read an answer from what it prints or saves."""
+"""The interface of a tool in docs/compared.md, and how to read its printed or saved output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Args = tuple[Any, ...]
 
 
 class AbsentError(Exception):
-    """A tool has no such figure or feature."""
+    """The tool has no such figure or feature."""
 
 
 ADAMW = torch.optim.AdamW
 
 
 class Tool:
-    """A tool without any of the answers. A subclass has those that the tool gives; ``also`` are its other features."""
+    """A tool without any feature. Subclasses implement what the tool has; ``also`` lists its other features."""
 
     def __init__(self) -> None:
         self.also = {}
@@ -38,7 +38,7 @@ class Tool:
         raise AbsentError
 
     def static(self, model: nn.Module) -> Any:
-        """The same without inputs."""
+        """Run the tool on a model without inputs, and return whatever it returns."""
         raise AbsentError
 
     def params(self, model: nn.Module, args: Args) -> int:
@@ -51,19 +51,19 @@ class Tool:
         raise AbsentError
 
     def unknown(self, model: nn.Module, args: Args) -> Any:
-        """What names the operators that multiply-adds leave out."""
+        """Return the operators that the tool reports as missing from its multiply-adds."""
         raise AbsentError
 
     def param_bytes(self, model: nn.Module) -> int:
         raise AbsentError
 
     def peak(self, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> int:
-        """The peak of a training step with AdamW, predicted."""
+        """Return the predicted peak of a training step with AdamW, in bytes."""
         raise AbsentError
 
 
 def printed(call: Callable[[], Any]) -> str:
-    """Return what a call prints."""
+    """Return the text that a call prints."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         call()
@@ -71,7 +71,7 @@ def printed(call: Callable[[], Any]) -> str:
 
 
 def number(text: str, label: str) -> int:
-    """Return the whole number after a label."""
+    """Return the integer that follows a label."""
     found = re.search(rf"{label}: ([\d,]+)", text)
     assert found is not None, f"no {label!r}"
     return int(found[1].replace(",", ""))

@@ -1,4 +1,4 @@
-"""The tools that docs/compared.md compares: what each of them offers of the same few questions, by its own calls."""
+"""The tools of docs/compared.md, each called through its own interface."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class Ptflops(Tool):
         return self._both(model, args)[1]
 
     def macs(self, model: nn.Module, args: Args) -> int:
-        return self._both(model, args)[0] * int(args[0].shape[0])  # Its figure is of one sample.
+        return self._both(model, args)[0] * int(args[0].shape[0])  # Its figure is for one sample.
 
     def __init__(self) -> None:
         def shown(model: nn.Module, args: Args) -> Any:
@@ -372,4 +372,4 @@ DOCUMENTED: dict[str, tuple[str, dict[str, str]]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools that are not run, with the place of their documentation and the rows it covers."""
+"""Tools that are not run, with the source of their documentation and the rows that it covers."""

@@ -1,7 +1,8 @@
-"""Scratch memory of random convolutions, forward and backward, against the rules: ``python -m benchmarks.conv_truth``.
+"""Compare the rules for convolutions' scratch memory with torch's profiler: ``python -m benchmarks.conv_truth``.
 
-All kinds are drawn: 1 to 3 axes, transposed, groups, strides, dilations, layouts, float32 and float64. Each operator
-with a different peak is printed. ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
+Convolutions are drawn at random, forward and backward: 1 to 3 axes, transposed, groups, strides, dilations, layouts,
+float32 and float64. Each operator with a different peak is printed. ``ATEN_CPU_CAPABILITY`` and
+``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ AT_ONCE = 50
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000, help="how many convolutions")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch's kernels")
+    parser.add_argument("--count", type=int, default=1000, help="number of convolutions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random convolutions")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads of torch's kernels")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     cases = islice(random_cases(options.seed), options.count)

@@ -1,8 +1,8 @@
-"""Predicted against measured memory on the CPU: ``python -m benchmarks.cpu_truth``.
+"""Compare predicted with measured memory on the CPU: ``python -m benchmarks.cpu_truth``.
 
-Every model trains and infers for two real steps under torch's profiler, which sees each allocation and free; the peaks
-of the first and second step are compared with the predicted ones. Figures go to a data file per instruction set, with
-the library versions, so that a run can be split: ``--part 2/5``.
+Every model runs two real steps of training and of inference under torch's profiler, which records each allocation and
+free. The peaks of the first and the second step are compared with the predicted ones. Results go to a data file per
+instruction set, with the library versions, so a run can be split: ``--part 2/5``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MODES: dict[str, OptimizerMaker | None] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model, how it runs, and its batch."""
+    """A model, its way of running, and its batch size."""
 
     subject: Subject
     mode: str
@@ -68,10 +68,10 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="a regular expression that a case's name (model/mode/batch) contains"
+        "--only", default="", help="a regular expression to search for in the names of cases (model/mode/batch)"
     )
     parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
-    parser.add_argument("--report", action="store_true", help="only print the report of the data file")
+    parser.add_argument("--report", action="store_true", help="only print the report on the data file")
     parser.add_argument(
         "--diff", action="store_true", help="print where real and predicted operators differ; save nothing"
     )
@@ -105,12 +105,12 @@ def main() -> None:
 
 
 def isa() -> str:
-    """The instruction set that torch's kernels use."""
+    """Return the instruction set that torch's kernels use."""
     return torch.backends.cpu.get_cpu_capability()
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the properties of the machine and the libraries on which the results depend."""
     return {
         "isa": isa(),
         "threads": 1,
@@ -121,7 +121,7 @@ def machine() -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The cases of a data file, if it is of this machine's kind."""
+    """Return the cases of a data file, or nothing if it comes from another kind of machine."""
     if not path.exists():
         return {}
     found = json.loads(path.read_text())
@@ -130,19 +130,19 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """JSON with a line for each case."""
+    """Return the data as JSON with a line for each case."""
     cases = ",\n".join(f"  {json.dumps(name)}: {json.dumps(case)}" for name, case in sorted(data["cases"].items()))
     return f'{{\n "machine": {json.dumps(data["machine"])},\n "cases": {{\n{cases}\n }}\n}}\n'
 
 
 def loss_of(output: Any) -> Tensor:
-    """The loss of an output, as ``estimate_memory`` takes it by default."""
+    """Return the loss of an output, as ``estimate_memory`` computes it by default."""
     loss: Tensor = output.sum()
     return loss
 
 
 def steps_of(case: Case, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """The real steps of a case, marked by their numbers."""
+    """Return the real steps of a case, each marked with its number."""
     maker, autocast = MODES[case.mode], case.subject.autocast
     optimizer = None if maker is None else maker([p for p in model.parameters() if p.requires_grad])
     for number in range(STEPS):
@@ -166,7 +166,7 @@ def built(case: Case) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def predict(case: Case, model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    """The estimate of a case."""
+    """Return the estimate of a case."""
     return estimate_memory(
         model,
         input_data=inputs[0] if len(inputs) == 1 else inputs,
@@ -178,7 +178,7 @@ def predict(case: Case, model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 
 def measured(case: Case) -> dict[str, Any]:
-    """Measured and predicted peaks of both steps, and by operator the bytes that make up their difference."""
+    """Return the measured and predicted peaks of both steps, and the bytes by operator that explain a difference."""
     began = time.process_time()
     try:
         model, inputs = built(case)
@@ -201,7 +201,7 @@ def measured(case: Case) -> dict[str, Any]:
 
 
 def line(name: str, case: dict[str, Any]) -> str:
-    """A case as it is told while the benchmark runs."""
+    """Return the line that is printed for a case."""
     if "error" in case:
         return f"{name:44} {case['error']}"
     errors = [100 * (p - m) / m for p, m in zip(case["predicted"], case["measured"])]
@@ -209,11 +209,11 @@ def line(name: str, case: dict[str, Any]) -> str:
 
 
 def print_differences(case: Case) -> None:
-    """Where the operators of the real and of the predicted steps part."""
+    """Print where the operators of the real and of the predicted steps differ."""
     model, inputs = built(case)
     log = predict(case, model, inputs).log
     changes = cpu_changes(lambda: steps_of(case, model, inputs))
-    print(f"\n{case.name}: operator, most bytes held and bytes left: measured | predicted")
+    print(f"\n{case.name}: operator, peak bytes and remaining bytes: measured | predicted")
     counts: dict[str, int] = {}
     for name, real, fake in divergences(list(measured_spans(changes)), list(predicted_spans(log))):
         cells = " | ".join("-" if span is None else f"{span.peak_bytes:,} {span.kept_bytes:,}" for span in (real, fake))

@@ -1,4 +1,4 @@
-"""Compare real and predicted steps allocation by allocation: what only one of them holds at its peak."""
+"""Compare real and predicted steps allocation by allocation: which blocks are live at only one of the two peaks."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.watch.profiled import depth_of
 
 MARK = "step "
-"""A real step is marked by this and its number, by ``torch.profiler.record_function``."""
+"""Prefix of the name under which ``torch.profiler.record_function`` marks a real step; its number follows."""
 
 Run = Callable[[], object]
 
 
 def operator_of(change: Change) -> str:
-    """The operator that made an allocation; "" for none."""
+    """Return the operator that made an allocation, or an empty string."""
     depth = depth_of(change.names)
     return "" if depth < 0 else change.names[depth]
 
 
 def step_of(names: tuple[str, ...]) -> int:
-    """The number of the marked step; that of the first one before it."""
+    """Return the number of the marked step, or 0 if none is marked."""
     return next((int(name[len(MARK) :]) for name in names if name.startswith(MARK)), 0)
 
 
 @dataclass(frozen=True)
 class Level:
-    """The peak of a step above what was there before, and the bytes and the maker of each block that is live then."""
+    """The peak of a step above its start, with the bytes and the operator of each block that is live then."""
 
     nbytes: int
     live: tuple[tuple[int, str], ...]
 
 
 def measured_levels(changes: Iterable[Change], steps: int) -> list[Level]:
-    """The peak of each real step."""
+    """Return the peak of each real step."""
     blocks = ((step_of(change.names), change.address, max(0, change.nbytes), operator_of(change)) for change in changes)
     return _levels(blocks, steps)
 
 
 def predicted_levels(log: MemoryLog, steps: int) -> list[Level]:
-    """The peak of each predicted step, without parameters, buffers and inputs, which are there before."""
+    """Return the peak of each predicted step, without parameters, buffers and inputs, which exist before it."""
     static = {n for n, spec in enumerate(log.storages) if spec.kind in ("parameters", "buffers", "inputs")}
     blocks = (
         (log.moments[moment].step, storage, nbytes, log.moments[moment].operator)
@@ -55,7 +55,7 @@ def predicted_levels(log: MemoryLog, steps: int) -> list[Level]:
 
 
 def _levels(blocks: Iterable[tuple[int, int, int, str]], steps: int) -> list[Level]:
-    """Peaks by step of blocks that are taken (step, key, bytes, maker) and given back (0 bytes)."""
+    """Return the peaks by step, from allocations (step, key, bytes, operator) and frees (0 bytes)."""
     live: dict[int, tuple[int, str]] = {}
     level = 0
     peaks = [Level(0, ())] * steps
@@ -71,9 +71,9 @@ def _levels(blocks: Iterable[tuple[int, int, int, str]], steps: int) -> list[Lev
 
 
 def difference(measured: Level, predicted: Level) -> dict[str, int]:
-    """Bytes by operator that are live at the predicted peak and not at the measured one, which have a minus.
+    """Return the bytes by operator that are live only at the predicted peak, and as negative only at the measured peak.
 
-    Blocks of equal sizes are the same ones, first those of one maker, then any. The bytes add up to the error.
+    Blocks of equal size match each other, those of the same operator first. The bytes add up to the error.
     """
     there, here = Counter(measured.live), Counter(predicted.live)
     there, here = there - here, here - there
@@ -93,29 +93,29 @@ def difference(measured: Level, predicted: Level) -> dict[str, int]:
 
 
 def _short(maker: str) -> str:
-    """An operator without its namespace and overload."""
+    """Return an operator's name without its namespace and overload."""
     return maker.partition("::")[2].partition(".")[0] or maker or "outside operators"
 
 
 NUMBER = 8
-"""Bytes of a Python number as a tensor, which torch makes outside the operator: spans may differ by so much."""
+"""Bytes of a Python number as a tensor, which torch allocates outside the operator: spans may differ by these."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """One operator's run: the most it held above its start, and what it left."""
+    """One run of an operator: its peak above the start, and the bytes that remain."""
 
     operator: str
     peak_bytes: int
     kept_bytes: int
 
     def is_like(self, other: Span) -> bool:
-        """Whether two spans hold and leave the same, but for a number."""
+        """Return whether two spans have the same peak and remainder, except for a Python number."""
         return abs(self.peak_bytes - other.peak_bytes) <= NUMBER and self.kept_bytes == other.kept_bytes
 
 
 def measured_spans(changes: Iterable[Change]) -> Iterator[Span]:
-    """The operators of a real run that allocate."""
+    """Yield the operators of a real run that allocate."""
     inside = (change for change in changes if depth_of(change.names) >= 0)
     for _, group in groupby(inside, lambda change: change.calls[depth_of(change.names)]):
         own = list(group)
@@ -125,7 +125,7 @@ def measured_spans(changes: Iterable[Change]) -> Iterator[Span]:
 
 
 def predicted_spans(log: MemoryLog) -> Iterator[Span]:
-    """The operators of a predicted run that allocate."""
+    """Yield the operators of a predicted run that allocate."""
     for moment, group in groupby(log.events, lambda event: event[0]):
         taken: dict[int, int] = {}
         levels = [0]
@@ -140,9 +140,9 @@ def predicted_spans(log: MemoryLog) -> Iterator[Span]:
 
 
 def divergences(measured: list[Span], predicted: list[Span]) -> Iterator[tuple[str, Span | None, Span | None]]:
-    """Where the two runs part, in their order: the operator, and its span in each of them.
+    """Yield where two runs differ, in order: the operator, and its span in each run.
 
-    An operator that only one of them has is left out where the other has one of another name that is like it.
+    An operator in only one run is omitted if the other run has an operator of another name with the same span.
     """
     names = [span.operator for span in measured], [span.operator for span in predicted]
     for tag, a, b, c, d in SequenceMatcher(None, *names, autojunk=False).get_opcodes():

@@ -1,4 +1,4 @@
-"""The models whose CPU memory is measured: small, and of every family."""
+"""Small models of every family, whose CPU memory is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Example = Callable[[int], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and what it is called with at a batch; ``autocast`` is the dtype of its forward."""
+    """A model and its input for a batch size; ``autocast`` is the dtype of its forward."""
 
     name: str
     family: str
@@ -31,17 +31,17 @@ class Subject:
 
 
 def floats(*shape: int) -> Example:
-    """Standard normal numbers."""
+    """Return standard normal numbers."""
     return lambda batch: (torch.randn(batch, *shape),)
 
 
 def words(length: int, count: int = 190) -> Example:
-    """Numbers of words."""
+    """Return token ids."""
     return lambda batch: (torch.randint(1, count, (batch, length)),)
 
 
 def pairs(*shape: int) -> Example:
-    """Two tensors of standard normal numbers."""
+    """Return two tensors of standard normal numbers."""
     return lambda batch: (torch.randn(batch, *shape), torch.randn(batch, *shape))
 
 
@@ -74,13 +74,13 @@ def recommender() -> nn.Module:
 
 
 def recurrent(kind: Any, layers: int, **options: Any) -> Callable[[], nn.Module]:
-    """A recurrent layer of 48 features between an embedding and a head."""
+    """Return a recurrent layer of 48 features between an embedding and a head."""
     width = 96 if options.get("bidirectional") else 48
     return lambda: nets.Recurrent(kind(32, 48, layers, batch_first=True, **options), width)
 
 
 def noisy(batch: int) -> tuple[Tensor, ...]:
-    """Images, and the steps of the noise on them."""
+    """Return images and the time steps of their noise."""
     return torch.randn(batch, 3, 32, 32), torch.randint(0, 100, (batch,))
 
 
@@ -95,7 +95,7 @@ def vgg() -> nn.Module:
 
 
 def channels_last(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """A model that turns its images channels-last first."""
+    """A model that first converts its images to channels-last."""
 
     def made() -> nn.Module:
         model: Any = build()
@@ -125,7 +125,7 @@ def sound() -> nn.Module:
 
 
 def squeezed(width: int) -> nn.Module:
-    """Squeeze and excitation."""
+    """A squeeze-and-excitation block."""
     gate = seq(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width // 4, 1), nn.ReLU(), nn.Conv2d(width // 4, width, 1))
     return Through(lambda inner, x: x * inner(x).sigmoid(), gate)
 
@@ -196,7 +196,7 @@ def frozen() -> nn.Module:
 
 
 def vision(name: str, **options: Any) -> nn.Module:
-    """A model of torchvision, of random weights."""
+    """Return a torchvision model with random weights."""
     import_torchvision()
     from torchvision import models
 
@@ -207,7 +207,7 @@ def vision(name: str, **options: Any) -> nn.Module:
 
 
 def timm_model(name: str, **options: Any) -> nn.Module:
-    """A model of timm, of random weights."""
+    """Return a timm model with random weights."""
     import_torchvision()
     import timm
 
@@ -216,7 +216,7 @@ def timm_model(name: str, **options: Any) -> nn.Module:
 
 
 class Lossy(nn.Module):
-    """A model of transformers that is given one tensor and gives its loss, or its logits."""
+    """A transformers model that takes one tensor and returns its loss, or its logits."""
 
     def __init__(self, model: Any, call: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 def hugging(config: str, task: str, call: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
-    """A tiny model of transformers."""
+    """Return a tiny transformers model."""
 
     def made() -> nn.Module:
         import_torchvision()
@@ -343,7 +343,7 @@ RNNS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
 TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "vit": (transformer_nets.ViT, IMAGE),
     "vit_plain": (partial(transformer_nets.ViT, kind="plain"), IMAGE),
-    "vit_twins": (lambda: nets.MetaStorages(transformer_nets.ViT()), pairs(3, 32, 32)),
+    "vit_twins": (lambda: nets.Contrastive(transformer_nets.ViT()), pairs(3, 32, 32)),
     "vit_torchvision": (partial(vision, "VisionTransformer", **PATCHES), LARGE),
     "vit_timm": (partial(timm_model, "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=3), IMAGE),
     "vit_transformers": (hugging("ViT", "ForImageClassification", "picture", SIGHT), IMAGE),
@@ -376,7 +376,7 @@ HALVES: dict[str, tuple[Callable[[], nn.Module], Example]] = {
     "resnet18_autocast": (partial(vision, "resnet18"), LARGE),
     "gpt_autocast": (transformer_nets.GPT, words(48)),
 }
-"""Models whose forward runs in bfloat16 where autocast lets it."""
+"""Models whose forward runs under autocast to bfloat16."""
 
 SUBJECTS = tuple(
     Subject(name, family, build, example, torch.bfloat16 if family == "autocast" else None)
@@ -389,4 +389,4 @@ SUBJECTS = tuple(
     )
     for name, (build, example) in members.items()
 )
-"""Names are told in the data file: a model that changes gets a new one."""
+"""The data file refers to these names, so a model that changes needs a new one."""

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Skip(nn.Module):
-    """What a body gives, added to its input, or joined to it along an axis."""
+    """A block whose output is added to its input, or concatenated with it along an axis."""
 
     def __init__(self, *body: nn.Module, join: int | None = None) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Through(nn.Module):
 
 
 def conv(width: int, out: int, size: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, batch normalisation, ReLU."""
+    """Return a convolution, batch normalisation and ReLU."""
     layer = nn.Conv2d(width, out, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(out), nn.ReLU(inplace=True))
 
 
 class UNet(nn.Module):
-    """Down twice and up twice; ``up`` by transposed convolution or by interpolation."""
+    """A U-Net with two levels; ``up`` is a transposed convolution or an interpolation."""
 
     def __init__(self, up: str = "transposed", width: int = 16) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class UNet(nn.Module):
 
 
 class TimeBlock(nn.Module):
-    """A residual block of a diffusion model, told of the time step."""
+    """A residual block of a diffusion model, conditioned on the time step."""
 
     def __init__(self, width: int, out: int, time: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TimeBlock(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """Every pixel attends to every other one."""
+    """Self-attention over all pixels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class PixelAttention(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """The U-Net of a diffusion model, with attention in the middle and a mean squared error of the noise as loss."""
+    """The U-Net of a diffusion model, with attention in the middle; its loss is the squared error of the noise."""
 
     def __init__(self, width: int = 16, time: int = 64) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Mixer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Words through a recurrent layer to a label for each of them."""
+    """A tagger: token ids through a recurrent layer to a label for each token."""
 
     def __init__(self, layer: nn.Module, width: int, words: int = 200) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Recurrent(nn.Module):
 
 
 class Translator(nn.Module):
-    """An encoder and a decoder of one LSTM each, with attention of the second to the first."""
+    """An LSTM encoder and an LSTM decoder, with attention from the decoder to the encoder."""
 
     def __init__(self, words: int = 200, width: int = 48) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class VAE(nn.Module):
 
 
 class GAN(nn.Module):
-    """A generator and the critic of what it makes, in one."""
+    """A generator and its discriminator in one model."""
 
     def __init__(self, code: int = 32, width: int = 16) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class GAN(nn.Module):
 
 
 class Experts(nn.Module):
-    """A gate that mixes what all experts say, weighted and one-hot for the best."""
+    """A mixture of experts that computes all of them and keeps the best one, weighted by its gate."""
 
     def __init__(self, width: int = 48, experts: int = 4) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class Experts(nn.Module):
 
 
 class Spectral(nn.Module):
-    """A Fourier neural operator: a few frequencies of an image, mixed."""
+    """A Fourier neural operator, which mixes a few frequencies of an image."""
 
     def __init__(self, width: int = 12, modes: int = 6) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Spectral(nn.Module):
 
 
 class Graph(nn.Module):
-    """Two rounds of messages along the edges of a ring, summed up at each node."""
+    """Two rounds of message passing along the edges of a ring, summed at each node."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Graph(nn.Module):
 
 
 class Transformed(nn.Module):
-    """A spatial transformer: where to look, then what is seen there."""
+    """A spatial transformer: a network predicts where to look, and another one classifies what is there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,8 +284,8 @@ class Transformed(nn.Module):
         return self.what(F.grid_sample(x, grid, align_corners=False))  # type: ignore[no-any-return]
 
 
-class MetaStorages(nn.Module):
-    """Two views of the same things through one network, and a contrastive loss of all pairs."""
+class Contrastive(nn.Module):
+    """Two views of the same samples through one network, and a contrastive loss over all pairs."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ class MetaStorages(nn.Module):
 
 
 class Field(nn.Module):
-    """A radiance field: places as waves, a skip in the middle."""
+    """A radiance field: Fourier features of positions, and an MLP with a skip connection."""
 
     def __init__(self, waves: int = 6, width: int = 64) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class Field(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with a low-rank adapter beside it."""
+    """A frozen linear layer with a low-rank adapter."""
 
     def __init__(self, width: int, out: int, rank: int = 4) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The report of the CPU memory benchmark: error percentiles by family, and the operators behind each larger error."""
+"""Report on the CPU memory benchmark: error percentiles by family, and the operators behind each larger error."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 EXPLAINED = 0.005
-"""The relative error from which a case is listed with what makes it up."""
+"""The relative error from which a case is listed with its explanation."""
 
 NAMES = ("first", "steady")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step of one case."""
+    """One step of a case."""
 
     name: str
     family: str
@@ -25,12 +25,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Signed, of the measured peak."""
+        """The signed error, relative to the measured peak."""
         return (self.predicted - self.measured) / self.measured
 
 
 def rows(data: dict[str, Any]) -> Iterator[Row]:
-    """The steps of all cases that ran."""
+    """Yield the steps of all cases that ran."""
     for name, case in data["cases"].items():
         if "error" not in case:
             parts = case.get("difference", [{}, {}])
@@ -39,13 +39,13 @@ def rows(data: dict[str, Any]) -> Iterator[Row]:
 
 
 def percentile(values: list[float], part: float) -> float:
-    """The smallest value that so large a part of all does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1)]
 
 
 def report(data: dict[str, Any]) -> str:
-    """The whole report as text."""
+    """Return the whole report as text."""
     found = list(rows(data))
     if not found:
         return "no case ran"
@@ -62,7 +62,7 @@ def report(data: dict[str, Any]) -> str:
 
 def _head() -> str:
     shares = f"{'median':>8} {'90 %':>8} {'99 %':>8} {'worst':>9}"
-    return f"{'family':12} {'models':>6} {'cases':>6} {'to the byte':>11} {shares}"
+    return f"{'family':12} {'models':>6} {'cases':>6} {'exact':>11} {shares}"
 
 
 def _line(family: str, members: list[Row]) -> str:
@@ -80,7 +80,7 @@ def _failures(data: dict[str, Any]) -> list[str]:
 
 
 def _explained(found: list[Row]) -> list[str]:
-    """Every case beyond the bound, by what is live at the one peak and not at the other."""
+    """Yield a line for every case beyond the bound, with the blocks that are live at only one of the two peaks."""
     beyond = sorted((row for row in found if abs(row.error) > EXPLAINED), key=lambda row: -abs(row.error))
     share = len(beyond) / len(found)
     lines = [f"Beyond {EXPLAINED:.1%}: {len(beyond)} of {len(found)} ({share:.1%}), with the bytes by operator that"]
@@ -100,5 +100,5 @@ def _explained(found: list[Row]) -> list[str]:
 
 
 def _largest(difference: dict[str, int]) -> list[tuple[str, int]]:
-    """The three largest parts of a difference."""
+    """Return the three largest parts of a difference."""
     return sorted(difference.items(), key=lambda item: -abs(item[1]))[:3]

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    """Attention as GPT and BERT write it; ``kind`` "fused", or "plain" for the products and the softmax by hand."""
+    """Attention as in GPT and BERT; ``kind`` is "fused", or "plain" for separate products and softmax."""
 
     def __init__(self, width: int, heads: int, causal: bool, kind: str = "fused") -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer block: norms first as in GPT-2, or last as in BERT."""
+    """A transformer block, pre-norm as in GPT-2 or post-norm as in BERT."""
 
     def __init__(self, width: int, heads: int, first: bool, kind: str = "fused") -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A language model with its loss: tied words, learned places; ``saves`` recomputes blocks in the backward."""
+    """A language model with its loss, tied embeddings and learned positions; ``saves`` checkpoints the blocks."""
 
     def __init__(self, kind: str = "fused", saves: bool = False, words: int = 500, length: int = 64) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class GPT(nn.Module):
 
 
 class Llama(nn.Module):
-    """Blocks with RMS norms, rotary places as complex numbers, grouped queries and gated hidden layers."""
+    """A Llama: RMS norms, rotary embeddings as complex numbers, grouped queries and gated feed-forward layers."""
 
     def __init__(self, width: int = 64, heads: int = 4, pairs: int = 2, wide: int = 160, words: int = 500) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Llama(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of an image as tokens, and one more for the class."""
+    """A vision transformer: patches of an image as tokens, and a class token."""
 
     def __init__(self, side: int = 32, patch: int = 8, width: int = 64, kind: str = "fused") -> None:
         super().__init__()

@@ -1,11 +1,10 @@
-"""Record cuDNN's answers, and fit the table that replaces them where cuDNN cannot be queried.
+"""Record cuDNN's workspaces, and fit the table that replaces them if cuDNN cannot be queried.
 
-``python -m benchmarks.cudnn_table --ask 320``, in an environment with torch's CUDA wheel, queries that many
-convolutions on each GPU and writes benchmarks/data/cudnn_answers.json; ``--resume`` keeps the answers recorded before,
-``--longer`` adds convolutions with long kernels to them.
-``--cudnn PATH`` queries that libcudnn for the V100 instead: one for CUDA 12 and older than 9.11, as newer ones have
-none of its kernels. ``--fit`` fits the trees of torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other
-convolution and prints their errors on the rest.
+``python -m benchmarks.cudnn_table --ask 320``, in an environment with torch's CUDA wheel, queries 320 convolutions on
+each GPU and writes benchmarks/data/cudnn_answers.json. ``--resume`` keeps the recorded workspaces, ``--longer`` adds
+convolutions with long kernels. ``--cudnn PATH`` queries another libcudnn for the V100: one for CUDA 12 and older than
+9.11, because newer ones have no kernels for it. ``--fit`` fits the trees of
+torchsummary_plus/ops/scratch/cuda/cudnn/table.json to every other convolution, and prints the errors on the rest.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ KINDS = (Kind.FORWARD, Kind.BACKWARD_DATA, Kind.BACKWARD_FILTER)
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SCALES = (0.5, 0.75, 1.0, 1.0, 1.0, 1.15, 1.5, 2.0)
-"""Of a network's usual image, which has 224 pixels a side."""
+"""Size of a network's image, relative to the usual 224 pixels a side."""
 MOST = 3e9
-"""Bytes that neither the input nor the output exceeds in fp32."""
+"""Limit of the bytes of the input, and of the output, in fp32."""
 
 
 class Layer(NamedTuple):
-    """A convolution of a network: channels in and out, groups, kernel, stride, dilation, and the image's axes."""
+    """A convolution of a network: input and output channels, groups, kernel, stride, dilation, and the image's axes."""
 
     inner: int
     outer: int
@@ -65,7 +64,7 @@ class Layer(NamedTuple):
 
 
 def _resnet(dice: random.Random) -> Layer:
-    """A bottleneck's or a basic block's, or the shortcut's."""
+    """Draw a convolution of a bottleneck, a basic block or a shortcut."""
     stage = dice.randrange(4)
     width, axes = 64 << stage, (56 >> stage,) * 2
     kind = dice.randrange(5)
@@ -83,7 +82,7 @@ def _vgg(dice: random.Random) -> Layer:
 
 
 def _unet(dice: random.Random) -> Layer:
-    """A U-Net's of any width, also of diffusion: both ways of its path, up by a stride, and the output."""
+    """Draw a convolution of a U-Net, also for diffusion: on the way down or up, upsampling, or the output."""
     stage, width = dice.randrange(5), dice.choice((16, 32, 64, 320))
     inner, axes = width << stage, (256 >> stage,) * 2
     outer = dice.choice((inner, 2 * inner, max(width, inner // 2)))
@@ -94,7 +93,7 @@ def _unet(dice: random.Random) -> Layer:
 
 
 def _mobile(dice: random.Random) -> Layer:
-    """A depthwise one, or one that widens or narrows."""
+    """Draw a depthwise convolution, or one that expands or projects."""
     stage = dice.randrange(5)
     width, axes = (16, 24, 40, 112, 320)[stage], (112 >> stage,) * 2
     wide = width * dice.choice((3, 4, 6))
@@ -105,21 +104,21 @@ def _mobile(dice: random.Random) -> Layer:
 
 
 def _grouped(dice: random.Random) -> Layer:
-    """RegNet's and ResNeXt's."""
+    """Draw a grouped convolution, as in RegNet and ResNeXt."""
     stage, each, kind = dice.randrange(4), dice.choice((4, 8, 16, 24, 32, 48, 64)), dice.randrange(2)
     groups = dice.choice((2, 4, 8, 14, 32)) << max(0, stage - 1)
     return Layer(each * groups, each * groups, 3, (56 >> stage,) * 2, 1 + kind, groups=groups)
 
 
 def _stem(dice: random.Random) -> Layer:
-    """A network's first, or a transformer's patches."""
+    """Draw the first convolution of a network, or the patch embedding of a transformer."""
     kernel, stride = dice.choice(((3, 1), (3, 2), (7, 2), (7, 4), (4, 4), (14, 14), (16, 16), (32, 32), (11, 4)))
     outer = dice.choice((32, 48, 64, 96)) if kernel < 14 else dice.choice((192, 384, 768, 1024))
     return Layer(dice.choice((1, 3, 3, 3, 4)), outer, kernel, (224, 224), stride)
 
 
 def _dilated(dice: random.Random) -> Layer:
-    """Of segmentation."""
+    """Draw a dilated convolution, as in segmentation."""
     inner, outer = dice.choice(((256, 256), (512, 512), (512, 256), (2048, 256), (128, 128)))
     return Layer(inner, outer, 3, (28, 28), dilation=dice.choice((2, 4, 6, 12, 18)))
 
@@ -142,7 +141,7 @@ def _sound(dice: random.Random) -> Layer:
 
 
 def _long(dice: random.Random) -> Layer:
-    """Of spectrograms and waveforms, with a long kernel."""
+    """Draw a convolution over a spectrogram or waveform, with a long kernel."""
     inner, outer = dice.choice(((1, 64), (64, 64), (128, 256), (256, 512), (512, 512), (512, 1024)))
     kernel, axis = dice.choice((11, 17, 25, 31, 41)), dice.choice((128, 256, 512, 1024, 2048, 8000))
     return Layer(inner, outer, kernel, (axis,), dice.choice((1, 1, 2, 4)))
@@ -151,11 +150,11 @@ def _long(dice: random.Random) -> Layer:
 KINDS_OF_LAYERS = (
     *(_resnet, _vgg, _unet, _mobile, _grouped, _resnet, _stem, _volume, _unet, _mobile, _grouped, _sound, _dilated),
 )
-"""In turn; an odd number, as every other convolution is held out."""
+"""The kinds, drawn in turn. Their number is odd, because every other convolution is held out."""
 
 
 def draw(dice: random.Random, kind: Callable[[random.Random], Layer]) -> list[Any]:
-    """A convolution of a kind: the sizes of x, w and y, padding, stride and dilation."""
+    """Draw a convolution of a kind: the sizes of x, w and y, padding, stride and dilation."""
     while True:
         layer = kind(dice)
         conv = _sized(layer, dice.choice(BATCHES), dice.choice(SCALES))
@@ -187,7 +186,7 @@ def question_of(conv: Sequence[Sequence[int]], dtype: str, last: bool, kind: Kin
 
 
 def columns(cards: Sequence[str] = CARDS) -> Iterator[tuple[str, str, bool, Kind]]:
-    """What a convolution is asked about: card, numbers, layout and direction."""
+    """Yield the variants in which each convolution is queried: GPU, dtype, layout and direction."""
     for card in cards:
         for numbers in NUMBERS:
             for last in (False, True):
@@ -200,7 +199,7 @@ def name_of(card: str, numbers: str, last: bool, kind: Kind) -> str:
 
 
 def ask_all(convolutions: Sequence[Any], cards: Sequence[str] = CARDS) -> Iterator[list[int | None]]:
-    """The first plan's workspace of each column, convolution by convolution; None where no plan fits the card."""
+    """Yield the workspace of the first plan for each variant of each convolution; None if no plan fits the GPU."""
     for conv in convolutions:
         row: list[int | None] = []
         for card, numbers, last, kind in columns(cards):
@@ -215,12 +214,12 @@ def ask_all(convolutions: Sequence[Any], cards: Sequence[str] = CARDS) -> Iterat
 
 
 def fits(nbytes: int, card: str) -> bool:
-    """Whether a card has so much memory; if not, torch runs another plan."""
+    """Return whether a GPU has that much memory; if not, torch runs another plan."""
     return nbytes <= known_cards()[card].memory_mib * MIB
 
 
 def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, longer: bool) -> None:
-    """Query this many convolutions, of which the first may be kept; or add as many with long kernels."""
+    """Query this many convolutions, keeping recorded ones if asked to, or add as many with long kernels."""
     path, cards = (ANSWERS, CARDS) if cudnn is None else (OLD_ANSWERS, OLD_CARDS)
     if cudnn is not None:
         library.given.append(cudnn)
@@ -239,12 +238,12 @@ def record(count: int, seed: int, is_kept: bool, cudnn: Path | None, longer: boo
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A recording: cuDNN's version, the columns' names, and the answers to each convolution."""
+    """Return a recording: cuDNN's version, the names of the variants, and the workspaces of each convolution."""
     return dict(json.loads(path.read_text()))
 
 
 def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: Sequence[Any]) -> None:
-    """The recording, a line for each convolution."""
+    """Write the recording, with a line for each convolution."""
     head: dict[str, Any] = {"cudnn": int(library.cudnn_library().cudnnGetVersion())}
     head["columns"] = [name_of(*column) for column in columns(cards)]
     lines = ",\n".join(json.dumps([conv, row], separators=(",", ":")) for conv, row in zip(convolutions, rows))
@@ -253,7 +252,7 @@ def write(path: Path, cards: Sequence[str], convolutions: Sequence[Any], rows: S
 
 @dataclass(frozen=True)
 class Sample:
-    """A convolution with its answer: the copies that explain most of it, and what is left in parts of the weights."""
+    """A convolution with its workspace: copies that explain most of it, and the rest as a multiple of the weights."""
 
     question: Question
     values: tuple[float, ...]
@@ -277,9 +276,9 @@ def sample(question: Question, answer: int) -> Sample:
 
 
 def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), depth: int = 7) -> Any:
-    """A tree: [feature, threshold, below or at it, above], or a leaf [copies, unit, rest, low, high, KiB].
+    """Return a tree: [feature, threshold, at or below, above], or a leaf [copies, unit, rest, low, high, KiB].
 
-    The bounds of a leaf are those of the samples around it, which the last split but two still had together.
+    The bounds of a leaf come from all samples of its ancestor three levels up.
     """
     split = _best_split(samples) if depth and len(samples) >= 6 else None
     if split is None:
@@ -296,7 +295,7 @@ def fit(samples: Sequence[Sample], lineage: tuple[Sequence[Sample], ...] = (), d
 
 
 def _leaf(samples: Sequence[Sample], around: Sequence[Sample], every: Sequence[Sample]) -> list[float]:
-    """Copies and a remainder, or a multiple of the three tensors, whichever leaves the smaller error in all."""
+    """Return copies and a remainder, or a multiple of the three tensors, whichever has the smaller total error."""
     label = Counter(one.label for one in samples).most_common(1)[0][0]
     copies = (*label, round(statistics.median(one.rest for one in samples if one.label == label), 3))
     multiple = (TRANSFORMS, 1, round(statistics.median(one.ratio for one in samples), 3))
@@ -305,7 +304,7 @@ def _leaf(samples: Sequence[Sample], around: Sequence[Sample], every: Sequence[S
 
 
 def _bounds(around: Sequence[Sample], every: Sequence[Sample]) -> tuple[float, float, int]:
-    """The least and the most of the three tensors that is taken, and the most KiB where these are small."""
+    """Return the range of workspaces relative to the three tensors, and the maximum in KiB if these are small."""
     ratios = [one.ratio for one in around if one.whole >= SMALL]
     small = [[one.ratio * one.whole for one in known if one.whole < SMALL] for known in (around, every)]
     most = max(small[0] or small[1])
@@ -318,7 +317,7 @@ def _error(one: Sample, leaf: tuple[int, int, float]) -> float:
 
 
 def _best_split(samples: Sequence[Sample]) -> tuple[int, float] | None:
-    """The split that leaves least impurity: of labels, and of how much is taken; None where none leaves less."""
+    """Return the split with the least impurity of labels and of workspaces; None if no split reduces it."""
     best, found = _impurity(samples) - 1e-9, None
     for feature in range(len(samples[0].values)):
         ordered = sorted(samples, key=lambda one: one.values[feature])
@@ -340,7 +339,7 @@ def _impurity(samples: Sequence[Sample]) -> float:
 
 
 def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[str, Any]:
-    """The table, fitted to every other convolution of each recording, which is of some cards."""
+    """Return the table, fitted to every other convolution of each recording, each of which covers some GPUs."""
     trees = {}
     for recording, cards in recordings:
         chosen = recording["answers"][::2]
@@ -355,7 +354,7 @@ def build(recordings: Sequence[tuple[dict[str, Any], Sequence[str]]]) -> dict[st
 
 
 def errors(answers: Iterable[Any], cards: Sequence[str] = CARDS) -> Iterator[tuple[str, float, bool]]:
-    """Of each answer its column, by what part of the three tensors the table is off, and whether its bounds hold it."""
+    """Yield each workspace's variant, the table's error relative to the three tensors, and whether its bounds hold."""
     for conv, row in answers:
         for answer, (card, numbers, last, kind) in zip(row, columns(cards)):
             if answer is None:
@@ -376,11 +375,11 @@ def report(title: str, found: Sequence[tuple[str, float, bool]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ask", type=int, metavar="N", help="ask cuDNN about N convolutions")
+    parser.add_argument("--ask", type=int, metavar="N", help="query cuDNN for N convolutions")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--resume", action="store_true", help="with --ask: keep the answers that are recorded")
-    parser.add_argument("--longer", action="store_true", help="with --ask: add N with long kernels to those recorded")
-    parser.add_argument("--cudnn", type=Path, metavar="PATH", help="with --ask: the libcudnn that knows the V100")
+    parser.add_argument("--resume", action="store_true", help="with --ask: keep the recorded workspaces")
+    parser.add_argument("--longer", action="store_true", help="with --ask: add N convolutions with long kernels")
+    parser.add_argument("--cudnn", type=Path, metavar="PATH", help="with --ask: a libcudnn with kernels for the V100")
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
     if options.ask:

@@ -1,4 +1,4 @@
-"""torch's own caching allocator under its settings, on the no-op runtime: ``python -m benchmarks.gpu_allocator``.
+"""Record torch's caching allocator under its settings, on the no-op runtime: ``python -m benchmarks.gpu_allocator``.
 
 A random program of allocations and frees runs under each setting, on a GPU with enough memory and on one with too
 little. The allocator's figures are recorded after each event; tests replay the program in the allocator model.
@@ -37,15 +37,15 @@ SETTINGS = (
     "large_segment_size_mb:64",
 )
 ROOM_MIB = {"roomy": 40_000, "tight": 1_024}
-"""What the allocator gets of the card."""
+"""The memory that the allocator gets, in MiB."""
 EVENTS = 500
 
 Event = list[int]
-"""[block, bytes or 0, allocated and reserved bytes after it]; a request that fails leaves the block unallocated."""
+"""[block, bytes or 0, allocated and reserved bytes afterwards]; a failed request leaves the block unallocated."""
 
 
 def program(seed: int) -> Iterator[tuple[int, int]]:
-    """Blocks and their bytes, or 0 where one is freed: small and large ones, of which some sizes come back."""
+    """Draw blocks and their bytes, 0 for a free: small and large blocks, some of whose sizes recur."""
     draw = random.Random(seed)
     live: list[int] = []
     usual = [draw.randrange(1, 200 * MIB) for _ in range(6)]
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def recorded(setting: str, room_mib: int, seed: int) -> list[Event]:
-    """A program's events under a setting, in a process of its own: torch reads its settings once."""
+    """Return a program's events under a setting, from a new process, because torch reads its settings once."""
     card = json.loads(card_path("A100").read_text())
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({**card, "memory_mib": card["context_mib"] + room_mib}, file)
@@ -88,7 +88,7 @@ def recorded(setting: str, room_mib: int, seed: int) -> list[Event]:
 
 
 def run(seed: int) -> list[Event]:
-    """The program on torch's own allocator."""
+    """Run the program on torch's own allocator."""
     import torch
 
     events, held = [], {}
@@ -103,12 +103,12 @@ def run(seed: int) -> list[Event]:
 
 
 def read() -> dict[str, list[Event]]:
-    """What was recorded: "setting room" -> events."""
+    """Return the recorded events by "setting room"."""
     return json.loads(lzma.decompress(DATA.read_bytes()))  # type: ignore[no-any-return]
 
 
 def differences(name: str, events: list[Event]) -> list[str]:
-    """Where the model of the allocator says another thing than torch's own did."""
+    """Return where the allocator model differs from torch's allocator."""
     setting, _, room = name.rpartition(" ")
     allocator = CachingAllocator(AllocatorOptions.parse(setting), ROOM_MIB[room] * MIB)
     wrong, live = [], set()

@@ -1,9 +1,9 @@
-"""The largest batch by prediction and by trial: ``python -m benchmarks.gpu_batches --card A100,T4``.
+"""Check predicted largest batches by trial: ``python -m benchmarks.gpu_batches --card A100,T4``.
 
-``max_batch_size`` predicts a batch; the no-op runtime (benchmarks/nocuda), with the largest context that a prediction
-subtracts, then runs two steps of it and of the next batch on an empty GPU. A prediction is right if the batch runs and
-the next one is out of memory. The caching allocator is not monotone: a larger batch may still run. A file of each card
-keeps what was predicted and tried; the next run goes on from there.
+``max_batch_size`` predicts a batch. The no-op runtime (benchmarks/nocuda), with the largest context that a prediction
+subtracts, then runs two steps of it and of the next batch on an empty GPU. A prediction is correct if its batch runs
+and the next one is out of memory. A larger batch may still run, because the caching allocator is not monotone. A file
+for each GPU keeps predictions and trials, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ LIBRARY = (
 
 @dataclass(frozen=True)
 class Asked:
-    """A configuration whose batch is asked for."""
+    """A configuration whose largest batch is predicted."""
 
     name: str
 
     @cached_property
     def one(self) -> Configuration | Variant:
-        """The configuration, at whatever batch."""
+        """Return the configuration, at any batch size."""
         if self.name in FAMILIES:
             return Configuration(self.name, 0, "fp32", "adamw")
         return Variant(families()[self.name], 0, WAYS[LIBRARY.index(self.name) % len(WAYS)])
 
     def at(self, batch: int) -> Any:
-        """The configuration at a batch."""
+        """Return the configuration at a batch size."""
         if isinstance(self.one, Configuration):
             return Batched(self.one, batch)
         return replace(self.one, family=replace(self.one.family, batches=(batch, batch)))
 
     def predict(self, gpu: str) -> tuple[int, bool]:
-        """The largest batch, and whether it was traced with the next one."""
+        """Return the largest batch, and whether it and the next one were traced."""
         small = self.at(2)
         model = small.build()
         asked: dict[str, Any] = {"input_data": small.inputs("meta"), "progress": False}
@@ -76,7 +76,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Batched:
-    """One of the configurations in plain torch, at another batch than its two."""
+    """A configuration in plain torch, at any batch size."""
 
     inner: Configuration
     batch: int
@@ -97,15 +97,15 @@ class Batched:
 
 
 Line = dict[str, Any]
-"""A model's name; the batch predicted, and whether it and the next one were traced; whether the two run."""
+"""A model's name, the predicted batch, whether it and the next one were traced, and whether each of them runs."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--card", required=True, help="of benchmarks/nocuda; several, as in A100,T4, take turns")
+    parser.add_argument("--card", required=True, help="GPU of benchmarks/nocuda; several (A100,T4) take turns")
     parser.add_argument("--only", default="", help="a regular expression that a model's name must contain")
-    parser.add_argument("--seconds", type=int, default=300, help="begin no prediction, then no trial, after so long")
-    parser.add_argument("--again", action="store_true", help="also predict and try what the files hold already")
+    parser.add_argument("--seconds", type=int, default=300, help="start no further prediction or trial after this time")
+    parser.add_argument("--again", action="store_true", help="also repeat what the files already contain")
     options = parser.parse_args()
     cards = options.card.split(",")
     names = [name for name in (*FAMILIES, *LIBRARY) if re.search(options.only, name)]
@@ -123,7 +123,7 @@ def main() -> None:
 def go_through(
     turns: Iterable[tuple[str, str]], ask: Callable[[str, Line], Line], lacks: Callable[[Line], bool], seconds: int
 ) -> None:
-    """Ask about each model on each card whose line lacks the answer; the files are written as it goes."""
+    """Predict and try each model on each GPU that has no result yet; the files are written after each step."""
     began = time.monotonic()
     for card, name in turns:
         lines = read(card)
@@ -135,7 +135,7 @@ def go_through(
 
 
 def waits(line: Line) -> bool:
-    """Whether a prediction has not been tried yet."""
+    """Return whether a prediction has not been tried yet."""
     return "predicted" in line and not {"fits", "error"} & line.keys()
 
 
@@ -144,7 +144,7 @@ def path_of(card: str) -> Path:
 
 
 def read(card: str) -> dict[str, Line]:
-    """A card's lines, by model."""
+    """Return a GPU's lines by model."""
     path = path_of(card)
     return {line["name"]: line for line in json.loads(path.read_text())["models"]} if path.exists() else {}
 
@@ -158,13 +158,13 @@ def write(card: str, lines: Mapping[str, Line]) -> None:
 
 
 def outcome(card: str) -> str:
-    """How many of a card's predictions are right."""
+    """Return how many of a GPU's predictions are correct."""
     tried_ones = [line for line in read(card).values() if "fits" in line]
     return f"{card}: {sum(map(is_right, tried_ones))} of {len(tried_ones)} right"
 
 
 def is_right(line: Line) -> bool:
-    """Whether the predicted batch runs and the next one does not.
+    """Return whether the predicted batch runs and the next one does not.
 
     >>> is_right({"predicted": 8, "fits": True, "next_fits": False})
     True
@@ -173,14 +173,14 @@ def is_right(line: Line) -> bool:
 
 
 def predicted(card: str, line: Line) -> Line:
-    """The largest batch of a model on a card, by prediction."""
+    """Return the largest batch of a model on a GPU, as predicted."""
     gpu = json.loads(card_path(card).read_text())["name"]
     batch, is_proved = Asked(line["name"]).predict(gpu)
     return {"name": line["name"], "predicted": batch, "proved": is_proved}
 
 
 def tried(card: str, line: Line) -> Line:
-    """Whether the predicted batch and the next one run."""
+    """Return whether the predicted batch and the next one run."""
     asked, batch = Asked(line["name"]), line["predicted"]
     try:
         return {**line, "fits": not batch or runs(asked, batch, card), "next_fits": runs(asked, batch + 1, card)}
@@ -189,7 +189,7 @@ def tried(card: str, line: Line) -> Line:
 
 
 def runs(asked: Asked, batch: int, card: str) -> bool:
-    """Whether two steps of a batch run on an empty card. Raises RuntimeError if they fail for want of anything else."""
+    """Return whether two steps of a batch run on an empty GPU. Raises RuntimeError if they fail for another reason."""
     configuration = asked.at(batch)
     model = built(configuration)
     if isinstance(model, str):

@@ -1,7 +1,7 @@
-"""Single operators on the no-op runtime: ``python -m benchmarks.gpu_calls --card A100`` draws calls and records them.
+"""Record single operators on the no-op runtime: ``python -m benchmarks.gpu_calls --card A100``.
 
-Each call runs once, forward and backward, in its own process on the no-op runtime (benchmarks/nocuda), which records
-the requested sizes in order. ``--compare`` prints the calls that are predicted differently, and their share.
+Random calls run once, forward and backward, each in its own process on the no-op runtime (benchmarks/nocuda), which
+records the requested sizes in order. ``--compare`` prints the wrong predictions, and the share of exact ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torchsummary_plus.step.runner import default_loss
 
 @dataclass(frozen=True)
 class Call:
-    """An operator by the name of its builder, and what the builder is given."""
+    """An operator, by the name of its builder, and the builder's arguments."""
 
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Call:
         return DTYPES[self.settings.get("dtype", "fp32")]
 
     def build(self) -> nn.Module:
-        """The call as a module on ``meta``, whose parameters are its arguments."""
+        """Return the call as a module on ``meta``, whose parameters are its arguments."""
         with torch.device("meta"):
             model = KINDS[self.kind][1](**{k: v for k, v in self.settings.items() if k != "dtype"})
         return model.to(self.dtype)
@@ -56,7 +56,7 @@ class Call:
         return torch.zeros(1, dtype=self.dtype, device=device)
 
     def run(self, model: nn.Module, x: Tensor, meter: Meter) -> None:
-        """One step: forward and backward."""
+        """Run one step: forward and backward."""
         kept: list[Tensor] = []
         meter.phase("forward", lambda: kept.append(default_loss(model(x))))
         meter.phase("backward", lambda: kept.pop().backward())
@@ -64,7 +64,7 @@ class Call:
 
 
 def calls() -> Iterator[Call]:
-    """All calls, the same in every process."""
+    """Yield all calls, which are the same in every process."""
     for kind, (draw, _, count) in KINDS.items():
         random_numbers = random.Random(kind)
         seen = set()
@@ -76,7 +76,7 @@ def calls() -> Iterator[Call]:
 
 
 def run_lengths(changes: Sequence[int]) -> list[list[int]]:
-    """Changes in order, with what is freed in a row sorted: its order makes no difference."""
+    """Return the changes in order, with consecutive frees sorted, because their order does not matter."""
     runs: list[list[int]] = []
     for change in changes:
         if runs and (runs[-1][-1] < 0) == (change < 0):
@@ -87,7 +87,7 @@ def run_lengths(changes: Sequence[int]) -> list[list[int]]:
 
 
 def sequence(changes: Sequence[int]) -> list[int]:
-    """Allocations in order, as they are recorded."""
+    """Return the allocations in order, as they are recorded."""
     return [change for run in run_lengths(changes) for change in run]
 
 
@@ -116,7 +116,7 @@ def predicted(call: Call, gpu: str) -> dict[str, Any]:
 
 
 def compare(recording: dict[str, Any], kind: str = "", shown: int = 0) -> dict[str, list[float]]:
-    """The relative errors of the calls' peaks by kind; prints those that are wrong, up to so many of a kind."""
+    """Return the relative errors of the calls' peaks by kind, and print the wrong ones, up to a limit per kind."""
     known = {call.name: call for call in calls()}
     errors: dict[str, list[float]] = {}
     wrong: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def compare(recording: dict[str, Any], kind: str = "", shown: int = 0) -> dict[s
                 print("  predicted", *(f"{change:+,}" for change in made["changes"][:40]))
                 print(*(f"  {line}\n" for line in made["assumptions"] if "no fake" in line), end="")
     for name, values in errors.items():
-        print(f"{name:12} {len(values) - wrong[name]} of {len(values)} peaks to the byte")
+        print(f"{name:12} {len(values) - wrong[name]} of {len(values)} peaks exact")
     return errors
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--card", required=True, help="a GPU of benchmarks/nocuda")
     parser.add_argument("--kind", default="", help="only calls of this kind")
     parser.add_argument("--compare", action="store_true", help="print the recording next to the predictions")
-    parser.add_argument("--shown", type=int, default=5, help="how many wrong calls of a kind to print")
+    parser.add_argument("--shown", type=int, default=5, help="number of wrong calls of each kind to print")
     options = parser.parse_args()
     if options.compare:
         paths = sorted(DATA.glob(f"gpu_calls_noop_{card_path(options.card).stem}_*.json"))

@@ -1,4 +1,4 @@
-"""The single operators of ``benchmarks.gpu_calls``: a builder for each kind, and random settings for it."""
+"""The single operators of ``benchmarks.gpu_calls``: a builder for each kind, and its random arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Draw = random.Random
 
 
 class Of(nn.Module):
-    """A function of parameters, times the input: so that its gradient is contiguous."""
+    """A function of parameters, multiplied by the input so that its gradient is contiguous."""
 
     def __init__(
         self, function: Callable[..., Tensor], *shapes: Sequence[int], parts: Sequence[nn.Module] = ()
@@ -268,4 +268,4 @@ KINDS: dict[str, tuple[Callable[[Draw], dict[str, Any]], Callable[..., nn.Module
     "image": (draw_image, image, 12),
     **OPERATORS,
 }
-"""How a kind is drawn and built, and how many of it are drawn."""
+"""How each kind is drawn and built, and the number of calls."""

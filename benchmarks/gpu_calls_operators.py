@@ -1,4 +1,4 @@
-"""More single operators of ``benchmarks.gpu_calls``: those that copy, sort, select or add up before their result."""
+"""More single operators of ``benchmarks.gpu_calls``: those that copy, sort, select or accumulate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IMAGES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:
-    """A tensor in another layout, which a plain one becomes by a differentiable function."""
+    """Return a tensor in another layout, derived from a contiguous one by a differentiable function."""
     if layout == "last":
         return x.contiguous(memory_format=torch.channels_last)
     if layout == "every other":
@@ -144,7 +144,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "renorm": lambda x: x.renorm(2, 0, 1.0),
     "renorm_columns": lambda x: x.renorm(1, 1, 1.0),
 }
-"""Operators whose gradients' formulas ask for the device or the class of tensors."""
+"""Operators whose gradient formulas depend on the device or the class of tensors."""
 
 
 def formula_call(operator: str, rows: int, columns: int) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def draw_formula_call(draw: Any) -> dict[str, Any]:
 
 
 class Called(nn.Module):
-    """A function of one parameter, as a loss of its own where it is a number, else with the input as its gradient."""
+    """A function of one parameter, as a loss if its result is a scalar, otherwise with the input as its gradient."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], shape: Sequence[int]) -> None:
         super().__init__()
@@ -175,4 +175,4 @@ OPERATORS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[..., nn.Mod
     "rows_call": (draw_rows_call, lambda **how: Called(*rows_call(**how)), 80),
     "formula_call": (draw_formula_call, lambda **how: Called(*formula_call(**how)), 20),
 }
-"""How a kind is drawn and built, and how many of it are drawn."""
+"""How each kind is drawn and built, and the number of calls."""

@@ -1,9 +1,9 @@
-"""Each operator of torch's test database on the no-op runtime: ``python -m benchmarks.gpu_operators --card A100``.
+"""Compare torch's operator database on the no-op runtime: ``python -m benchmarks.gpu_operators --card A100``.
 
 The samples of ``benchmarks.memory_operators`` run once, in training forward and backward, on the no-op runtime
-(benchmarks/nocuda), and are predicted there; each operator in a process of its own. ``--layout`` calls operators with
-tensors of another layout, ``--dtype`` of another dtype, ``--mode eval`` without gradients. The benchmark prints each
-sample with a different peak, and what is allocated otherwise. Values are zeros on both sides.
+(benchmarks/nocuda), and are estimated there, each operator in its own process. ``--layout`` calls operators with
+tensors in another layout, ``--dtype`` with another dtype, ``--mode eval`` without gradients. The benchmark prints each
+sample with a different peak, and the differing allocations. Values are zeros in both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.step.runner import default_loss
 
 SECONDS = 100
-"""An operator whose samples take longer ends its process."""
+"""If the samples of an operator take longer, its process ends."""
 
 
 def unchanged(tensor: Tensor) -> Tensor:
@@ -65,11 +65,11 @@ LAYOUTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
     "transposed": (lambda tensor: transposed(tensor).contiguous(), transposed),
     "sliced": (doubled, every_second),
 }
-"""How the model stores an operator's tensors, and the view of them that the operator is called with."""
+"""How the model stores an operator's tensors, and the view of them with which the operator is called."""
 
 
 class Viewed(Sampled):
-    """An operator alone, called with views of the model's tensors."""
+    """A single operator, called with views of the model's tensors."""
 
     def __init__(self, operator: Callable[..., Any], arguments: list[Any], layout: str) -> None:
         store, self.view = LAYOUTS[layout]
@@ -85,7 +85,7 @@ def laid_out(tensor: Tensor, store: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:
-    """One step on the no-op runtime."""
+    """Run one step on the no-op runtime."""
     gc.collect()
     meter = SequenceMeter()
     meter.begin()
@@ -105,7 +105,7 @@ def run(model: Viewed, x: Tensor, mode: str) -> SequenceMeter:
 
 
 def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[str, Any]:
-    """What came of an operator's samples, one by one; and the text that tells what differs."""
+    """Return the verdict for each sample of an operator, and a text with the differences."""
     words: list[str] = []
     texts: list[str] = []
     while models:
@@ -132,7 +132,7 @@ def judged(models: list[tuple[Viewed, Tensor]], mode: str, shown: bool) -> dict[
 
 
 def verdict(meter: SequenceMeter, found: MemoryEstimate) -> tuple[str, str]:
-    """What came of a sample, and what differs."""
+    """Return the verdict for a sample, and the differences."""
     real, (low, high) = max(meter.peaks.values()), found.peak_range
     if found.peak_bytes == real:
         return programs_judge.EXACT, ""
@@ -147,9 +147,9 @@ def verdict(meter: SequenceMeter, found: MemoryEstimate) -> tuple[str, str]:
 
 
 def models(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[Viewed, Tensor]]]]:
-    """The operators' names, with a model for each of their samples, and its input."""
+    """Yield the operators' names, with a model and an input for each of their samples."""
     hidden = partial(patch.multiple, torch.cuda, is_available=lambda: False, device_count=lambda: 0)
-    with hidden():  # a process that has begun to use a card cannot fork
+    with hidden():  # a process that uses CUDA cannot fork
         import_module("torch.testing._internal.common_methods_invocations")
     part = slice(*(int(n) if n else None for n in options.slice.split(":")))
     trains, dtype = options.mode == "train", getattr(torch, options.dtype)
@@ -170,8 +170,8 @@ def main() -> None:
     parser.add_argument("--mode", default="train", choices=("train", "eval"))
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
     parser.add_argument("--layout", default="contiguous", choices=tuple(LAYOUTS))
-    parser.add_argument("--samples", type=int, default=3, help="how many samples of each operator: the largest is one")
-    parser.add_argument("--named", action="store_true", help="also print what is within a range that says why")
+    parser.add_argument("--samples", type=int, default=3, help="samples of each operator, including the largest")
+    parser.add_argument("--named", action="store_true", help="also print what is within a stated range")
     options = parser.parse_args()
     if not is_active():
         judge = ["-m", "benchmarks.nocuda", "--card", options.card, "-m", "benchmarks.gpu_operators"]

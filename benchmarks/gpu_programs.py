@@ -1,9 +1,9 @@
-"""Are random programs on a GPU predicted? ``python -m benchmarks.gpu_programs --card H100 --count 500 --seed 1``.
+"""Estimate random programs on a GPU: ``python -m benchmarks.gpu_programs --card H100 --count 500 --seed 1``.
 
 The programs of ``benchmarks.memory_programs`` run on the no-op runtime (benchmarks/nocuda), with CUDA as the default
-device, and are predicted there; each in a process of its own. The benchmark prints those whose estimate fails or whose
-peak differs, with the operators that allocate otherwise. Programs that do not run there do not count: those with cuFFT,
-cuSOLVER or values that zeros make invalid. Sizes that depend on values are those of zeros there.
+device, and are estimated there, each in its own process. The benchmark prints programs whose estimate fails or whose
+peak differs, with the operators that allocate different sizes. Programs that do not run there do not count: those with
+cuFFT, cuSOLVER or values that become invalid as zeros. Sizes that depend on values are those of zeros.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Answer = dict[str, Any]
 
 
 def source_of(seed: int, number: int) -> str:
-    """A program whose autocast is CUDA's."""
+    """Return a program whose autocast is CUDA's."""
     return draw(seed, number).source().replace('torch.autocast("cpu"', 'torch.autocast("cuda"')
 
 
 def ran(source: str) -> Answer:
-    """What a program's steps allocate on the no-op runtime."""
+    """Return what a program's steps allocate on the no-op runtime."""
     torch.set_default_device("cuda")
     torch.zeros(1)
     space = programs_judge.prepared(source)
@@ -60,7 +60,7 @@ def ran(source: str) -> Answer:
 
 
 def predicted(source: str) -> Answer:
-    """What the estimate says of it."""
+    """Return what the estimate predicts."""
     torch.set_default_device("cuda")
     space = programs_judge.prepared(source)
     found = estimate_memory(space["model"], input_data=space["inputs"], **space["options"])
@@ -70,7 +70,7 @@ def predicted(source: str) -> Answer:
 
 
 def answered(call: Callable[[str], Answer], source: str) -> Answer:
-    """What a call returns, or its error."""
+    """Return the result of a call, or its error."""
     signal.alarm(SECONDS)
     try:
         return call(source)
@@ -79,7 +79,7 @@ def answered(call: Callable[[str], Answer], source: str) -> Answer:
 
 
 def judged(seed: int, number: int, card: str) -> str:
-    """What came of a program; prints what differs."""
+    """Return the verdict for a program, and print the differences."""
     source = source_of(seed, number)
     real = in_child(partial(answered, ran, source), card)
     if "error" in real:
@@ -102,7 +102,7 @@ def judged(seed: int, number: int, card: str) -> str:
 
 
 def differing(real: list[list[Any]], found: list[list[Any]]) -> str:
-    """The operators that allocate otherwise, in the allocator's blocks."""
+    """Return the operators that allocate different sizes, rounded to the allocator's blocks."""
 
     def blocks(changes: list[list[Any]]) -> list[Change]:
         return [Change(-(-abs(size) // ROUNDED) * ROUNDED * (1 if size > 0 else -1), name) for size, name in changes]
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--card", default="H100", help="a GPU of benchmarks/nocuda")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
-    parser.add_argument("--count", type=int, default=500, help="how many programs are drawn")
+    parser.add_argument("--count", type=int, default=500, help="number of programs to draw")
     parser.add_argument("--program", type=int, help="only this program")
     options = parser.parse_args()
     if not is_active():

@@ -1,12 +1,12 @@
-"""Record a GPU's memory: ``python -m benchmarks.gpu_truth`` on a CUDA machine, within 9 minutes.
+"""Record the memory of training steps on a GPU: ``python -m benchmarks.gpu_truth``, which takes up to 9 minutes.
 
-``--card H100`` records on any machine what torch's CUDA build, its allocator and cuDNN's heuristics do for a GPU
-(benchmarks/nocuda): kernels do nothing there, and the recording lists what cannot be known that way.
+``--card H100`` records on any machine what torch's CUDA build, its allocator and cuDNN's heuristics do for that GPU, on
+the no-op runtime (benchmarks/nocuda). Kernels do nothing there, and the recording lists what cannot be known that way.
 
 Each configuration starts from an empty cache and runs two training or inference steps. The recording has the
 allocator's peaks, its reserved bytes and the device's used memory; a second file has the allocator's history.
 ``--device cpu`` runs small versions, measured by torch's profiler. ``--compare`` prints a recording next to the
-predictions for its GPU, with only ``--card`` that GPU's. Held-out configurations are for checking alone: nothing may be
+predictions for its GPU; ``--card`` chooses the GPU. Held-out configurations are only for validation: nothing may be
 fitted to them.
 """
 
@@ -48,13 +48,13 @@ from torchsummary_plus.results.memory_estimate import MemoryEstimate
 SETS = ("own", "libraries")
 DATA = Path(__file__).parent / "data"
 SECONDS = 500
-"""After so long no further configuration is begun: a command may take 540."""
+"""No further configuration starts after this time, because a command may take 540 seconds."""
 CHILD_SECONDS = 240
-"""A configuration that has a process of its own may take so long: cuDNN compiles some of the plans that it tries."""
+"""Time limit of a configuration in its own process: cuDNN compiles some of the plans that it tries."""
 
 
 class Configured(Protocol):
-    """A model, and how it runs."""
+    """A model and its way of running."""
 
     @property
     def name(self) -> str: ...
@@ -63,28 +63,28 @@ class Configured(Protocol):
     def held_out(self) -> bool: ...
 
     def build(self) -> nn.Module:
-        """The model on ``meta``."""
+        """Return the model on ``meta``."""
 
     def inputs(self, device: str) -> Any:
-        """What it is called with."""
+        """Return the model's input."""
 
     def run(self, model: nn.Module, x: Any, meter: Meter) -> None:
-        """Two steps on the meter's device, phase by phase."""
+        """Run two steps on the meter's device, phase by phase."""
 
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
-        """The estimate, for the GPU of a name."""
+        """Return the estimate for a GPU, given by name."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--card", help="the GPU of benchmarks/nocuda to record (A100,T4: two) or to compare")
-    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
+    parser.add_argument("--card", help="GPU of benchmarks/nocuda to record (several: A100,T4) or to compare")
+    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or from other libraries")
     parser.add_argument("--out", type=Path, help="the file to write; by default one in benchmarks/data")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="start no configuration after this time")
     parser.add_argument(
-        "--resume", action="store_true", help="record, or predict with today's code, only what is missing"
+        "--resume", action="store_true", help="record, or predict with the current code, only what is missing"
     )
     parser.add_argument(
         "--compare", type=Path, nargs="?", const=Path(), help="print a recording next to its predictions"
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
-    """A recording of each card, saved as it goes."""
+    """Record each GPU, saving the file as it goes."""
     began = time.monotonic()
     every = configured(options.set, options.device == "cpu")
     chosen = [c for c in every if re.search(options.only, c.name)]
@@ -126,11 +126,11 @@ def record_cards(options: argparse.Namespace, cards: list[str]) -> None:
 
 NOT_REACHED = "not reached"
 SAVED = 8
-"""So many configurations are recorded before the file is written."""
+"""The file is written after this many configurations."""
 
 
 def recorded(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file holds, by name, with the histories; of what failed only what was out of memory."""
+    """Return the records of a file by name, with their histories; of failed ones, only those out of memory."""
     if not path.exists():
         return {}
     histories = read_histories(histories_path(path))
@@ -140,7 +140,7 @@ def recorded(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def configured(which: str, small: bool = False) -> Sequence[Configured]:
-    """The configurations of a set."""
+    """Return the configurations of a set."""
     if which == "own":
         return configurations(small)
     from benchmarks.gpu_truth_ways import variants
@@ -149,7 +149,7 @@ def configured(which: str, small: bool = False) -> Sequence[Configured]:
 
 
 def recording_name(header: dict[str, Any]) -> str:
-    """What a recording's file is called: by its GPU; of the no-op runtime by card, torch and cuDNN.
+    """Return the name of a recording's file: by GPU, or for the no-op runtime by GPU, torch and cuDNN.
 
     >>> recording_name({"gpu": "NVIDIA L4", "runtime": "CUDA"})
     'gpu_truth_nvidia_l4.json'
@@ -168,7 +168,7 @@ def card_and_set(card: str, which: str) -> str:
 
 
 def latest_recording(card: str, which: str = "own") -> Path:
-    """The last recording of a set that the no-op runtime made of a card."""
+    """Return the last recording of a set that the no-op runtime made of a GPU."""
     name = card_and_set(card_path(card).stem, which)
     found = sorted(DATA.glob(f"gpu_truth_noop_{name}_torch_*.json"), key=lambda path: path.stat().st_mtime)
     if not found:
@@ -177,7 +177,7 @@ def latest_recording(card: str, which: str = "own") -> Path:
 
 
 def describe(device: str, which: str = "own") -> dict[str, Any]:
-    """The machine and its versions."""
+    """Return the machine and its versions."""
     header: dict[str, Any] = {"device": device, "set": which, "gpu": platform.processor() or platform.machine()}
     if device == "cuda":
         header["gpu"] = torch.cuda.get_device_name()
@@ -194,7 +194,7 @@ def describe(device: str, which: str = "own") -> dict[str, Any]:
 def record_all(
     chosen: Iterable[Configured], device: str, seconds: int = SECONDS, cards: Sequence[str] = ("",)
 ) -> list[list[dict[str, Any]]]:
-    """For each card a record of each configuration in its order; one that fails or comes too late says so."""
+    """Return a record of each configuration for each GPU, in order; a record notes a failure or a missing run."""
     began = time.monotonic()
     records: list[list[dict[str, Any]]] = [[] for _ in cards]
     for configuration in chosen:
@@ -212,9 +212,9 @@ def record_all(
 
 
 def built(configuration: Configured) -> nn.Module | str:
-    """The model on ``meta``, or why there is none.
+    """Return the model on ``meta``, or why it cannot be built.
 
-    Libraries that look at the card when they are imported find none: a process that has begun to use it cannot fork.
+    Libraries that look for a GPU on import find none, because a process that uses CUDA cannot fork.
     """
     hidden = patch.multiple(torch.cuda, is_available=lambda: False, device_count=lambda: 0)
     try:
@@ -232,16 +232,16 @@ def described(error: Exception) -> str:
 
 
 def warm_up() -> None:
-    """Load once what every child would: torch's compiler stack, which optimizers ask for, and cuDNN's libraries."""
+    """Load once what every child process would load: torch's compiler stack, for optimizers, and cuDNN's libraries."""
     import_module("torch._dynamo")
     for path in sorted(Path(os.environ["NOCUDA_CUDNN"]).parent.glob("libcudnn_*.so*")):
         ctypes.CDLL(str(path))
 
 
 def in_child(run: Callable[[], dict[str, Any]], card: str = "") -> dict[str, Any]:
-    """What a call returns; under the no-op runtime in a process of its own with a card, so that no cache outlives it.
+    """Return the result of a call, on the no-op runtime from a child process with a GPU, so that no cache outlives it.
 
-    cuDNN's plans, above all, are kept for as long as the process, whatever ``cudnn.benchmark`` says later.
+    In particular, cuDNN's plans are kept as long as the process, whatever ``cudnn.benchmark`` is set to later.
     """
     if not is_active():
         return run()
@@ -275,7 +275,7 @@ def attempt(configuration: Configured, model: nn.Module, device: str) -> dict[st
 
 
 def record(configuration: Configured, model: nn.Module, device: str, meter: Meter | None = None) -> dict[str, Any]:
-    """What two steps of a configuration hold at most."""
+    """Return the peak memory of two steps of a configuration."""
     meter = meter or (CudaMeter() if device == "cuda" else CpuMeter())
     meter.begin()
     model = placed(model, device)
@@ -286,7 +286,7 @@ def record(configuration: Configured, model: nn.Module, device: str, meter: Mete
 
 
 def placed(model: nn.Module, device: str) -> nn.Module:
-    """A model on ``meta`` put on a device as ``model.to`` does, full of small numbers; what is tied stays tied."""
+    """Move a model on ``meta`` to a device as ``model.to`` does, filled with small numbers; tied tensors stay tied."""
     made: dict[int, nn.Parameter] = {}
 
     def full(tensor: torch.Tensor) -> torch.Tensor:
@@ -305,14 +305,14 @@ def placed(model: nn.Module, device: str) -> nn.Module:
 
 
 def moved(model: nn.Module) -> Iterator[nn.Module]:
-    """A model's modules in the order in which ``model.to(device)`` moves their tensors: children first."""
+    """Yield a model's modules in the order in which ``model.to(device)`` moves their tensors: children first."""
     for child in model.children():
         yield from moved(child)
     yield model
 
 
 def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """The recording, a line for each configuration, and beside it the allocator's histories."""
+    """Write the recording, with a line for each configuration, and the allocator's histories in a second file."""
     histories = {record["name"]: record["history"] for record in records if "history" in record}
     records = [{key: value for key, value in record.items() if key != "history"} for record in records]
     if histories:
@@ -323,7 +323,7 @@ def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> N
 
 
 def compare_file(path: Path, only: str, is_noted: bool, seconds: int = SECONDS, resumes: bool = False) -> None:
-    """Print a recording beside the predictions, and note these in it as they are made where they are to be."""
+    """Print a recording next to the predictions, and optionally write these to the recording as they are made."""
     recording = json.loads(path.read_text())
     done = {r["name"] for r in recording["records"] if resumes and r.get("predicted", {}).get("code") == code()}
 
@@ -335,7 +335,7 @@ def compare_file(path: Path, only: str, is_noted: bool, seconds: int = SECONDS, 
 
 @cache
 def code() -> str:
-    """The checksum of the code that predicts."""
+    """Return the checksum of the code that predicts."""
     package = Path(torchsummary_plus.__file__).parent
     rooms = ("data", "live", "ops", "trace", "step", "memory")
     sources = sorted(path for room in rooms for path in (package / room).rglob("*") if path.suffix in (".py", ".json"))
@@ -349,10 +349,10 @@ def compare(
     seconds: int = SECONDS,
     note: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Print each configuration's figures beside the predicted ones; the relative errors of peaks and reserved bytes.
+    """Print each configuration's figures next to the predictions; return the relative errors of both kinds of bytes.
 
-    The records are given what was predicted by which code, or why nothing was; every few of them are noted. What is
-    ``done`` is left alone, and after ``seconds`` no prediction begins.
+    Each record gets its prediction with the checksum of the code, or why there is none. The file is written regularly.
+    Configurations in ``done`` are skipped, and no prediction starts after ``seconds``.
     """
     began = time.monotonic()
     known = {c.name: c for c in configured(recording.get("set", "own"), recording["device"] == "cpu")}
@@ -393,7 +393,7 @@ def compare(
 
 
 def percentile(errors: list[float], rank: int) -> float:
-    """Of the errors' magnitudes.
+    """Return a percentile of the errors' magnitudes.
 
     >>> percentile([0.01, -0.02, 0.03], 50)
     0.02

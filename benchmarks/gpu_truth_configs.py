@@ -1,4 +1,4 @@
-"""The configurations that are recorded (models, precisions, optimizers, modes) and their predictions."""
+"""The recorded configurations (models, precisions, optimizers, modes) and their predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = {"fp32": torch.float32, "amp": torch.float32, "bf16": torch.bfloat16, "
 
 @dataclass(frozen=True)
 class Configuration:
-    """A model, a batch (the first or the second of its size), and how it runs."""
+    """A model, its first or second batch size, and its way of running."""
 
     family: str
     batch: int
@@ -45,7 +45,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """What a recording calls it.
+        """The name in a recording.
 
         >>> Configuration("resnet50", 1, "amp", "adamw", channels_last=True).name
         'resnet50-b128-amp-adamw-channels_last'
@@ -63,7 +63,7 @@ class Configuration:
         return self.size.batches[self.batch]
 
     def build(self) -> nn.Module:
-        """The model on ``meta``, in its dtype, layout and mode."""
+        """Return the model on ``meta``, in its dtype, layout and mode."""
         with torch.device("meta"):
             model = self.size.build()
         if self.checkpointed:
@@ -74,7 +74,7 @@ class Configuration:
         return model.train(self.mode == "train")
 
     def inputs(self, device: str) -> torch.Tensor:
-        """An input on a device, allocated at once in its layout."""
+        """Return an input on a device, allocated directly in its layout."""
         shape = (self.batch_size, *self.size.shape)
         if self.size.tokens:
             return torch.zeros(shape, dtype=torch.long, device=device).random_(self.size.tokens)
@@ -87,7 +87,7 @@ class Configuration:
         return torch.bfloat16 if self.precision == "amp" else None
 
     def run(self, model: nn.Module, x: torch.Tensor, meter: Meter) -> None:
-        """The steps, phase by phase: the output is freed once the loss is known, gradients by ``zero_grad()``."""
+        """Run the steps, phase by phase; the output is freed after the loss, and gradients by ``zero_grad()``."""
         made = OPTIMIZERS[self.optimizer]
         optimizer = made(list(model.parameters())) if made is not None and self.mode == "train" else None
         kept: list[torch.Tensor] = []
@@ -106,7 +106,7 @@ class Configuration:
             return default_loss(model(x))
 
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
-        """The estimate, for the GPU of a name."""
+        """Return the estimate for a GPU, given by name."""
         return estimate_memory(
             self.build(),
             input_data=self.inputs("meta"),
@@ -126,7 +126,7 @@ def infer(model: nn.Module, x: torch.Tensor) -> None:
 
 
 def configurations(small: bool = False) -> list[Configuration]:
-    """All of them; half of each precision, drawn by the checksums of their names, are kept out of any fitting."""
+    """Return all configurations; half of each precision, drawn by the checksums of their names, are held out."""
     every = list(_configurations())
     drawn = sorted(every, key=lambda c: (c.precision, crc32(c.name.encode())))
     held_out = set(drawn[::2])

@@ -15,14 +15,14 @@ from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 
 SEGMENT, RELEASED = -1, -2
-"""In place of a block's number: memory that the allocator took from the device, and that it gave back."""
+"""Instead of a block's number: memory that the allocator took from the device, and memory that it returned."""
 
 History = list[list[int]]
 """[block, bytes] in order: blocks are numbered from 0, and freed with 0 bytes."""
 
 
 def reduce_history(snapshot: dict[str, Any], device: int = 0) -> History:
-    """The events of ``torch.cuda.memory._snapshot()`` on one device, addresses replaced by numbers.
+    """Return the events of ``torch.cuda.memory._snapshot()`` on one device, with numbers instead of addresses.
 
     >>> actions = ("segment_alloc", "alloc", "free_requested", "free_completed")
     >>> trace = [{"action": action, "addr": 64, "size": 8} for action in actions]
@@ -48,10 +48,10 @@ def reduce_history(snapshot: dict[str, Any], device: int = 0) -> History:
 
 
 def replay_history(history: Sequence[Sequence[int]], options: AllocatorOptions | None = None) -> list[str]:
-    """Where the allocator model takes or gives back other memory than the card's did; empty where nowhere.
+    """Return where the allocator model takes or returns other memory than the GPU's allocator did.
 
-    What the card takes from the device stands before the block that needed it, and what it gives back comes in runs,
-    each the whole cache: the model is told to empty its own there.
+    Memory taken from the device precedes the block that needed it. Memory is returned in runs, each of the whole cache,
+    where the model therefore empties its own cache.
     """
     allocator = CachingAllocator(options)
     wrong: list[str] = []
@@ -85,25 +85,27 @@ def _emptied(allocator: CachingAllocator, released: int, index: int) -> list[str
 
 
 def histories_path(recording: Path) -> Path:
-    """Where the histories of a recording's configurations are."""
+    """Return the file with the histories of a recording."""
     return recording.with_suffix(".histories.xz")
 
 
 def write_histories(path: Path, histories: Mapping[str, History]) -> None:
-    """Histories by configuration, compressed."""
+    """Write the histories by configuration, compressed."""
     text = json.dumps({name: packed(history) for name, history in histories.items()}, separators=(",", ":"))
     path.write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 def read_histories(path: Path) -> dict[str, History]:
-    """What :func:`write_histories` wrote."""
+    """Read what :func:`write_histories` wrote."""
     texts: dict[str, str] = json.loads(lzma.decompress(path.read_bytes()))
     return {name: unpacked(text) for name, text in texts.items()}
 
 
 def packed(history: History) -> str:
-    """A history as text that compresses well: "512" allocates, "~1" frees the youngest block but 0, "+" and "-" are
-    what the allocator takes from the device and gives back.
+    """Return a history as text that compresses well.
+
+    "512" allocates, "~1" frees the second-youngest block, and "+" and "-" are memory taken from and returned to the
+    device.
 
     >>> packed([[SEGMENT, 2097152], [0, 512], [1, 1024], [0, 0]])
     '+2097152 512 1024 ~1'
@@ -124,7 +126,7 @@ def packed(history: History) -> str:
 
 
 def unpacked(text: str) -> History:
-    """The history that a text stands for.
+    """Return the history that a text describes.
 
     >>> unpacked("+2097152 512 1024 ~1")
     [[-1, 2097152], [0, 512], [1, 1024], [0, 0]]

@@ -1,6 +1,6 @@
-"""Other libraries' models to record for a GPU: how each is built and called.
+"""Models of other libraries to record for a GPU, and how each is built and called.
 
-Nothing is downloaded; transformers keep their usual width but only a few layers, so that an estimate takes a second.
+Nothing is downloaded. Transformers keep their usual width but have only a few layers, so an estimate takes a second.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from benchmarks.nocuda.runtime import is_active
 from benchmarks.torchvision_on_cpu import import_torchvision
 
 Shape = tuple[tuple[int, ...], int]
-"""An input without its batch axis, and how many token ids it may hold: 0 where it holds floats."""
+"""An input without its batch axis, and the number of token ids; 0 for floats."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model of a library, what its forward is called with by name, and two batches.
+    """A model of a library, the keyword arguments of its forward, and two batch sizes.
 
-    A batch of graphs is one graph of so many times the nodes, ``x``, and edges, ``edge_index``.
+    A batch of graphs is a single graph with that many times the nodes, ``x``, and edges, ``edge_index``.
     """
 
     library: str
@@ -43,10 +43,10 @@ class Family:
         return find_spec(self.library) is not None
 
     def make(self) -> nn.Module:
-        """The model on ``meta``; one whose constructor needs numbers is built on the CPU first.
+        """Return the model on ``meta``; one whose constructor needs numbers is built on the CPU first.
 
-        What its library sets in the environment is undone: monai's import sets ``CUBLAS_WORKSPACE_CONFIG``, which would
-        change the cuBLAS workspaces of every later configuration in the process.
+        Environment variables that its library sets are restored: monai's import sets ``CUBLAS_WORKSPACE_CONFIG``, which
+        would change the cuBLAS workspaces of every later configuration in the process.
         """
         with patch.dict(os.environ):
             try:
@@ -56,7 +56,7 @@ class Family:
                 return self.build().to("meta")
 
     def example(self, batch: int, device: str, dtype: torch.dtype) -> Any:
-        """What the model is called with on a device: a tensor, or several by their names."""
+        """Return the model's input on a device: a tensor, or several by name."""
         made: dict[str, Tensor] = {}
         for name, (shape, tokens) in self.inputs.items():
             whole = (batch, *shape)
@@ -107,7 +107,7 @@ PICTURES: dict[str, dict[str, tuple[int, int]]] = {
         "vit_tiny_r_s16_p8_224": (32, 96),
     },
 }
-"""Library -> models of pictures of 224 x 224, with their batches."""
+"""Library -> models for images of 224 x 224, with their batch sizes."""
 
 
 def _torchvision(name: str) -> nn.Module:
@@ -211,7 +211,7 @@ TEXT: dict[str, tuple[str, dict[str, Any], dict[str, Shape], tuple[int, int]]] =
     ),
     "segformer": ("SegformerForSemanticSegmentation", {}, {"pixel_values": ((3, 256, 256), 0)}, (4, 16)),
 }
-"""Model type of transformers -> its class, what differs from its usual configuration, inputs, batches."""
+"""Model type of transformers -> its class, the changes to its usual configuration, inputs and batch sizes."""
 
 
 def _transformer(kind: str) -> nn.Module:
@@ -228,14 +228,14 @@ def _transformer(kind: str) -> nn.Module:
 
 
 def _none_is_packed(position_ids: Tensor) -> None:
-    """What a GPU answers for a plain batch: no sequences are packed.
+    """Return what a GPU would return for a plain batch: no sequences are packed.
 
-    The no-op runtime's zeros would say that they are, and the mask made for them changes the attention kernel.
+    The no-op runtime's zeros would mean that they are, and the mask made for them changes the attention kernel.
     """
 
 
 def _all_is_attended(mask: Tensor) -> bool:
-    """What a GPU answers for a plain batch, whose mask is full of ones, unlike the no-op runtime's zeros."""
+    """Return what a GPU would return for a plain batch, whose mask is all ones, unlike the no-op runtime's zeros."""
     _ = mask.sum() == mask.numel()
     return True
 
@@ -319,7 +319,7 @@ def _graph(name: str) -> nn.Module:
 
 
 def families() -> dict[str, Family]:
-    """Every family by its name."""
+    """All families by name."""
     found = [
         Family(library, name, partial(maker, name), {"x": (PICTURE, 0)}, batches, convolves=True)
         for (library, models), maker in zip(PICTURES.items(), (_torchvision, _timm))

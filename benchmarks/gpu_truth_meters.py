@@ -1,4 +1,4 @@
-"""Measure the phases of a step by CUDA's allocator, or on the CPU by torch's profiler."""
+"""Measure the phases of a step, with CUDA's allocator or on the CPU with torch's profiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = Callable[[], object]
 
 
 class Meter:
-    """Peaks in bytes by phase, and of all phases together; ``extra`` is what else there is to tell."""
+    """Peaks in bytes by phase and overall; ``extra`` has further figures."""
 
     device = "cpu"
 
@@ -27,25 +27,25 @@ class Meter:
         self.peaks: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Called before anything is allocated."""
+        """Start before anything is allocated."""
 
     def hold(self, tensors: list[torch.Tensor]) -> None:
-        """Called when model and input are there."""
+        """Continue once the model and its input exist."""
 
     def phase(self, name: str, run: Run) -> None:
-        """Run a phase and note its peak; one that runs again keeps the higher one."""
+        """Run a phase and record its peak; if it runs again, the higher peak counts."""
         raise NotImplementedError
 
     def note(self, name: str, peak: int) -> None:
         self.peaks[name] = max(self.peaks.get(name, 0), peak)
 
     def end(self) -> dict[str, Any]:
-        """What was measured, as it is written."""
+        """Return the measurements in the form in which they are written."""
         return {"peak_bytes": max(self.peaks.values()), "phase_peaks": self.peaks}
 
 
 class CpuMeter(Meter):
-    """Every allocation and free that torch's profiler sees, to the byte, from when model and input are there."""
+    """Measures every allocation and free that torch's profiler sees, after the model and its input exist."""
 
     def hold(self, tensors: list[torch.Tensor]) -> None:
         self.static = storage_bytes(tensors)
@@ -74,7 +74,7 @@ PHASE = "phase: "
 
 
 def _moments(profiler: Any) -> Iterator[tuple[int, int, int | str]]:
-    """The time, a serial number, and the bytes of every allocation and free; or the name of a phase that begins."""
+    """Yield the time, a serial number, and the bytes of every allocation and free, or the name of a starting phase."""
     waiting = list(reversed(profiler.profiler.kineto_results.experimental_event_tree()))
     for number in itertools.count():
         if not waiting:
@@ -89,7 +89,7 @@ def _moments(profiler: Any) -> Iterator[tuple[int, int, int | str]]:
 
 
 class CudaMeter(Meter):
-    """The caching allocator's own figures, from an empty cache without any cuBLAS workspace."""
+    """Reads the caching allocator's figures, starting from an empty cache without cuBLAS workspaces."""
 
     device = "cuda"
 
@@ -122,7 +122,7 @@ class CudaMeter(Meter):
             "steady_bytes": torch.cuda.memory_allocated(),
             "left_before_bytes": self.left,
         }
-        if not is_active():  # the no-op runtime's context is a constant, and no measurement
+        if not is_active():  # the no-op runtime's context is a constant, not a measurement
             free, total = torch.cuda.mem_get_info()
             found["device_bytes"] = total - free
             found["outside_bytes"] = total - free - torch.cuda.memory_reserved()

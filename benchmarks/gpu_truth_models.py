@@ -1,4 +1,4 @@
-"""The recorded models, each in a size for a GPU and in a small one for a CPU; only torch is needed."""
+"""The recorded models, each in a size for a GPU and in a small one for a CPU; they need only torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from examples.vit import ViT
 
 @dataclass(frozen=True)
 class Size:
-    """A model at one size: how it is built, the shape of an input without its batch, and two batches.
+    """A model at one size: how it is built, the shape of an input without its batch axis, and two batch sizes.
 
-    ``tokens`` is the number of token ids an input may hold; 0 where it holds floats.
+    ``tokens`` is the number of token ids, 0 for inputs of floats.
     """
 
     build: Callable[[], nn.Module]
@@ -38,7 +38,7 @@ def conv_block(channels: int, out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al. 2015, with padding: pictures (N, 3, H, W) -> maps (N, 2, H, W)."""
+    """A U-Net (Ronneberger et al. 2015) with padding: images (N, 3, H, W) -> maps (N, 2, H, W)."""
 
     def __init__(self, width: int, depth: int = 4) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class UNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """The block of a diffusion model: group norm, SiLU, convolution, twice, with the time added in between."""
+    """A diffusion model's block: group norm, SiLU and convolution, twice, with the time embedding added in between."""
 
     def __init__(self, channels: int, out: int, time: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Residual(nn.Module):
 
 
 class SpatialAttention(nn.Module):
-    """Self-attention among the pixels of a map."""
+    """Self-attention over the pixels of a map."""
 
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class SpatialAttention(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """Ho et al. 2020 and Dhariwal, Nichol 2021 in small: noisy latents (N, 4, H, W) -> their noise."""
+    """A small diffusion U-Net (Ho et al. 2020; Dhariwal, Nichol 2021): noisy latents (N, 4, H, W) -> their noise."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class DiffusionUNet(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """Liu et al. 2022: a depthwise convolution, a norm and a two-layer perceptron in each block."""
+    """A ConvNeXt block (Liu et al. 2022): a depthwise convolution, a norm and a two-layer perceptron."""
 
     def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT's shape (Devlin et al. 2019): embeddings, then ``nn.TransformerEncoderLayer``, then two scores."""
+    """A model of BERT's shape (Devlin et al. 2019): embeddings, ``nn.TransformerEncoderLayer``, and two scores."""
 
     def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 30_522, length: int = 512) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Encoder(nn.Module):
 
 
 class BiasedAttention(nn.Module):
-    """Attention with a bias on its scores, as T5 gives them by distance (Raffel et al. 2020)."""
+    """Attention with a bias on its scores that depends on the distance, as in T5 (Raffel et al. 2020)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class T5Block(nn.Module):
 
 
 class T5(nn.Module):
-    """An encoder and a decoder over the same tokens; the biases are learned, a number for a head and a distance."""
+    """An encoder and a decoder over the same tokens, with a learned bias for each head and distance."""
 
     def __init__(self, width: int, depth: int, heads: int, vocabulary: int = 32_128, length: int = 512) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class T5(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A language model: embedding, recurrent layers, scores."""
+    """A recurrent language model: embedding, recurrent layers, logits."""
 
     def __init__(self, kind: type[nn.RNNBase], width: int, layers: int = 2, vocabulary: int = 10_000) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def mlp(width: int, depth: int) -> nn.Module:
 
 
 class Checkpointed(nn.Module):
-    """A block that is run again in the backward."""
+    """A checkpointed block, which runs again in the backward."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class Checkpointed(nn.Module):
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
-    """The model with every block of its lists and sequences of blocks run again in the backward."""
+    """Checkpoint every block in the lists and sequences of a model."""
     for module in list(model.modules()):
         if isinstance(module, (nn.ModuleList, nn.Sequential)) and all(_is_block(child) for child in module):
             for name, child in list(module.named_children()):

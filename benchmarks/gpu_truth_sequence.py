@@ -1,7 +1,7 @@
-"""Where a prediction deviates from a recording: both sequences of allocations, one by one, with their operators.
+"""Find where a prediction differs from a recording: both sequences of allocations, with their operators.
 
 ``python -m benchmarks.gpu_truth_sequence --card A100 --only vit-b32-fp32 --record DIR`` records what torch's CUDA build
-allocates on the no-op runtime (benchmarks/nocuda), operator by operator; ``--compare DIR`` prints, in any environment,
+allocates on the no-op runtime (benchmarks/nocuda), operator by operator. ``--compare DIR``, in any environment, prints
 the first places where the predicted sequence differs, and the differences by operator.
 """
 
@@ -29,16 +29,14 @@ from torchsummary_plus.data.memory_records import MemoryLog
 
 
 class Change(NamedTuple):
-    """Bytes that an operator allocates, or frees if they are negative."""
+    """Bytes that an operator allocates, or frees if negative."""
 
     nbytes: int
     operator: str
 
 
 class SequenceMeter(CudaMeter):
-    """The changes of a step, from when model and input are there: sizes of the allocator's history, named by torch's
-    profiler.
-    """
+    """Records the changes of a step, with the allocator's sizes and the profiler's operators."""
 
     changes: Sequence[Change] = ()
 
@@ -66,7 +64,7 @@ class SequenceMeter(CudaMeter):
 
 
 def _named(profiler: Any) -> Iterator[tuple[tuple[int, int], str]]:
-    """The moment of every allocation of CUDA memory, and the operators around it, from the outermost."""
+    """Yield the time of every allocation of CUDA memory, and its operators from the outermost to the innermost."""
     waiting = [(event, ()) for event in reversed(profiler.profiler.kineto_results.experimental_event_tree())]
     number = 0
     while waiting:
@@ -87,7 +85,7 @@ def _tells(name: str) -> bool:
 
 
 def predicted_changes(log: MemoryLog) -> Iterator[Change]:
-    """The changes that are predicted, from when model and input are there."""
+    """Yield the predicted changes after the model and its input exist."""
     sizes: dict[int, int] = {}
     for moment, storage, nbytes in log.events:
         size = nbytes or -sizes.pop(storage)
@@ -99,11 +97,11 @@ def predicted_changes(log: MemoryLog) -> Iterator[Change]:
 
 
 AHEAD, AGREEING = 60, 4
-"""How far to look for a place where two sequences agree again, and for how many changes they then must."""
+"""How far to look for a place where two sequences agree again, and for how many changes they must agree."""
 
 
 def differences(truth: Sequence[Change], found: Sequence[Change]) -> Iterator[tuple[int, list[Change], list[Change]]]:
-    """What only the first sequence has, and only the second one, place by place.
+    """Yield the changes that only the first sequence has, and those that only the second one has, place by place.
 
     >>> a, b, c = (Change(n, "") for n in (1, 2, 3))
     >>> list(differences([a, a, a, a, b, a, a, a, a], [a, a, a, a, c, a, a, a, a]))
@@ -129,7 +127,7 @@ def _meetings(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
-    """Print the first differences, and all of them by operator: what is missing, what is too much, what is moved."""
+    """Print the first differences, then all of them by operator: missing, superfluous and moved ones."""
     truth, found = _settled(truth), _settled(found)
     by_operator: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -156,13 +154,13 @@ def tell(truth: Sequence[Change], found: Sequence[Change], count: int) -> None:
 
 
 def _settled(changes: Sequence[Change]) -> list[Change]:
-    """Changes with what is freed in a row sorted by size: its order makes no difference."""
+    """Return the changes with consecutive frees sorted by size, because their order does not matter."""
     runs = groupby(changes, key=lambda change: change.nbytes < 0)
     return [change for frees, run in runs for change in (sorted(run) if frees else run)]
 
 
 def _left(changes: Sequence[Change], others: Sequence[Change]) -> list[Change]:
-    """Those that have no equal among the others."""
+    """Return the changes that have no equal among the others."""
     sizes = Counter(change.nbytes for change in others)
     left = []
     for change in changes:
@@ -180,9 +178,9 @@ def path_of(folder: Path, configuration: Configured) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--card", help="a GPU of benchmarks/nocuda", required=True)
-    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or those of other libraries")
+    parser.add_argument("--set", choices=SETS, default="own", help="models in plain torch, or from other libraries")
     parser.add_argument("--only", default="", help="a regular expression that a configuration's name must contain")
-    parser.add_argument("--count", type=int, default=12, help="how many differences to print")
+    parser.add_argument("--count", type=int, default=12, help="number of differences to print")
     parser.add_argument("--record", type=Path, help="the folder to write sequences to")
     parser.add_argument("--compare", type=Path, help="the folder to read sequences from")
     options = parser.parse_args()

@@ -22,13 +22,13 @@ from torchsummary_plus.step.optimizers import OptimizerMaker
 from torchsummary_plus.step.runner import default_loss
 
 BLOCK = 256
-"""Elements that share a scale in an optimizer of 8 bits, as in bitsandbytes."""
+"""Number of elements that share a scale in an 8-bit optimizer, as in bitsandbytes."""
 LEAST_IN_8_BITS = 4096
-"""Smaller parameters have moments of 32 bits there."""
+"""Parameters with fewer elements have 32-bit moments there."""
 
 
 class EightBit(torch.optim.Optimizer):
-    """The moments of bitsandbytes' ``AdamW8bit`` by their sizes: a byte for an element, a scale for each block."""
+    """Allocates the moments of bitsandbytes' ``AdamW8bit``: a byte per element, and a scale per block."""
 
     def __init__(self, params: Any, lr: float = 1e-3) -> None:
         super().__init__(params, {"lr": lr})
@@ -59,8 +59,10 @@ AUTOCAST = {"amp": torch.bfloat16, "amp16": torch.float16}
 
 @dataclass(frozen=True)
 class Way:
-    """How a model runs. ``precision`` "amp" and "amp16" are autocast to bfloat16, and to float16 with a GradScaler;
-    "tf32" allows TF32 in products and convolutions, "ieee" in neither; "fp32" is torch's default, convolutions alone.
+    """A way of running a model.
+
+    ``precision`` "amp" is autocast to bfloat16, and "amp16" to float16 with a GradScaler. "tf32" allows TF32 in matrix
+    products and convolutions, "ieee" in neither, and "fp32", torch's default, only in convolutions.
     """
 
     precision: str
@@ -98,12 +100,12 @@ CONVOLVING = (
     Way("fp32", "sgd", ("channels_last",)),
     Way("fp16", "none", ("benchmark",)),
 )
-"""What the families are given in turn."""
+"""The ways, assigned to the families in turn."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A family in one way, at its first or second batch."""
+    """A family in one way, at its first or second batch size."""
 
     family: Family
     batch: int
@@ -127,7 +129,7 @@ class Variant:
         return trait in self.way.traits
 
     def build(self) -> nn.Module:
-        """The model on ``meta``, in its dtype, layout and mode."""
+        """Return the model on ``meta``, in its dtype, layout and mode."""
         model = self.family.make().to(self.dtype)
         if self.has("channels_last"):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -135,14 +137,14 @@ class Variant:
         return again(model) if self.has("checkpointed") else model
 
     def inputs(self, device: str) -> Any:
-        """What the model is called with on a device, allocated at once in its layout."""
+        """Return the model's input on a device, allocated directly in its layout."""
         if not self.has("channels_last"):
             return self.family.example(self.batch_size, device, self.dtype)
         x = self.family.example(self.batch_size, "meta", self.dtype)
         return torch.zeros_like(x, device=device, memory_format=torch.channels_last)
 
     def run(self, model: nn.Module, x: Any, meter: Meter) -> None:
-        """The steps, each one phase."""
+        """Run the steps, each as one phase."""
         args, kwargs = ((), x) if isinstance(x, dict) else ((x,), {})
         with flags(self.way):
             step = self.step(model)
@@ -150,7 +152,7 @@ class Variant:
                 meter.phase("step", lambda: step(model, *args, **kwargs))
 
     def predict(self, device: str = "cuda", gpu: str | None = None) -> MemoryEstimate:
-        """The estimate, for the GPU of a name."""
+        """Return the estimate for a GPU, given by name."""
         model = self.build()
         with flags(self.way), autocast_available():
             return estimate_memory(
@@ -166,7 +168,7 @@ class Variant:
             )
 
     def step(self, model: nn.Module) -> Callable[..., None]:
-        """A step of the model: what is measured is what is predicted."""
+        """Return a step of the model, for measurement and for prediction."""
         autocast = AUTOCAST.get(self.way.precision)
         if self.way.mode == "eval":
             return inference(autocast)
@@ -188,7 +190,7 @@ def inference(autocast: torch.dtype | None) -> Callable[..., None]:
 def training(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, autocast: torch.dtype | None, parts: int
 ) -> Callable[..., None]:
-    """Forward and backward, as often as gradients are accumulated, then the optimizer's step."""
+    """Run forward and backward, as often as gradients are accumulated, then the optimizer's step."""
 
     def step(model: nn.Module, *args: Tensor, **kwargs: Tensor) -> None:
         for _ in range(parts):
@@ -205,7 +207,7 @@ def training(
 
 @contextmanager
 def flags(way: Way) -> Iterator[None]:
-    """TF32 and ``cudnn.benchmark`` as a way has them."""
+    """Set TF32 and ``cudnn.benchmark`` for a way."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     matmul.allow_tf32 = way.precision == "tf32"
@@ -218,7 +220,7 @@ def flags(way: Way) -> Iterator[None]:
 
 
 def again(model: Any) -> nn.Module:
-    """The model with its blocks run again in the backward, by its library's own switch where it has one."""
+    """Checkpoint the model's blocks, with its library's own option if it has one."""
     if hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     elif hasattr(model, "set_grad_checkpointing"):
@@ -229,7 +231,7 @@ def again(model: Any) -> nn.Module:
 
 
 def variants() -> list[Variant]:
-    """Two ways of each family; half of each precision, drawn by their names' checksums, are kept out of any fitting."""
+    """Return two ways for each family; half of each precision, drawn by the checksums of their names, are held out."""
     every = list(_variants())
     drawn = sorted(every, key=lambda v: (v.way.precision, crc32(v.name.encode())))
     held_out = {v.name for v in drawn[::2]}

@@ -1,10 +1,12 @@
-"""How long does a graph take, beside torchview and torchlens, and are its edges those of the autograd graph?
+"""Compare the time of a graph with torchview and torchlens, and its edges with those of the autograd graph.
 
     pip install torchview torchlens graphviz --no-deps; python -m benchmarks.graph_peers
 
-Each draws every level, to text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device where that
-works, else on the CPU, and torchlens's ``trace`` without a picture. The least processor time of several runs is shown.
-``forward`` is the model's forward alone, on the meta device where that works, else on the CPU.
+Each tool draws every level as text: ``graph(...).to_dot()``, torchview's ``draw_graph(...)`` on the meta device if that
+works, otherwise on the CPU, and torchlens's ``trace`` without drawing. The minimum CPU time of several runs is shown.
+``forward`` is the model's forward alone, on the meta device if that works, otherwise on the CPU.
+``drawing`` is the part of ``ours`` that remains once a summary has traced the model. Both are compared with torchview's
+total.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from torch import nn
 from examples.gpt2 import GPT2, Config
 from tests.truth.graph_models import MODELS, Mixture, Seq2Seq, UNet
 from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
-from torchsummary_plus import ModelGraph, graph
+from torchsummary_plus import ModelGraph, ModelSummary, graph, summary
+from torchsummary_plus.results.model_graph import as_graph
 
 RUNS = 3
 
@@ -34,7 +37,7 @@ LARGE: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] 
 
 
 def with_libraries() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]:
-    """The models, with torchvision's Inception v3 if it is installed."""
+    """Return the models, with torchvision's Inception v3 if it is installed."""
     from .torchvision_on_cpu import import_torchvision
 
     try:
@@ -46,7 +49,7 @@ def with_libraries() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], tu
 
 
 def least(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the quickest run, and what the last one gave."""
+    """Return the seconds of the fastest run, and the result of the last one."""
     best, result = float("inf"), None
     for _ in range(RUNS):
         start = time.process_time()
@@ -61,8 +64,12 @@ def _drawn(model: nn.Module, args: tuple[Any, ...]) -> ModelGraph:
     return drawing
 
 
+def _drawn_from(traced: ModelSummary) -> str:
+    return as_graph(traced, None, "show").to_dot()
+
+
 def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds and edges."""
+    """Return torchview's seconds and edges."""
     from torchview import draw_graph
 
     def draw(model: nn.Module, device: str) -> Any:
@@ -78,7 +85,7 @@ def by_torchview(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 
 def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds; its edges are between operators, and are not counted."""
+    """Return torchlens's seconds; its edges connect operators, and are not counted."""
     import torchlens
 
     return least(lambda: torchlens.trace(model, list(args)))[0], 0
@@ -86,20 +93,24 @@ def by_torchlens(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
 
 def main() -> None:
     models = with_libraries()
-    own = {name: by_us(build, make) for name, (build, make) in models.items()}  # First: torchlens wraps torch for good.
+    # First, because torchlens wraps torch permanently.
+    own = {name: by_us(build, make) for name, (build, make) in models.items()}
     forwards = {name: seconds_of(by_forward, build(), make())[0] for name, (build, make) in models.items()}
-    print(f"{'model':20} {'forward':>9} {'ours':>9} {'torchview':>10} {'ratio':>6} {'torchlens':>10}  edges (theirs)")
+    print(
+        f"{'model':20} {'forward':>9} {'ours':>9} {'drawing':>9} {'torchview':>10} {'ours':>7} {'drawing':>7} "
+        f"{'torchlens':>10}  edges (theirs)"
+    )
     beside = {name: seconds_of(by_torchview, build(), make()) for name, (build, make) in models.items()}
     lenses = {name: seconds_of(by_torchlens, build(), make()) for name, (build, make) in models.items()}
-    for name, (ours, edges, verdict) in own.items():
+    for name, (ours, drawing, edges, verdict) in own.items():
         (theirs, count), (lens, _) = beside[name], lenses[name]
-        ratio = f"{theirs / ours:5.1f}x"
-        times = f"{forwards[name]:8.3f}s {ours:8.3f}s {theirs:9.2f}s {ratio} {lens:9.2f}s"
+        ratios = f"{theirs / ours:6.1f}x {theirs / drawing:6.1f}x"
+        times = f"{forwards[name]:8.3f}s {ours:8.3f}s {drawing:8.4f}s {theirs:9.3f}s {ratios} {lens:9.2f}s"
         print(f"{name:20} {times}  {edges} ({count}), {verdict}", flush=True)
 
 
 def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds of the forward alone: on the meta device, or on the CPU where values decide what runs."""
+    """Return the seconds of the forward alone: on the meta device, or on the CPU if values decide what runs."""
     on_meta, sized = tuple(arg.to("meta") for arg in args), copy.deepcopy(model).to("meta")
     try:
         return least(lambda: sized(*on_meta))[0], 0
@@ -107,17 +118,19 @@ def by_forward(model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
         return least(lambda: model(*args))[0], 0
 
 
-def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, int, str]:
-    """Seconds, edges, and whether they are the autograd graph's."""
+def by_us(build: Callable[[], nn.Module], make: Callable[[], tuple[Any, ...]]) -> tuple[float, float, int, str]:
+    """Return our seconds in all and for drawing alone, edges, and whether these are the autograd graph's."""
     torch.manual_seed(0)
     args, model = make(), build()
     seconds, drawing = least(lambda: _drawn(model, args))
+    traced = summary(model, input_data=args, functional=True, verbose=0)
+    seconds_drawing, _ = least(lambda: _drawn_from(traced))
     same = graph_edges(drawing) == autograd_edges(build(), leaves(drawing), *args)
-    return seconds, len(drawing.edges), "as autograd's" if same else "NOT as autograd's"
+    return seconds, seconds_drawing, len(drawing.edges), "as autograd's" if same else "NOT as autograd's"
 
 
 def seconds_of(draw: Callable[..., tuple[float, int]], model: nn.Module, args: tuple[Any, ...]) -> tuple[float, int]:
-    """Seconds and edges of a peer; not a number where it fails, which is printed."""
+    """Return the seconds and edges of a tool; NaN if it fails, with the error printed."""
     try:
         return draw(model, args)
     except Exception as error:

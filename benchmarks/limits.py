@@ -9,12 +9,12 @@ from typing import Any
 
 
 class Timeout(BaseException):
-    """The time was over. No ``except Exception`` of a library may swallow it."""
+    """The time limit was exceeded. A BaseException, so that no library's ``except Exception`` catches it."""
 
 
 @contextmanager
 def time_limit(seconds: int) -> Iterator[None]:
-    """Raise :class:`Timeout` in what takes longer; in the main thread of a Unix process."""
+    """Raise :class:`Timeout` in a block that takes longer; only in the main thread on Unix."""
 
     def over(*_: Any) -> None:
         raise Timeout(f"more than {seconds} s")

@@ -1,8 +1,8 @@
-"""A step through each operator of torch's test database, predicted and run: ``python -m benchmarks.memory_operators``.
+"""Predict and run a step through each operator of torch's test database: ``python -m benchmarks.memory_operators``.
 
 For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
-parameters they are. Each operator with a different peak in any phase of the step is printed. ``--mode eval`` runs every
-operator without gradients, ``--dtype`` on another dtype.
+parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
+``--mode eval`` runs every operator without gradients, and ``--dtype`` uses another dtype.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def main() -> None:
 def cases(
     only: str, part: slice, trains: bool = True, dtype: torch.dtype = torch.float32
 ) -> Iterator[tuple[str, Sampled, Tensor]]:
-    """The operators' names, with a model for each of two samples, and its input."""
+    """Yield the operators' names, with a model and an input for each of two samples."""
     for name, operator in operators(only, part, trains, dtype):
         for sample in samples(operator, dtype, trains, 2):
             yield name, Sampled(operator, sample), torch.randn(4, WIDTH)
 
 
 def operators(only: str, part: slice, trains: bool, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
-    """The database's operators that have a dtype and, where they train, a gradient; with their names."""
+    """Yield the database's operators, by name, that support a dtype and, in training, have a gradient."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     for operator in op_db[part]:
@@ -65,7 +65,7 @@ def operators(only: str, part: slice, trains: bool, dtype: torch.dtype) -> Itera
 
 
 def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list[list[Any]]:
-    """The arguments of an operator's largest sample and of others at equal distances from the first one on."""
+    """Return the arguments of an operator's largest sample, and of others at equal distances from the first."""
     every = list(operator.sample_inputs("cpu", dtype, requires_grad=trains))
     others = [every[number * len(every) // (count - 1)] for number in range(count - 1)]
     chosen = {id(one): one for one in (max(every, key=elements), *others)}.values()
@@ -73,13 +73,13 @@ def samples(operator: Any, dtype: torch.dtype, trains: bool, count: int) -> list
 
 
 def elements(sample: Any) -> int:
-    """How many numbers a sample is of."""
+    """Return the number of elements of a sample."""
     found = torch.utils._pytree.tree_leaves([sample.input, sample.args, sample.kwargs])
     return sum(value.numel() for value in found if isinstance(value, Tensor))
 
 
 class Sampled(nn.Module):
-    """An operator on a sample of its arguments, whose tensors are the model's; and a layer, which sees the input."""
+    """A model that calls an operator on the tensors of a sample, and a layer that reads the input."""
 
     def __init__(self, operator: Callable[..., Any], arguments: list[Any]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Sampled(nn.Module):
                 self.register_buffer(name, value.detach().clone())
 
     def called(self, view: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
-        """The operator's result, of views of the tensors."""
+        """Return the operator's result for views of the tensors."""
         others = iter(self.values)
         values = [view(getattr(self, name)) if name else next(others) for name in self.names]
         first, args, kwargs = torch.utils._pytree.tree_unflatten(values, self.structure)
@@ -106,7 +106,7 @@ class Sampled(nn.Module):
 
 
 def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
-    """What came of a model: predicted to the byte, or how not; printed where it was not."""
+    """Return the verdict for a model, and print it if the prediction is not exact."""
     steps: list[MemoryEstimate] = []
     for call in (measure_memory, estimate_memory):
         torch.manual_seed(0)
@@ -119,12 +119,12 @@ def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
             return "without an estimate"
     measured, predicted = steps
     if predicted.phase_peaks == measured.phase_peaks:
-        return "to the byte in every phase"
+        return "exact in every phase"
     apart = {phase: predicted.phase_peaks.get(phase, 0) - peak for phase, peak in measured.phase_peaks.items()}
     told = " ".join(f"{phase} {difference:+,}" for phase, difference in apart.items() if difference)
     error = predicted.peak_bytes / measured.peak_bytes - 1
-    print(f"{name:44} {error:+8.2%}  {told} {'(named in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
-    return "otherwise, and named in unknown" if predicted.unknown else "otherwise"
+    print(f"{name:44} {error:+8.2%}  {told} {'(in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
+    return "differs, listed in unknown" if predicted.unknown else "differs without notice"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The memory of a training step by each tool, and as measured: ``python -m benchmarks.memory_peers``.
+"""Compare each tool's memory of a training step with the measured peak: ``python -m benchmarks.memory_peers``.
 
-Each model trains for two real steps on the CPU under torch's profiler, which sees each allocation and free. That peak
-is compared, as predicted / measured, with ours, torch's own ``MemTracker`` under fake tensors, the recipe of adding up
-parameters, gradients, optimizer state and saved tensors under fake tensors, and the totals of torchsummary and
-torchinfo. Every model runs in its own process, in which each tool builds a fresh copy.
+Each model trains for two real steps on the CPU under torch's profiler, which records each allocation and free. This
+peak is compared, as predicted / measured, with our estimate, torch's own ``MemTracker`` under fake tensors, the recipe
+of adding up parameters, gradients, optimizer state and saved tensors under fake tensors, and the totals of torchsummary
+and torchinfo. Every model runs in its own process, in which each tool builds a fresh copy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from torchsummary_plus import estimate_memory
 
 STEPS = 2
 TURNS = 2
-"""Each tool runs so often, and its least time counts: the first turn imports and warms up."""
+"""Number of turns of each tool, whose minimum time counts; the first turn imports and warms up."""
 
 MIB = 1 << 20
 OPTIMIZERS: dict[str, OptimizerMaker] = {"sgd": lambda p: torch.optim.SGD(p, lr=0.01), "adamw": torch.optim.AdamW}
@@ -88,7 +88,7 @@ class Asked:
 
 
 Ready = Callable[[], int]
-"""A tool that has its model and inputs: what it says, in bytes."""
+"""A tool with its model and inputs; the call returns the tool's peak in bytes."""
 
 
 def ours(asked: Asked) -> Ready:
@@ -98,7 +98,7 @@ def ours(asked: Asked) -> Ready:
 
 
 def mem_tracker(asked: Asked) -> Ready:
-    """As its documentation shows it; it wants its modules' figures reset between two steps."""
+    """Run ``MemTracker`` as its documentation shows, resetting the modules' figures between the two steps."""
     with FakeTensorMode() as fake:
         model, inputs = asked.build()
 
@@ -116,7 +116,7 @@ def mem_tracker(asked: Asked) -> Ready:
 
 
 def recipe(asked: Asked) -> Ready:
-    """Each saved storage counts once, and none that a parameter has: as it is posted by those who take care."""
+    """Add up the recipe; each saved storage counts once, except for those of parameters."""
     with FakeTensorMode() as fake:
         model, inputs = asked.build()
 
@@ -145,7 +145,7 @@ def recipe(asked: Asked) -> Ready:
 
 
 def torchsummary_total(asked: Asked) -> Ready:
-    """Its "Estimated Total Size"; it runs a batch of two floats, and multiplies."""
+    """Return torchsummary's "Estimated Total Size"; it runs a batch of two floats, and multiplies."""
     from torchsummary import summary
 
     model, inputs = asked.build()
@@ -162,7 +162,7 @@ def torchsummary_total(asked: Asked) -> Ready:
 
 
 def torchinfo_total(asked: Asked) -> Ready:
-    """Its "Estimated Total Size": input, two times the outputs, parameters."""
+    """Return torchinfo's "Estimated Total Size": input, twice the outputs, parameters."""
     from torchinfo import summary
 
     model, inputs = asked.build()
@@ -186,7 +186,7 @@ TOOLS: dict[str, Callable[[Asked], Ready]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", nargs="*", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "OPTIMIZER"), help="one case in this process, as JSON")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "OPTIMIZER"), help="run one case here and print JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -206,7 +206,7 @@ def main() -> None:
 
 
 def in_process(name: str, optimizer: str) -> dict[str, Any]:
-    """A case in a fresh process."""
+    """Run a case in a new process."""
     command = [sys.executable, "-m", "benchmarks.memory_peers", "--one", name, optimizer]
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -214,7 +214,7 @@ def in_process(name: str, optimizer: str) -> dict[str, Any]:
 
 
 def case(name: str, optimizer: str) -> dict[str, Any]:
-    """The measured peak; by tool its bytes and its processor seconds, or why it failed."""
+    """Return the measured peak, and each tool's bytes and CPU seconds, or why it failed."""
     asked = Asked(name, optimizer)
     found: dict[str, Any] = {tool: asked_of(make, asked) for tool, make in TOOLS.items()}
     model, inputs = asked.build()
@@ -222,7 +222,7 @@ def case(name: str, optimizer: str) -> dict[str, Any]:
 
 
 def asked_of(make: Callable[[Asked], Ready], asked: Asked) -> dict[str, Any]:
-    """What a tool says, and the least time that it took; building its model is not counted."""
+    """Return a tool's result and its minimum time, without building the model."""
     seconds = []
     try:
         run = make(asked)
@@ -244,8 +244,8 @@ def line(title: str, found: dict[str, Any]) -> str:
 
 
 def totals(found: list[dict[str, Any]]) -> str:
-    """By tool: how often it answered, its median and its worst error, its time over ours, and why it failed."""
-    lines = [f"{'tool':14} {'answers':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
+    """Return each tool's number of results, median and worst error, time relative to ours, and failures."""
+    lines = [f"{'tool':14} {'results':>8} {'median error':>13} {'worst error':>12} {'time / ours, median (range)':>30}"]
     reasons = []
     for tool in TOOLS:
         told = [(one["tools"][tool], one) for one in found if "bytes" in one["tools"][tool]]

@@ -1,9 +1,9 @@
-"""Are the steps of random programs predicted? ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
+"""Estimate the steps of random programs: ``python -m benchmarks.memory_programs --count 2000 --seed 1``.
 
 A grammar (``programs_grammar.py``) draws programs: a small model of any layers and operators, and a step. Each runs for
-real under torch's profiler, is predicted, and runs again, in a child process with a time limit. Programs that do not
+real under torch's profiler, is estimated, and runs again, in a child process with a time limit. Programs that do not
 run for real do not count. The benchmark prints those whose estimate hangs, fails, misses the measured peak, or changes
-something, some of them also reduced to the smallest program that still fails.
+something. Some of them are also reduced to the smallest program that still fails.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.programs_text import FOOTER, Program
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 20.0
-"""How long a program may take."""
+"""Time limit of a program."""
 START = 600.0
-"""How long a child process may take to import torch."""
+"""Time limit for a child process to import torch."""
 
 
 class Child:
-    """A process that judges programs, and is started anew when it has to be killed."""
+    """A process that judges programs, restarted if it has to be killed."""
 
     def __init__(self, seconds: float = SECONDS, threads: int = 1, python: Sequence[str] = (sys.executable,)) -> None:
         self.seconds = seconds
@@ -61,7 +61,7 @@ class Child:
         return made
 
     def judge(self, source: str) -> Verdict:
-        """What comes of a program, whatever it does to the process."""
+        """Return the verdict for a program, whatever it does to the process."""
         if self.process is None:
             self.process = self._start()
         assert self.process.stdin is not None
@@ -94,7 +94,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Judged:
-    """A program, by its number, and what came of it."""
+    """A program, by its number, with its verdict."""
 
     number: int
     program: Program
@@ -110,7 +110,7 @@ def judged(
     python: Sequence[str] = (sys.executable,),
     first: int = 0,
 ) -> Iterator[Judged]:
-    """Programs of a seed until ``count`` of them have run for real, as they are judged, and those that did not."""
+    """Yield the programs of a seed with their verdicts, until ``count`` of them have run for real."""
     numbers, done = iter(range(first, first + 10 * count)), queue.Queue[Judged | BaseException]()
     turn = threading.Lock()
     enough = threading.Event()
@@ -145,7 +145,7 @@ def judged(
 
 
 def shrunk(program: Program, word: str, judge: Callable[[str], Verdict]) -> Program:
-    """The smallest program with the same fault that leaving out one thing after the other leads to."""
+    """Return the smallest program with the same fault, found by removing one thing after another."""
     tried = {program.source()}
     while True:
         for smaller in program.smaller():
@@ -160,7 +160,7 @@ def shrunk(program: Program, word: str, judge: Callable[[str], Verdict]) -> Prog
 
 
 def summary(done: Iterable[Judged]) -> str:
-    """How many programs came out how, and the worst error."""
+    """Return the number of programs with each verdict, and the worst error."""
     ran = [one for one in done if one.verdict.word != INVALID]
     words = Counter(one.verdict.word for one in ran)
     lines = [
@@ -174,12 +174,12 @@ def summary(done: Iterable[Judged]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=2000, help="how many programs that run")
+    parser.add_argument("--count", type=int, default=2000, help="number of programs that run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="start at this program, to run a seed in pieces")
     parser.add_argument("--program", type=int, help="print only this program")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--threads", type=int, default=1, help="threads of each program")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads of each program")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit of a program")
     parser.add_argument("--shrink", type=int, default=10, help="reduce this many failing programs")
     options = parser.parse_args()

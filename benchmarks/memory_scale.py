@@ -1,8 +1,8 @@
-"""How long does ``estimate_memory`` take, and how much memory itself? ``python -m benchmarks.memory_scale``.
+"""Measure the time and memory of ``estimate_memory`` itself: ``python -m benchmarks.memory_scale``.
 
-A training step with AdamW of Llama shapes on ``meta`` and of ResNet-50, each in a fresh process: wall and CPU seconds
-of the first and later estimates, and the process's peak resident memory, including torch. Then time against the number
-of operators, on ever deeper models. The exit code says whether a goal was missed.
+Training steps with AdamW of Llama shapes on ``meta`` and of a ResNet-50 are estimated, each in a new process: wall and
+CPU seconds of the first and of later estimates, and the peak resident memory, including torch. Then time is measured
+against the number of operators, on ever deeper models. The exit code says whether a goal was missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY_GOAL_MIB = 500.0
 
 @dataclass(frozen=True)
 class Goal:
-    """Seconds that the estimate of a model may take: the first one of a process, or a later one."""
+    """Time limits in seconds for the estimate of a model: the first of a process, and later ones."""
 
     name: str
     batch: int
@@ -44,7 +44,7 @@ WIDTHS = replace(LLAMA2_7B, width=512, heads=8, kv_heads=8, hidden=1376)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "DEVICE"), help="one model in this process")
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "DEVICE"), help="run one model in this process")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--depths", type=int, nargs="*", default=[2, 4, 8, 16, 32, 64, 128])
     options = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def met(goal: Goal, device: str) -> bool:
-    """Measure a model in a process of its own; whether it keeps to its goals."""
+    """Measure a model in a new process, and return whether it meets its goals."""
     command = [sys.executable, "-m", "benchmarks.memory_scale", "--batch", str(goal.batch), "--one", goal.name, device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -74,7 +74,7 @@ def met(goal: Goal, device: str) -> bool:
 
 
 def one(name: str, device: str, batch: int) -> dict[str, object]:
-    """Wall and processor seconds of three estimates, and the peak of the process's resident memory in bytes."""
+    """Return the wall and CPU seconds of three estimates, and the peak resident memory of the process in bytes."""
     subject = BY_NAME[name]
     model = subject.build()
     seconds = []
@@ -86,7 +86,7 @@ def one(name: str, device: str, batch: int) -> dict[str, object]:
 
 
 def fit(depths: list[int], device: str) -> None:
-    """Least squares of processor time against the number of operators, on Llamas of more and more layers."""
+    """Print a linear fit of CPU time against the number of operators, on Llamas with more and more layers."""
     print(f"\nTIME against number of operators, {device}")
     points = []
     for depth in depths:

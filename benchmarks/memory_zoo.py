@@ -1,8 +1,9 @@
-"""Does ``estimate_memory`` work on the training of third-party models? ``python -m benchmarks.memory_zoo``.
+"""Estimate the training of third-party models: ``python -m benchmarks.memory_zoo``.
 
-Each model has random weights and is in train mode; AdamW takes two steps, on fake CPU and on fake CUDA, and for real
-under torch's profiler on the CPU if the model is small enough. With ``--eval``, two forwards in eval mode replace them.
-The output is a line per model, then totals and reasons; the exit code says whether a model failed that runs for real.
+Each model has random weights and is in train mode. AdamW takes two steps, on fake CPU and CUDA devices, and for real
+under torch's profiler on the CPU if the model is small enough. With ``--eval``, two forwards in eval mode run instead.
+The output is a line per model, then totals and reasons. The exit code says whether a model that runs for real has no
+estimate.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ BATCH = 2
 PLACES = ("cpu", "cuda", "real")
 MIB = 1 << 20
 MOST_BYTES = 3 << 30
-"""Steps that are predicted to take more are not run for real."""
+"""Steps with a larger predicted peak are not run for real."""
 
 
 @dataclass
 class Trained:
-    """What became of a model: peaks in bytes by place ("cpu", "cuda", "real"), or why there is none."""
+    """The peaks of a model in bytes by place ("cpu", "cuda", "real"), or why there is none."""
 
     case: Case
     peaks: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     range_bytes: tuple[int, int] = (0, 0)
-    """What ``peak_range`` of the estimate on the CPU says."""
+    """The ``peak_range`` of the estimate on the CPU."""
     unknown: tuple[str, ...] = ()
-    """Operators that the estimate on the CPU is not sure of."""
+    """Operators in ``unknown`` of the estimate on the CPU."""
 
     @property
     def wrong(self) -> bool:
@@ -55,7 +56,7 @@ class Trained:
 
     @property
     def is_outside(self) -> bool:
-        """Whether the real peak is not in the range of its estimate."""
+        """Whether the real peak is outside the range of its estimate."""
         least, most = self.range_bytes
         return "real" in self.peaks and "cpu" in self.peaks and not least <= self.peaks["real"] <= most
 
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def try_out(case: Case, seconds: int, training: bool) -> Trained:
-    """A model's peaks, predicted and measured."""
+    """Return a model's peaks, predicted and measured."""
     found = Trained(case)
     try:
         torch.manual_seed(0)
@@ -129,7 +130,7 @@ def try_out(case: Case, seconds: int, training: bool) -> Trained:
 
 
 def forget(library: str) -> None:
-    """Empty the caches of a library's functions: a real forward of the estimate may have filled them."""
+    """Empty the caches of a library's functions, which a real forward of the estimate may have filled."""
     for cached in gc.get_objects():
         if isinstance(cached, _lru_cache_wrapper) and cached.__module__.partition(".")[0] == library:
             cached.cache_clear()
@@ -140,14 +141,14 @@ def text_of(error: BaseException) -> str:
 
 
 def training_input(case: Case, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a training forward; a detector in training also wants to know what is in its pictures."""
+    """Return the arguments of a training forward; a detector also needs the objects in its images."""
     if case.library == "torchvision" and any(part in case.name for part in DETECTION):
         return (case.data[0], [target(case) for _ in case.data[0]]), {}
     return inference_input(case)
 
 
 def inference_input(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a forward, with a batch of 2 where the case leaves it open."""
+    """Return the arguments of a forward, with a batch of 2 if the case leaves it open."""
     if case.size is not None:
         sizes = case.size if isinstance(case.size, list) else [case.size]
         return tuple(torch.rand(BATCH, *size) for size in sizes), {}
@@ -155,7 +156,7 @@ def inference_input(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def target(case: Case) -> dict[str, torch.Tensor]:
-    """One object in a picture of 128 x 128."""
+    """Return one object in an image of 128 x 128."""
     found = {"boxes": torch.tensor([[20.0, 20.0, 90.0, 90.0]]), "labels": torch.ones(1, dtype=torch.long)}
     if case.name.startswith("mask"):
         found["masks"] = torch.ones(1, 128, 128, dtype=torch.uint8)
@@ -165,7 +166,7 @@ def target(case: Case) -> dict[str, torch.Tensor]:
 
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> int:
-    """The peak of two real steps on the CPU, the step of ``estimate_memory``."""
+    """Return the peak of two real steps on the CPU, the same as in ``estimate_memory``."""
     own = [*model.parameters(), *model.buffers()]
     loose = loose_tensors(model, own)
     replaced = {id(holder[name]) for holder, name in loose}
@@ -198,10 +199,10 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
 
 
 def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[str, Any], str]]:
-    """Where modules hold tensors with a storage of their own as plain attributes, as the holder and the name.
+    """Yield the modules and names of plain attributes that hold a tensor with its own storage.
 
-    A step may replace them (``torch.nn.utils.weight_norm`` does), and the profiler reports the release of a tensor only
-    if it has seen it made.
+    A step may replace them (``torch.nn.utils.weight_norm`` does), and the profiler reports the free of a tensor only if
+    it has seen its allocation.
     """
     storages = {tensor.untyped_storage().data_ptr() for tensor in own}
     attributes = [(vars(module), *item) for module in model.modules() for item in vars(module).items()]
@@ -215,7 +216,7 @@ def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[
 
 
 def print_totals(done: list[Trained]) -> int:
-    """What came out for each library; the number of models that run for real and have no estimate."""
+    """Print the totals of each library; return the number of models that run for real but have no estimate."""
     for library in dict.fromkeys(one.case.library for one in done):
         mine = [one for one in done if one.case.library == library]
         real = [one for one in mine if "real" in one.peaks]
@@ -226,7 +227,7 @@ def print_totals(done: list[Trained]) -> int:
         print(
             f"{library}: {len(mine)} models, {cpu} estimates on cpu, {cuda} on cuda;"
             f" {len(real)} ran for real, {failed} of these without an estimate,"
-            f" {sum(error == 0 for error in both)} estimated to the byte{middle};"
+            f" {sum(error == 0 for error in both)} exact{middle};"
             f" {sum(one.is_outside for one in mine)} outside peak_range"
         )
     reasons = Counter((at, why.partition("(")[0][:100]) for one in done for at, why in one.failures.items())
@@ -234,7 +235,7 @@ def print_totals(done: list[Trained]) -> int:
         print(f"{count:4} {place}: {why}")
     unknown = Counter(name for one in done for name in one.unknown)
     for name, count in unknown.most_common():
-        print(f"{count:4} models with scratch of {name} unknown")
+        print(f"{count:4} models with unknown scratch memory of {name}")
     return sum(one.wrong for one in done)
 
 

@@ -1,11 +1,11 @@
-"""What each rule for oneDNN's kernels contributes: ``python -m benchmarks.onednn_rules``.
+"""Measure what each rule for oneDNN's kernels contributes: ``python -m benchmarks.onednn_rules``.
 
-Each rule is disabled in turn: a size becomes 0, a condition False, a plan empty. Two numbers tell what it contributes:
+Each rule is disabled in turn: a size becomes 0, a condition False, a plan empty. Two numbers show its contribution:
 
 - *recorded*: the recorded CPU peaks (``data/cpu_truth_<isa>.json``) of steps in which a plan changes, and how many of
-  the re-estimated steps change their peak. Convolutions are the same for every optimizer, so one training step stands
-  for five recorded ones, and at most ``--sample`` steps are estimated again, the quickest first.
-- *profiled*: random convolutions that torch's profiler saw, on one thread and on four, that are no longer exact, or
+  the re-estimated steps change their peak. Convolutions are the same for every optimizer, so one training step
+  represents five recorded ones, and at most ``--sample`` steps are estimated again, the fastest first.
+- *profiled*: random convolutions, measured by torch's profiler on one and on four threads, that are no longer exact, or
   no longer within their range.
 
 ``ATEN_CPU_CAPABILITY`` and ``ONEDNN_MAX_CPU_ISA`` restrict the instruction set.
@@ -49,14 +49,14 @@ WITHOUT: dict[Any, Any] = {int: 0, float: 0.0, bool: False, Plan: Plan(0, 0, 0),
 """What a disabled rule returns, by its type."""
 
 CACHED = products.by_blocks
-"""The rule that remembers its answers."""
+"""The rule that caches its results."""
 
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A function of a kernel's description, and what it returns when it is disabled."""
+    """A function of a kernel's description, and what it returns when disabled."""
 
     name: str
     function: Callable[..., Any]
@@ -65,7 +65,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a recorded model: the recorded peaks it stands for, its peak, its seconds, and what it asked."""
+    """A step of a recorded model: the recorded peaks it represents, its peak, its seconds, and its kernels."""
 
     case: Case
     stands_for: int
@@ -75,7 +75,7 @@ class Step:
 
 
 def rules() -> Iterator[Rule]:
-    """Every function of the rules' files that returns a size, a condition or a plan."""
+    """Yield every function in the rules' files that returns a size, a condition or a plan."""
     for home in HOMES:
         for name, function in vars(home).items():
             if callable(function) and not isinstance(function, type) and function.__module__ == home.__name__:
@@ -86,7 +86,7 @@ def rules() -> Iterator[Rule]:
 
 @contextmanager
 def disabled(rule: Rule) -> Iterator[None]:
-    """Have the rule return nothing, wherever it is called."""
+    """Disable a rule wherever it is called."""
 
     def nothing(*_: Any, **__: Any) -> Any:
         return rule.without
@@ -109,7 +109,7 @@ def disabled(rule: Rule) -> Iterator[None]:
 
 @contextmanager
 def recording() -> Iterator[set[Key]]:
-    """Collect what is asked: the plans of convolutions, and the scratchpads of half-precision products."""
+    """Collect the kernels of a step: plans of convolutions, and scratchpads of half-precision products."""
     asked: set[Key] = set()
     planned, scratchpad = calls._planned, half_calls._scratchpad
 
@@ -129,7 +129,7 @@ def recording() -> Iterator[set[Key]]:
 
 
 def steps(part: int, parts: int) -> Iterator[Step]:
-    """An inference and a training step of each recorded model, at both batches, estimated with all rules."""
+    """Yield an inference and a training step of each recorded model, at both batch sizes, estimated with all rules."""
     for subject in SUBJECTS[part - 1 :: parts]:
         for mode, stands_for in (("eval", 1), ("sgd", len(MODES) - 1)):
             for batch in BATCHES:
@@ -144,7 +144,7 @@ def steps(part: int, parts: int) -> Iterator[Step]:
 
 
 def profiled(count: int) -> list[tuple[int, Seen, str]]:
-    """Random convolutions as the profiler saw them, each with its threads and the verdict on all rules."""
+    """Return random convolutions as measured by the profiler, each with its threads and the verdict with all rules."""
     found = []
     for threads_used in (1, 4):
         with threads_set_to(threads_used):
@@ -157,7 +157,7 @@ def is_the_same(threads_used: int, one: Seen, usual: str) -> bool:
     with threads_set_to(threads_used):
         try:
             return verdict(one) == usual
-        except (ArithmeticError, LookupError, ValueError):  # What another rule makes of the 0.
+        except (ArithmeticError, LookupError, ValueError):  # Another rule may fail on the 0.
             return False
 
 
@@ -172,8 +172,8 @@ def answer(key: Key) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", default="1/1", help="the i-th of n parts of the models: i/n")
-    parser.add_argument("--sample", type=int, default=6, help="steps that are estimated again for a rule, at most")
-    parser.add_argument("--convolutions", type=int, default=150, help="how many are profiled")
+    parser.add_argument("--sample", type=int, default=6, help="maximum number of steps to estimate again for a rule")
+    parser.add_argument("--convolutions", type=int, default=150, help="number of profiled convolutions")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def _peak(step: Step) -> int | None:
-    """The step's peak by the rules in force; None if they fail."""
+    """Return the step's peak with the current rules, or None if they fail."""
     try:
         peak: int = predict(step.case, *built(step.case)).peak_bytes
         return peak

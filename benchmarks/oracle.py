@@ -19,16 +19,16 @@ MISSING = {
 """Formulas that torch's flop counter lacks: fused attention on a CPU, mixtures of experts, a matrix times a vector."""
 
 SEED = 0
-"""Set before a forward: what it draws at random may decide how much it computes."""
+"""Set before each forward, because random draws may decide how much it computes."""
 
 
 def parameters(model: nn.Module) -> int:
-    """Elements of the distinct parameters."""
+    """Return the number of elements of the distinct parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, str]:
-    """Half of the flops that torch's counter sees in a forward, and where it ran: on "meta", or else for "real"."""
+    """Return half of the flops that torch's counter sees in a forward, and where it ran: on "meta" or for "real"."""
     try:
         twin = copy.deepcopy(model).to("meta")
         data = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
@@ -38,7 +38,7 @@ def multiply_adds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Count one forward, with the fast paths off that the counter cannot look into."""
+    """Count one forward, without the fast paths that the counter cannot look into."""
     counter = FlopCounterMode(display=False, custom_mapping=MISSING)
     counter.mod_tracker = _NoTracker()  # type: ignore[assignment]  # torch's fails under no_grad where a leaf parameter is an argument
     torch.manual_seed(SEED)
@@ -53,7 +53,7 @@ def _count(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
 
 
 class _NoTracker:
-    """Everything happens in one place."""
+    """A module tracker that attributes all flops to one place."""
 
     parents = frozenset({"Global"})
 

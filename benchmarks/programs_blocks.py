@@ -10,7 +10,7 @@ MOST_DEPTH = 2
 
 @production(2)
 def checkpointed(scope: Scope) -> Statement | None:
-    """A function of one value, run again in the backward."""
+    """Checkpoint a function of one value."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or scope.depth >= MOST_DEPTH:
         return None
@@ -29,7 +29,7 @@ def checkpointed(scope: Scope) -> Statement | None:
 
 
 def _inside(scope: Scope, x: Value) -> tuple[Statement, ...]:
-    """Statements of a block that writes to none of the values outside."""
+    """Draw the statements of a block that writes to no values outside it."""
     scope.foreign = {value.base for value in scope.values}
     scope.values = [x]
     scope.depth += 1
@@ -40,7 +40,7 @@ def _inside(scope: Scope, x: Value) -> tuple[Statement, ...]:
 
 @production(1.2)
 def block(scope: Scope) -> Statement | None:
-    """Statements under a context: without gradients, or in half precision."""
+    """Draw statements under a context: without gradients, or in half precision."""
     x = scope.pick(lambda value: len(value.shape) in (2, 3))
     if x is None or scope.depth >= MOST_DEPTH:
         return None
@@ -156,7 +156,7 @@ OF_THE_INPUT = (
 
 @production(2)
 def question(scope: Scope) -> Statement | None:
-    """Something that depends on values: of any tensor where the answer is clear, else of the input alone."""
+    """Draw a statement that depends on values: of any tensor if the result is certain, otherwise only of the input."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -170,7 +170,7 @@ def question(scope: Scope) -> Statement | None:
 
 @production(1.5)
 def experts(scope: Scope) -> Statement | None:
-    """A mixture of experts: each row of the batch goes to the layer that the input chooses."""
+    """Draw a mixture of experts: each row of the batch goes to the layer that the input selects."""
     x = scope.of_rank(2)
     if x is None:
         return None
@@ -190,7 +190,7 @@ def experts(scope: Scope) -> Statement | None:
 
 @production(1)
 def functional_call(scope: Scope) -> Statement | None:
-    """A layer called with other parameters than its own."""
+    """Draw a call of a layer with other parameters than its own."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
@@ -209,7 +209,7 @@ def functional_call(scope: Scope) -> Statement | None:
 
 @production(1)
 def looped(scope: Scope) -> Statement | None:
-    """A layer called again and again."""
+    """Draw a layer that is called repeatedly."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
@@ -230,7 +230,7 @@ def looped(scope: Scope) -> Statement | None:
 
 @production(0.5)
 def gradient_inside(scope: Scope) -> Statement | None:
-    """The gradient of something inside of the forward, which is trained through."""
+    """Draw a gradient that the forward computes and that is trained through."""
     x = scope.of_rank(2, 3)
     if x is None or scope.depth:
         return None

@@ -1,4 +1,4 @@
-"""Functions of the generated programs that research code calls: signals, contractions, samplers, selections."""
+"""Functions of the generated programs as in research code: signals, contractions, samplers, selections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Form = tuple[str, Shape]
 
 
 def _chosen(scope: Scope, x: Value, forms: list[Form], learns: bool | None = None) -> Statement | None:
-    """One of some texts about a value, which the backward may keep."""
+    """Draw one of several expressions of a value, which the backward may keep."""
     if not forms:
         return None
     text, shape = scope.one(forms)
@@ -77,7 +77,7 @@ def rare_unary(scope: Scope) -> Statement | None:
 
 @production(1.5)
 def signal(scope: Scope) -> Statement | None:
-    """Spectra and the way back."""
+    """Draw a spectrum and its inverse transform."""
     x = scope.of_rank(2, 3, 4)
     if x is None:
         return None
@@ -143,7 +143,7 @@ def contraction(scope: Scope) -> Statement | None:
 
 @production(1)
 def linear_algebra(scope: Scope) -> Statement | None:
-    """Decompositions of a small matrix that is safely positive."""
+    """Draw a decomposition of a small positive definite matrix."""
     x = scope.of_rank(2, 3)
     if x is None or x.shape[-2] > 24:
         return None
@@ -165,7 +165,7 @@ def linear_algebra(scope: Scope) -> Statement | None:
 
 @production(1.5)
 def image_function(scope: Scope) -> Statement | None:
-    """Padding modes, samplers, patches, shuffles."""
+    """Draw a padding mode, a sampler, patches or a shuffle."""
     x = scope.of_rank(4)
     if x is None or min(x.shape[2:]) < 4 or max(x.shape[1:]) > 64:
         return None
@@ -202,7 +202,7 @@ _PADDINGS = ("reflect", "replicate", "circular")
 
 @production(1.5)
 def masked_attention(scope: Scope) -> Statement | None:
-    """Attention with each kind of mask, grouped heads, a scale or dropout."""
+    """Draw attention with any kind of mask, grouped heads, a scale or dropout."""
     x = scope.of_rank(3)
     if x is None or x.shape[1] > 64 or x.shape[-1] % 4:
         return None
@@ -230,7 +230,7 @@ def masked_attention(scope: Scope) -> Statement | None:
 
 @production(3)
 def selection(scope: Scope) -> Statement | None:
-    """Sorting, gathering, and writes at indices."""
+    """Draw sorting, gathering, or writes at indices."""
     x = scope.of_rank(2, 3)
     if x is None or max(x.shape[1:]) > 256:
         return None
@@ -282,7 +282,7 @@ def bag(scope: Scope) -> Statement | None:
 
 @production(1)
 def loss_inside(scope: Scope) -> Statement | None:
-    """A loss of a value, added to it."""
+    """Draw a loss of a value, added to the value."""
     x = scope.of_rank(3)
     if x is None or x.shape[1] < 6 or x.shape[1] > 128:
         return None

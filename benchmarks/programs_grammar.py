@@ -1,4 +1,4 @@
-"""Whole programs, drawn at random: the same seed and number give the same text."""
+"""Random programs: the same seed and number give the same program."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ INPUTS = (
     ((2, 4), (3, 6, 16), (14, 16), (14, 16)),
     ((1, 2), (1, 4), (6, 8), (6, 8), (6, 8)),
 )
-"""The sides that an input of each kind may have."""
+"""Possible side lengths of each kind of input."""
 
 MOST_STATEMENTS = 12
 
 
 def draw(seed: int, number: int) -> Program:
-    """Program ``number`` of a seed."""
+    """Return program ``number`` of a seed."""
     return program(random.Random(f"{seed}:{number}"))
 
 
 def program(rng: random.Random) -> Program:
-    """A program by the numbers that ``rng`` gives: a model that can learn, and a step."""
+    """Draw a program: a model with trainable parameters, and a step."""
     shape = tuple(rng.choice(sides) for sides in rng.choice(INPUTS))
     autocast = rng.random() < 0.12
     x = Value("x", shape, "x", learns=False)

@@ -1,4 +1,4 @@
-"""Hooks of the generated programs: functions of the user's, hooks on gradients and layers, transforms, checkpoints."""
+"""Hooks of the generated programs: custom functions, hooks on gradients and layers, transforms, checkpoints."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CALLS = {"Two": "Two.apply({0})[0]", "Both": "sum(Both.apply({0}))", "Clipped": 
 
 @production(1.5)
 def several_outputs(scope: Scope) -> Statement | None:
-    """A function of the user's with several results, or with one argument that is no tensor."""
+    """Draw a custom function with several results, or with an argument that is no tensor."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -90,7 +90,7 @@ HOOKS = (
 
 @production(3)
 def hooked(scope: Scope) -> Statement | None:
-    """Hooks on gradients and saved tensors, transforms, and checkpoints of functions."""
+    """Draw hooks on gradients and saved tensors, transforms, or checkpoints of functions."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -103,7 +103,7 @@ def hooked(scope: Scope) -> Statement | None:
 
 @production(1)
 def hooked_layer(scope: Scope) -> Statement | None:
-    """A layer that is frozen, or whose calls, gradients or weights a hook changes."""
+    """Draw a layer that is frozen, or whose calls, gradients or weights a hook changes."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None

@@ -1,6 +1,6 @@
 """Judge one program: run it under torch's profiler, predict it, and run it again.
 
-A child process reads programs as JSON lines and writes JSON lines: its progress, and the verdict.
+The child process reads programs as JSON lines, and writes its progress and the verdicts as JSON lines.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.optimizers import optimizer_maker
 from torchsummary_plus.step.runner import default_loss
 
-INVALID, EXACT, INSIDE = "not a program", "to the byte", "inside its range, which says why"
-UNSAID, OUTSIDE, CRASHED, CHANGED = "another, unsaid", "outside its range", "no estimate", "something is changed"
+INVALID, EXACT, INSIDE = "does not run", "exact", "within its range, for a stated reason"
+UNSAID, OUTSIDE, CRASHED, CHANGED = "differs without notice", "outside its range", "no estimate", "something changed"
 HUNG, DIED = "hangs", "the process died"
 FAULTS = (HUNG, DIED, CRASHED, CHANGED, OUTSIDE, UNSAID)
 
 
 STEPS = "steps"
-"""The mark around what is measured of a program."""
+"""The mark around the measured part of a program."""
 
 WARM_UP = """
 import torch
 model, inputs, outside, options = torch.nn.Linear(2, 2), (torch.ones(2, 2),), [], {"optimizer": "adamw"}
 """
-"""A program that makes torch import what is imported at first use."""
+"""A program that makes torch import its lazily imported modules."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a program: one of the words above, the peaks in bytes, and what there is to say."""
+    """The verdict on a program: one of the words above, the peaks in bytes, and details."""
 
     word: str
     note: str = ""
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(source: str, at: Callable[[str], None] = lambda _: None) -> Verdict:
-    """What comes of a program; ``at`` is told what is under way."""
+    """Return the verdict on a program; ``at`` is called with each stage."""
     at("real")
     try:
         space, real = measured(source)
@@ -94,7 +94,7 @@ def described(error: BaseException) -> str:
 
 
 def prepared(source: str) -> dict[str, Any]:
-    """The names of a program that has been executed; random numbers begin anew with it."""
+    """Execute a program with fresh random numbers, and return its names."""
     random.seed(0)
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(source, "<program>", "exec"), space)
@@ -102,10 +102,10 @@ def prepared(source: str) -> dict[str, Any]:
 
 
 def measured(source: str) -> tuple[dict[str, Any], int]:
-    """The names of a program that has run for real, and the peak of its steps.
+    """Run a program for real, and return its names and the peak of its steps.
 
-    It is made under the profiler, which tells no free of what was there before it; except of what an earlier profile
-    saw, such as a graph that an earlier program's error kept: those frees are not the program's.
+    The program is executed under the profiler, which reports no frees of earlier allocations, except those that an
+    earlier profile saw, such as a graph kept by an earlier program's error. These frees do not belong to the program.
     """
     made: list[dict[str, Any]] = []
     collects = gc.isenabled()
@@ -134,7 +134,7 @@ def measured(source: str) -> tuple[dict[str, Any], int]:
 
 
 def run(space: dict[str, Any]) -> None:
-    """The steps for real, as ``estimate_memory`` describes them."""
+    """Run the steps for real, as ``estimate_memory`` defines them."""
     model, inputs, options = space["model"], space["inputs"], space["options"]
     training, steps = options.get("mode", "train") == "train", options.get("steps", 2)
     dtype, keeps = options.get("autocast"), options.get("keep_output", False)
@@ -165,7 +165,7 @@ def run(space: dict[str, Any]) -> None:
 
 
 def tensors(value: Any) -> Iterable[Tensor]:
-    """All tensors that something holds: modules, optimizers, and lists, tuples and dicts of them."""
+    """Yield all tensors of an object: of modules, optimizers, lists, tuples and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, nn.Module):
@@ -179,7 +179,7 @@ def tensors(value: Any) -> Iterable[Tensor]:
 
 
 def state(space: dict[str, Any]) -> dict[str, Any]:
-    """Everything that an estimate must leave as it is, by name."""
+    """Return by name everything that an estimate must leave unchanged."""
     found: dict[str, Any] = {
         "random numbers": (torch.get_rng_state().numpy().tobytes(), random.getstate()),
         "switches": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
@@ -201,7 +201,7 @@ def state(space: dict[str, Any]) -> dict[str, Any]:
 
 
 def contents(tensor: Tensor) -> bytes:
-    """A tensor's values, also of a dtype or layout that NumPy does not know; of a copy, as NumPy ends its resizing."""
+    """Return a tensor's values, for any dtype or layout; of a copy, because NumPy prevents later resizing."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.to_dense()
@@ -216,14 +216,14 @@ def held_optimizers(outside: Iterable[Any]) -> Iterable[torch.optim.Optimizer]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The names of what is not the same."""
+    """Return the names whose values differ."""
     return [
         name for name in [*before, *(after.keys() - before.keys())] if before.get(name, ...) != after.get(name, ...)
     ]
 
 
 def serve() -> None:
-    """Judge each line of the standard input; programs' own prints go nowhere."""
+    """Judge each line of standard input; output of the programs themselves is discarded."""
     answers = os.fdopen(os.dup(1), "w")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (it is the process's own for good)
     warnings.simplefilter("ignore")
@@ -234,7 +234,7 @@ def serve() -> None:
 
     judge(WARM_UP)
     gc.collect()
-    gc.freeze()  # What was imported lasts: the collections of each program pass over it.
+    gc.freeze()  # Imported objects stay: exclude them from the garbage collections of each program.
     say({"at": "ready"})
     for line in sys.stdin:
         torch.set_num_threads(int(sys.argv[1]))

@@ -40,7 +40,7 @@ def parameter_product(scope: Scope) -> Statement | None:
 
 @production(1)
 def tied(scope: Scope) -> Statement | None:
-    """A linear layer that has the weight of another one, transposed."""
+    """Draw a linear layer with the transposed weight of another one."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
@@ -153,7 +153,7 @@ def recurrent(scope: Scope) -> Statement | None:
 
 @production(0.6)
 def cell(scope: Scope) -> Statement | None:
-    """A recurrent cell in a loop, whose steps are stacked."""
+    """Draw a recurrent cell in a loop, whose steps are stacked."""
     x = scope.of_rank(3)
     if x is None or x.shape[1] > 12:
         return None
@@ -209,7 +209,7 @@ def attention(scope: Scope) -> Statement | None:
 
 @production(0.8)
 def embedding(scope: Scope) -> Statement | None:
-    """Rows of a table, chosen by the position of the largest of each row."""
+    """Draw an embedding, indexed by the position of the maximum of each row."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None
@@ -220,7 +220,7 @@ def embedding(scope: Scope) -> Statement | None:
 
 @production(0.6)
 def positions(scope: Scope) -> Statement | None:
-    """Learned positions, added."""
+    """Draw learned positions, added to a value."""
     x = scope.of_rank(3)
     if x is None:
         return None

@@ -89,7 +89,7 @@ def binary(scope: Scope) -> Statement | None:
 
 @production(1.5)
 def broadcast(scope: Scope) -> Statement | None:
-    """A parameter, a buffer or a tensor outside the model that is broadcast over a value."""
+    """Draw a parameter, a buffer or an outside tensor that is broadcast over a value."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None:
         return None
@@ -107,7 +107,7 @@ def broadcast(scope: Scope) -> Statement | None:
 
 
 def views_of(scope: Scope, x: Value) -> list[tuple[str, Shape]]:
-    """Texts of views of a value, with their shapes."""
+    """Return expressions of views of a value, with their shapes."""
     name, shape = x.name, x.shape
     first, last = shape[1], shape[-1]
     found: list[tuple[str, Shape]] = [
@@ -156,7 +156,7 @@ def view(scope: Scope) -> Statement | None:
 
 @production(1.5)
 def flattened(scope: Scope) -> Statement | None:
-    """A value of another rank: a view where it can be one."""
+    """Draw a value of another rank, as a view if possible."""
     x = scope.of_rank(3, 4, 5)
     if x is None:
         return None
@@ -233,7 +233,7 @@ TENSORS = (
 
 
 def part(scope: Scope, x: Value) -> str:
-    """A part of a value, or all of it."""
+    """Draw a part of a value, or all of it."""
     forms = ["{0}"] * 3
     if x.shape[1] > 2:
         forms += ["{0}[:, 0]", "{0}[:, 1:]", "{0}[:, ::2]"]
@@ -241,7 +241,7 @@ def part(scope: Scope, x: Value) -> str:
 
 
 def fresh(scope: Scope) -> tuple[str, Value]:
-    """A value that may be written in place, and the line that makes it where there is none."""
+    """Return a value that may be written in place, creating one if there is none."""
     x = scope.writable(lambda value: len(value.shape) >= 2)
     if x is not None and scope.chance(0.85):
         return "", x
@@ -304,7 +304,7 @@ WRITES = (
 
 @production(4)
 def filled(scope: Scope) -> Statement | None:
-    """A factory's tensor, and values that are written into it."""
+    """Draw a factory's tensor, and values that are written into it."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or x.shape[1] > 256:
         return None
@@ -318,7 +318,7 @@ def filled(scope: Scope) -> Statement | None:
 
 @production(0.8)
 def running_buffer(scope: Scope) -> Statement | None:
-    """A buffer that follows a value: written in place, or bound anew."""
+    """Draw a buffer that follows a value: written in place, or rebound."""
     x = scope.of_rank(2, 3)
     if x is None:
         return None

@@ -1,4 +1,4 @@
-"""What the generated programs reach outside the model, sparse gradients, and operators that call functions."""
+"""What the generated programs use outside the model, sparse gradients, and operators that call functions."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def tabled(x, table=torch.full((32,), 0.5)):
     return x * table[:1]
 """,
 }
-"""Functions whose tensors a module's global, a closure, a class or a default holds."""
+"""Functions with tensors in a module's globals, a closure, a class or a default."""
 
 
 @production(1.5)
 def held_outside(scope: Scope) -> Statement | None:
-    """A function that keeps tensors of its own from call to call."""
+    """Draw a function that keeps tensors from call to call."""
     x = scope.pick(lambda value: len(value.shape) >= 2)
     if x is None or scope.depth:
         return None
@@ -62,7 +62,7 @@ def held_outside(scope: Scope) -> Statement | None:
 
 @production(1)
 def sparse_gradient(scope: Scope) -> Statement | None:
-    """An embedding whose gradient is sparse."""
+    """Draw an embedding with a sparse gradient."""
     x = scope.of_rank(2, 3)
     if x is None or scope.depth:
         return None
@@ -86,7 +86,7 @@ CALLING = (
 
 @production(0.7)
 def calling(scope: Scope) -> Statement | None:
-    """An operator that is given functions."""
+    """Draw an operator that takes functions."""
     x = scope.of_rank(2)
     if x is None or scope.depth or max(x.shape) > 64:
         return None

@@ -1,4 +1,4 @@
-"""Steps of the generated programs: optimizers, losses, and what a step holds besides the model."""
+"""Steps of the generated programs: optimizers, losses, and what a step uses besides the model."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ PARTS: tuple[dict[str, str], ...] = (
         "outside": "centre",
     },
 )
-"""What a step may do besides, as texts to fill into :data:`STEP`, and what it holds outside the model."""
+"""What else a step may do, as texts for :data:`STEP`, with its objects outside the model."""
 
 WHOLE = (
     """\
@@ -312,7 +312,7 @@ def train_step(model, x):
 
 
 def draw_step(rng: random.Random, autocast: bool) -> StepText:
-    """A step for a model: inference, the step of ``estimate_memory`` with its options, or one of its own."""
+    """Draw a step for a model: inference, the step of ``estimate_memory`` with its options, or a custom step."""
     options: dict[str, str] = {"autocast": "torch.bfloat16"} if autocast else {}
     if rng.random() < 0.15:
         return StepText(options={"mode": "'eval'", **options} | ({"keep_output": "True"} if rng.random() < 0.3 else {}))

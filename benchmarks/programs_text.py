@@ -1,4 +1,4 @@
-"""Programs that train or run a small model, as data: statements that can be written out as Python to paste."""
+"""Programs that train or run a small model, as data: statements that can be written as Python code to paste."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from torchsummary_plus import estimate_memory, measure_memory
 print(estimate_memory(model, input_data=inputs, **options))
 print(measure_memory(model, input_data=inputs, **options))
 """
-"""What to paste behind a program to see it fail."""
+"""Code to paste after a program to see it fail."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A line of a forward that makes ``made`` out of values, or a block of such lines.
+    """A line of a forward that makes ``made`` from values, or a block of such lines.
 
-    ``same`` is a value of the same shape that can stand in for ``made`` where the statement is left out; ``inner`` are
-    the lines of a block, and ``tail`` is written behind it. A name in braces stands for a value: ``"{v3} = {v1} + 1"``.
+    ``same`` is a value of the same shape, used instead of ``made`` if the statement is removed. ``inner`` are a block's
+    lines, and ``tail`` is written after it. Names in braces are values: ``"{v3} = {v1} + 1"``.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Statement:
     tail: str = ""
 
     def lines(self, indent: str) -> Iterator[str]:
-        """The statement as text."""
+        """Yield the statement as text."""
         for line in self.text.splitlines():
             yield indent + line
         for statement in self.inner:
@@ -49,7 +49,7 @@ class Statement:
             yield indent + ("    " if line.startswith("return ") else "") + line
 
     def renamed(self, old: str, new: str) -> Statement:
-        """The statement with another value in place of ``old``."""
+        """Return the statement with another value in place of ``old``."""
 
         def other(text: str) -> str:
             return re.sub(rf"\b{old}\b", new, text)
@@ -60,7 +60,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class StepText:
-    """How a model is stepped: lines behind it, what they hold beside the model, and the options of the estimate."""
+    """How a model is stepped: the lines after it, its objects outside the model, and the options of the estimate."""
 
     lines: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class StepText:
 class Program:
     """A model and its step.
 
-    ``layers`` are the lines of the constructor by the attribute they make, ``helpers`` the texts of functions by name
-    and, by a name in capitals, of tensors; only those that the forward names are written.
+    ``layers`` are the lines of the constructor by attribute. ``helpers`` are the texts of functions by name and, by
+    names in capitals, of tensors; only those that the forward uses are written.
     """
 
     inputs: str
@@ -83,7 +83,7 @@ class Program:
     step: StepText
 
     def source(self) -> str:
-        """The program as text: it makes ``model``, ``inputs``, ``options`` and the list ``outside``."""
+        """Return the program as code that defines ``model``, ``inputs``, ``options`` and the list ``outside``."""
         forward = [line for statement in self.statements for line in statement.lines("        ")]
         body = "\n".join([*forward, *self.step.lines, self.result])
         made = [text for name, text in self.layers.items() if re.search(rf"\bself\.{name}\b", body)]
@@ -115,7 +115,7 @@ class Program:
         )
 
     def smaller(self) -> Iterator[Program]:
-        """The program with one thing less: a statement, a block's frame, an option, its own step."""
+        """Yield the program with one thing less: a statement, the frame of a block, an option, its custom step."""
         for number in reversed(range(len(self.statements))):
             made = self.statements[number].made
             if made and number + 1 < len(self.statements):
@@ -133,7 +133,7 @@ class Program:
 
 
 def _without_one(statements: tuple[Statement, ...]) -> Iterator[tuple[tuple[Statement, ...], str, str]]:
-    """The statements less one, or with a smaller block, and which name then stands for which other."""
+    """Yield the statements with one less, or with a smaller block, and the names that replace removed ones."""
     for number in reversed(range(len(statements))):
         one, before, after = statements[number], statements[:number], statements[number + 1 :]
         if one.made and one.same:

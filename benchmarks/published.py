@@ -1,7 +1,7 @@
-"""Parameters and multiply-adds against those that torchvision and timm publish: ``python -m benchmarks.published``.
+"""Compare parameters and multiply-adds with torchvision's and timm's figures: ``python -m benchmarks.published``.
 
 Multiply-adds count as equal within 1 %, or within the rounding of the last published digit. Otherwise the line names
-the convention of the published counter that explains the difference, if one does.
+the convention of the published counter that explains the difference, if there is one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATA = Path(__file__).parent / "data" / "published.csv"
 
 @dataclass(frozen=True)
 class Published:
-    """A line of the data file. ``params`` is a whole number, or millions to two digits as ``25.56M``."""
+    """A line of the data file. ``params`` is an integer, or millions with two digits such as ``25.56M``."""
 
     library: str
     model: str
@@ -32,7 +32,7 @@ class Published:
     source: str
 
     def has_params(self, params: int) -> bool:
-        """Whether a count is the published one, to the digits published.
+        """Return whether a count equals the published one, to the published digits.
 
         >>> line = Published("timm", "resnet50", "1x3x224x224", "25.56M", "4.11", "")
         >>> line.has_params(25_557_032), line.has_gmacs(4_089_000_000), line.has_gmacs(4_000_000_000)
@@ -41,7 +41,7 @@ class Published:
         return self.params == (f"{params / 1e6:.2f}M" if self.params.endswith("M") else str(params))
 
     def has_gmacs(self, macs: int) -> bool:
-        """Whether a count is the published one within 1 %, or half a unit of the last digit."""
+        """Return whether a count equals the published one within 1 %, or half a unit of the last digit."""
         digits = len(self.gmacs.partition(".")[2])
         published = float(self.gmacs)
         return abs(macs / 1e9 - published) <= max(0.01 * published, float(f"0.5000001e-{digits}"))
@@ -49,7 +49,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model's line says."""
+    """The result for a model."""
 
     ran: bool = False
     params_equal: bool = False
@@ -74,14 +74,14 @@ def main() -> None:
 
 
 def read_published(path: Path = DATA) -> Iterator[Published]:
-    """The lines of the data file."""
+    """Yield the lines of the data file."""
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
             yield Published(**line)
 
 
 def compare(line: Published, seconds: int) -> Outcome:
-    """Print a model's line."""
+    """Print the line of a model, and return its result."""
     try:
         with time_limit(seconds):
             model = build(line.library, line.model, line.input)
@@ -109,7 +109,7 @@ def print_totals(library: str, found: list[Outcome]) -> None:
         f"{library}: {len(ran)} of {len(found)} models ran."
         f" Parameters equal: {sum(outcome.params_equal for outcome in ran)}."
         f" Multiply-adds within 1 %: {sum(outcome.macs_equal for outcome in ran)};"
-        f" {sum(outcome.explained for outcome in ran)} more with a known habit of the published counter."
+        f" {sum(outcome.explained for outcome in ran)} more explained by a convention of the published counter."
     )
 
 

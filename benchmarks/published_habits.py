@@ -1,8 +1,8 @@
-"""What the counters behind published multiply-adds omit or add, and which of these explains a figure.
+"""The conventions of the counters behind published multiply-adds, and which of them explain a difference.
 
-timm's profiles come from fvcore, which adds normalisation layers (2 for each element a BatchNorm reads, 5 for a
-LayerNorm or GroupNorm), and has no formula for fused attention, for RNNs, and for convolutions with ``padding="same"``.
-The cost of a detector's heads depends on the boxes it finds: random weights find up to 1000, trained ones few in noise.
+timm's figures come from fvcore, which adds normalisation layers (2 for each element that a BatchNorm reads, 5 for a
+LayerNorm or GroupNorm), and has no formula for fused attention, RNNs, and convolutions with ``padding="same"``. The
+multiply-adds of a detector's heads depend on the boxes it finds: up to 1000 with random weights, few with trained ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torchsummary_plus.report.report import Row
 NORM_FLOPS = {"BatchNorm": 2, "LayerNorm": 5, "GroupNorm": 5}
 OBJECT_HEADS = ("mask_head", "mask_predictor", "keypoint_head", "keypoint_predictor")
 WEIGHT_NORM_FLOPS = 5
-"""For each weight of a convolution that standardises its weights by a batch norm at every call."""
+"""Per weight of a convolution that standardises its weights with a batch norm at every call."""
 
 
 def habit(matches: Callable[[int], bool], model: nn.Module, result: ModelSummary) -> str:
-    """The fewest habits with which our count becomes one that ``matches``; "" if none do."""
+    """Return the fewest conventions with which our count becomes one that ``matches``; "" if there are none."""
     total = result.total_mult_adds
     changes = {name: change for name, change in habits(model, result).items() if change}
     for number in range(1, len(changes) + 1):
@@ -35,7 +35,7 @@ def habit(matches: Callable[[int], bool], model: nn.Module, result: ModelSummary
 
 
 def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
-    """By how much each habit changes the multiply-adds of this summary."""
+    """Return by how much each convention changes the multiply-adds of this summary."""
     rows = result.rows
 
     def of_class(*names: str) -> int:
@@ -51,20 +51,20 @@ def habits(model: nn.Module, result: ModelSummary) -> dict[str, int]:
         "misses fused attention": -of_class("scaled_dot_product_attention"),
         "misses RNNs": -of_class("LSTM", "GRU", "RNN"),
         'misses padding="same"': -sum(row.own_mult_adds for row in padded),
-        "finds nothing in its picture": -of_attribute("box_head", "box_predictor"),
-        **{f"finds {number} objects in its picture": change for number, change in enumerate(object_changes(result))},
+        "finds nothing in its image": -of_attribute("box_head", "box_predictor"),
+        **{f"finds {number} objects in its image": change for number, change in enumerate(object_changes(result))},
     }
 
 
 def object_changes(result: ModelSummary) -> Iterator[int]:
-    """The change if 0, 1, 2 objects had been found, each of which costs a pass through the mask or keypoint heads."""
+    """Yield the change for 0, 1, 2, ... objects, each of which costs a pass through the mask or keypoint heads."""
     heads = [row for row in result.rows if row.var_name in OBJECT_HEADS]
     for number in range(3):
         yield sum(row.mult_adds * number // next(tensors(row.outputs)).shape[0] - row.mult_adds for row in heads)
 
 
 def norm_flops(row: Row) -> int:
-    """What fvcore adds for a call of a normalisation."""
+    """Return what fvcore adds for a call of a normalisation layer."""
     given = next(tensors(row.inputs), None)
     if given is None or row.kind != "module":
         return 0

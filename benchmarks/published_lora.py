@@ -1,4 +1,4 @@
-"""Llama-2 7B with LoRA under FSDP1 on two GPUs, as AnswerDotAI/fsdp_qlora trains it, with transformers' model of then.
+"""Llama-2 7B with LoRA under FSDP1 on two GPUs, as in AnswerDotAI/fsdp_qlora, with transformers' model of that time.
 
 Source: train.py and benchmarks_03_2024.md there; transformers 4.37, models/llama/modeling_llama.py; peft 0.8.
 """
@@ -28,7 +28,7 @@ class Norm(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen layer and its adapters, each of which is a module with a weight that trains."""
+    """A frozen layer and its adapters, each of which is a module with a trainable weight."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Llama(nn.Module):
 
 
 def wrapped(held: dict[str, Any], strategy: str = "FULL_SHARD", offloads: bool = False, depth: int = DEPTH) -> Any:
-    """The model as the script wraps it, with its optimizer in ``held``."""
+    """Return the model as the script wraps it, with its optimizer in ``held``."""
     from torch.distributed import fsdp
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpoints
     from torch.distributed.fsdp import wrap
@@ -146,7 +146,7 @@ def wrapped(held: dict[str, Any], strategy: str = "FULL_SHARD", offloads: bool =
 
 
 def train(held: dict[str, Any], model: Any, ids: Tensor, labels: Tensor) -> None:
-    """One step of the script's loop, which holds the logits until the step's end."""
+    """Run one step of the script's loop, which keeps the logits until the step ends."""
     loss, logits = model(ids, labels)
     loss.backward()
     held["optimizer"].step()

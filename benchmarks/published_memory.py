@@ -1,8 +1,8 @@
-"""Predictions against memory that others have measured: ``python -m benchmarks.published_memory``.
+"""Compare predictions with memory that others have measured: ``python -m benchmarks.published_memory``.
 
 Four parts, each with its source: timm's published largest training batches for a 24 GB GPU, Hugging Face's anatomy of
-BERT-large, torchtune's peak for a Llama, and the model states of the ZeRO paper. Nothing is downloaded: weights are
-random, and fake.
+BERT-large, torchtune's peak for a Llama, and the model states in the ZeRO paper. Nothing is downloaded: weights are
+random and fake.
 """
 
 from __future__ import annotations
@@ -41,23 +41,26 @@ TUNE = "pytorch/torchtune, README.md@bd2a0fc: full_finetune_single_device, packe
 ZERO = "Rajbhandari et al. 2019, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, arXiv:1910.02054"
 
 TIMM_RELEASE = "0.6"
-TIMM_CURE = "see benchmarks/README.md for an installation of timm 0.6.7 beside the one that is here"
+TIMM_CURE = "benchmarks/README.md shows how to install timm 0.6.7 next to the current version"
 
 CONTEXTS = (1434, 1741, 2048, 2222)
-"""MiB of a context with cuBLAS and cuDNN whose kernels are all loaded, as torch did up to 1.12, that the verdicts are
-given for. On an RTX 3090 one small tensor took 1,001 (nvidia-smi in pytorch/pytorch#54564) to 1,687 (#55277) before
-those two were there. With them, what out-of-memory errors leave of the card beside what is free and what torch has
-reserved: 1,905 (perrying/ssn-pytorch#11), 2,146 (yiqun-wang/PET-NeuS#15) and 2,222 (clovaai/deep-text-recognition-
-benchmark#386). On an A100 it was 1.4 to 2.0 GiB, measured minus predicted over seven of timm's families in fp32."""
+"""Sizes in MiB of a context with cuBLAS, cuDNN and all kernels loaded, as in torch up to 1.12.
+
+On an RTX 3090 one small tensor took 1,001 (nvidia-smi in pytorch/pytorch#54564) to 1,687 (#55277) without these two
+libraries. With them, out-of-memory errors imply the following, as the GPU's memory minus what is free and what torch
+has reserved: 1,905 (perrying/ssn-pytorch#11), 2,146 (yiqun-wang/PET-NeuS#15) and 2,222
+(clovaai/deep-text-recognition-benchmark#386). On an A100 it was 1.4 to 2.0 GiB, measured minus predicted over seven of
+timm's families in fp32.
+"""
 USUAL = 2048
-"""Near the middle of what the errors tell of such a card: the one that a model's line is judged by."""
+"""Near the middle of these figures for such a GPU; the printed verdict of a model refers to it."""
 V100_CONTEXT = 1343 * MIB
-"""The same, as Hugging Face's text gives it."""
+"""The same, according to Hugging Face's text."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A line of the data file: the largest batch that ran, and the next that did not."""
+    """A line of the data file: the largest batch that ran, and the next one, which did not."""
 
     model: str
     size: int
@@ -73,8 +76,8 @@ def main() -> None:
     parser.add_argument("--model", default="", help="only timm models whose name contains this")
     parser.add_argument("--slice", default="0:", help="a slice of timm's models, from:to")
     parser.add_argument("--seconds", type=int, default=240, help="time limit of a model")
-    parser.add_argument("--minutes", type=float, default=60, help="begin no timm model after so long")
-    parser.add_argument("--verdicts", type=Path, help="a file that keeps timm's verdicts, from where a run goes on")
+    parser.add_argument("--minutes", type=float, default=60, help="start no timm model after this time")
+    parser.add_argument("--verdicts", type=Path, help="file of timm's verdicts, which the next run continues")
     options = parser.parse_args()
     import_torchvision()  # timm and transformers look for it
     for name, part in PARTS.items():
@@ -83,7 +86,7 @@ def main() -> None:
 
 
 def timm_batches(options: argparse.Namespace) -> None:
-    """Each model at the batch that ran and at the next: the first must fit, the second must not."""
+    """Print each model at the batch that ran, which must fit, and at the next one, which must not."""
     import timm
 
     if not timm.__version__.startswith(f"{TIMM_RELEASE}."):
@@ -110,18 +113,18 @@ def timm_batches(options: argparse.Namespace) -> None:
     for number, context in enumerate(CONTEXTS):
         found = Counter(verdict[number] for verdict in verdicts.values())
         told = f"too high {found['too high']}, too low {found['too low']}"
-        print(f"context {context:,} MiB: between the two batches {found['']} of {len(verdicts)}; {told}")
+        print(f"context {context:,} MiB: agree {found['']} of {len(verdicts)}; {told}")
 
 
 def read_batches() -> Iterator[Batch]:
-    """The lines of the data file."""
+    """Yield the lines of the data file."""
     with DATA.open(newline="") as file:
         for line in csv.DictReader(file):
             yield Batch(line["model"], int(line["size"]), int(line["fits"]), int(line["fails"]), float(line["params"]))
 
 
 def judge(line: Batch) -> list[str]:
-    """Print a model's line; what is wrong with it for each context: the batch that ran must fit, the other must not."""
+    """Print a model's line; return what is wrong for each context: the batch that ran must fit, the other must not."""
     import timm
 
     model = timm.create_model(line.model)
@@ -153,7 +156,7 @@ def peak_mib(estimate: MemoryEstimate) -> int:
 
 
 def bert_anatomy(options: argparse.Namespace) -> None:
-    """BERT-large with sequences of 512: what the device has given away at the end, context included."""
+    """Print BERT-large with sequences of 512: the device memory in use at the end, including the context."""
     print(f"\n{BERT}\n{'configuration':44} {'predicted':>11} {'published':>11} {'ratio':>6}")
     model = bert_large()
     weights = sum(parameter.numel() * 4 for parameter in model.parameters())
@@ -177,7 +180,7 @@ BERT_ROWS: tuple[tuple[str, int, dict[str, Any]], ...] = (
 
 
 def bert_estimate(batch: int, checkpointed: bool = False, **settings: Any) -> MemoryEstimate:
-    """A step of the trainer of that time: per-parameter AdamW, gradients zeroed in place."""
+    """Estimate a step of the trainer of that time: per-parameter AdamW, gradients zeroed in place."""
     model = bert_large()
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": True})
@@ -186,7 +189,7 @@ def bert_estimate(batch: int, checkpointed: bool = False, **settings: Any) -> Me
 
 
 def tuned_peak(options: argparse.Namespace) -> None:
-    """Llama 3.2 3B in bfloat16 with AdamW on two packed samples of 4,096 tokens."""
+    """Print Llama 3.2 3B in bfloat16 with AdamW on two packed samples of 4,096 tokens."""
     print(f"\n{TUNE}\n{'configuration':44} {'predicted':>11} {'published':>11} {'ratio':>6}")
     ids, positions = (torch.zeros(2, LENGTH, dtype=torch.long, device="meta") for _ in range(2))
     estimate = estimate_memory(
@@ -201,7 +204,7 @@ def tuned_peak(options: argparse.Namespace) -> None:
 
 
 def zero_states(options: argparse.Namespace) -> None:
-    """Mixed precision Adam: 2 + 2 + 12 bytes a parameter, and what sharding over 64 devices leaves of them."""
+    """Print Adam in mixed precision: 2 + 2 + 12 bytes a parameter, and a rank's share when sharded over 64 devices."""
     print(f"\n{ZERO}\n{'model states':44} {'predicted':>11} {'published':>11} {'ratio':>6}")
     count, states = measured_states(gpt2_xl())
     show(f"GPT-2, {count / 1e9:.2f}e9 parameters", states, int(24e9))
@@ -215,7 +218,7 @@ def zero_states(options: argparse.Namespace) -> None:
 
 
 def measured_states(model: nn.Module) -> tuple[int, int]:
-    """Parameters, and the bytes of parameters, gradients and optimizer state at the peak of the optimizer's step."""
+    """Return the parameters, and the bytes of parameters, gradients and optimizer state at the optimizer's peak."""
     model = model.to(torch.float16)
     estimate = estimate_memory(
         model,

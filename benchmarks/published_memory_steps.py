@@ -14,7 +14,7 @@ Step = Callable[..., None]
 
 
 def _kept(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """An optimizer that is made in a model's first step, and once more where the same model has other parameters."""
+    """Return a model's optimizer, created in its first step and again if its parameters change."""
     kept: list[tuple[nn.Parameter, torch.optim.Optimizer]] = []
 
     def optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -27,9 +27,9 @@ def _kept(make: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Mo
 
 
 def amp_classifier_step() -> Step:
-    """A step of timm's ``benchmark.py`` on torch 1.12, whose ``zero_grad`` kept the gradients.
+    """Run a step of timm's ``benchmark.py`` on torch 1.12, whose ``zero_grad`` kept the gradients.
 
-    There is no scaler, and the loss and the backward are under autocast to fp16, too.
+    There is no scaler, and the loss and the backward also run under autocast to fp16.
     """
     kept = _kept(lambda model: torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False))
 
@@ -47,7 +47,7 @@ def amp_classifier_step() -> Step:
 
 
 def bert_large() -> Any:
-    """BERT-large, uncased, with two labels and attention as it was before it was fused; on ``meta``."""
+    """Return BERT-large, uncased, with two labels and without fused attention, on ``meta``."""
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
@@ -63,7 +63,7 @@ def bert_large() -> Any:
 
 
 class KeepingSoftmax(torch.autograd.Function):
-    """Softmax before torch 1.11, which kept its input beside its result (pytorch/pytorch#64000, #65242)."""
+    """Softmax before torch 1.11, which kept its input in addition to its result (pytorch/pytorch#64000, #65242)."""
 
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, dim: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ def _keeping_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def bert_step(accumulated: int = 1, autocast: torch.dtype | None = None) -> Step:
-    """A step of the trainer on torch 1.10: so many passes, AdamW by parameter, gradients zeroed in place."""
+    """Return a step of the trainer on torch 1.10: several passes, per-parameter AdamW, gradients zeroed in place."""
     kept = _kept(lambda model: torch.optim.AdamW(model.parameters(), foreach=False))
 
     def step(model: nn.Module, **data: torch.Tensor) -> None:
@@ -105,7 +105,7 @@ def bert_step(accumulated: int = 1, autocast: torch.dtype | None = None) -> Step
 
 
 def gpt2_xl() -> Any:
-    """GPT-2 with 1.5e9 parameters, on ``meta``."""
+    """Return GPT-2 with 1.5e9 parameters, on ``meta``."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with torch.device("meta"):

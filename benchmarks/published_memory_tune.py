@@ -11,7 +11,7 @@ SIZE = WIDTH // HEADS
 
 
 class Norm(nn.Module):
-    """RMSNorm computed in single precision step by step, whatever the dtype around it."""
+    """RMSNorm computed step by step in single precision, whatever the dtype around it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Norm(nn.Module):
 
 
 class Rotation(nn.Module):
-    """Pairs of numbers turned by the angles of their positions, which packed samples count each for itself."""
+    """Rotate pairs of numbers by the angles of their positions, which packed samples count separately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Rotation(nn.Module):
 
 
 class Attention(nn.Module):
-    """Keys and values are copied for each head of the queries; what a fused kernel keeps is alike under any mask."""
+    """Attention that copies keys and values for each query head; a fused kernel keeps the same under any mask."""
 
     def __init__(self, rotation: Rotation) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Layer(nn.Module):
 
 
 class TunedLlama(nn.Module):
-    """Token ids and their positions, both (N, T) -> scores in single precision, by the embedding's own weight."""
+    """Token ids and their positions, both (N, T) -> logits in single precision, with the weight of the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class TunedLlama(nn.Module):
 
 
 def tuned_llama() -> TunedLlama:
-    """On ``meta``, in bfloat16 but for the angles."""
+    """Return the model on ``meta``, in bfloat16 except for the angles."""
     with torch.device("meta"):
         model = TunedLlama().to(torch.bfloat16)
         rotation = model.layers[0].attn.rotation
@@ -95,6 +95,6 @@ def tuned_llama() -> TunedLlama:
 
 
 def next_token_loss(scores: Tensor) -> Tensor:
-    """Cross-entropy of every token; which one it is takes no memory of its own."""
+    """Return the cross-entropy of every token; the choice of targets does not affect memory."""
     labels = torch.zeros(scores.shape[0] * scores.shape[1], dtype=torch.long, device=scores.device)
     return F.cross_entropy(scores.flatten(0, 1), labels, ignore_index=-100)

@@ -16,14 +16,14 @@ FROZEN = (
     *("fasterrcnn_mobilenet_v3_large_fpn", "keypointrcnn_resnet50_fpn"),
     *("maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn"),
 )
-"""Published with the batch norms of their backbones frozen: what were parameters are buffers."""
+"""Published with frozen batch norms in the backbone, whose parameters are buffers."""
 
 RESIZED = {"vit_h_14": {"image_size": 518}}
-"""What a constructor is told where the published input is not its default."""
+"""Arguments of constructors whose default input is not the published one."""
 
 
 def build(library: str, name: str, size: str) -> nn.Module:
-    """The model in eval mode, with random weights; on ``meta`` unless it needs values."""
+    """Return the model in eval mode, with random weights, on ``meta`` unless it needs values."""
     torch.manual_seed(0)
     if library == "torchvision":
         make = torchvision_maker(name, **RESIZED.get(name, {}))
@@ -40,7 +40,7 @@ def build(library: str, name: str, size: str) -> nn.Module:
 
 
 def frozen(model: nn.Module) -> nn.Module:
-    """The model with each batch norm of its backbone frozen."""
+    """Return the model with each batch norm of its backbone frozen."""
     from torchvision.ops import FrozenBatchNorm2d
 
     for module in list(model.get_submodule("backbone").modules()):
@@ -51,7 +51,7 @@ def frozen(model: nn.Module) -> nn.Module:
 
 
 def run(model: nn.Module, size: str) -> ModelSummary:
-    """The summary on an input such as ``1x3x224x224``, ``two 1x3x512x512``, or ``3x800x800``: one picture in a list."""
+    """Return the summary for an input such as ``1x3x224x224``, ``two 1x3x512x512``, or ``3x800x800`` (a list)."""
     *count, shape = size.split()
     axes = tuple(map(int, shape.split("x")))
     data: Any = torch.empty(axes)
@@ -63,7 +63,7 @@ def run(model: nn.Module, size: str) -> ModelSummary:
 
 
 def torchvision_maker(name: str, **extra: Any) -> Callable[[], nn.Module]:
-    """What builds a model of ``torchvision.models`` without fetching weights."""
+    """Return the constructor in ``torchvision.models`` that builds a model without fetching weights."""
     from torchvision import models
 
     if name.startswith("quantized_"):
@@ -74,7 +74,7 @@ def torchvision_maker(name: str, **extra: Any) -> Callable[[], nn.Module]:
     if name == "googlenet":
         extra |= {"aux_logits": False, "init_weights": False}  # the published weights have no auxiliary heads
     if "deeplab" in name or "fcn" in name:
-        extra["aux_loss"] = True  # and these have one
+        extra["aux_loss"] = True  # these do
     return lambda: models.get_model(name, weights=None, **extra)
 
 

@@ -1,9 +1,9 @@
-"""Published memory of distributed training on real GPUs, and the same programs predicted without one.
+"""Compare published memory of distributed training on real GPUs with predictions for the same programs.
 
     python -m benchmarks.published_ranks [--only PART] [--write]
 
-The rows are those of which model, sharding, precision, checkpoints, batch and length are all stated, and which torch
-runs without its compiler. What is left out says why.
+Included are the figures whose model, sharding, precision, checkpointing, batch and length are all stated, and which do
+not use torch's compiler. The benchmark lists those left out, with the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """A published figure in GiB, of reserved or allocated bytes, and the estimate that it is of."""
+    """A published figure in GiB, of reserved or allocated bytes, and the estimate to compare with it."""
 
     name: str
     published: float
@@ -42,7 +42,7 @@ class Row:
     source: str
     predict: Callable[[], MemoryEstimate]
     why_not: str = ""
-    """Why the row is not like for like, where it is shown all the same."""
+    """Why the figures are not comparable like for like, if they are shown nevertheless."""
 
 
 def mixed() -> Any:
@@ -52,7 +52,7 @@ def mixed() -> Any:
 
 
 def selective(layer: nn.Module) -> nn.Module:
-    """Checkpoint a layer but for every other product and attention.
+    """Checkpoint a layer except for every other matrix product and attention.
 
     Source: torchtitan at 9dec370, torchtitan/parallelisms/parallelize_llama.py, ``_apply_ac_to_transformer_block``.
     """
@@ -84,7 +84,7 @@ _ATTENTIONS = (
 
 
 def titan(model: Any, mesh: Any) -> nn.Module:
-    """torchtitan's: each layer and the model, all but the last layer resharded after its forward."""
+    """Shard as torchtitan does: each layer and the model; all layers but the last are resharded after their forward."""
     from torch.distributed.fsdp import fully_shard
 
     options = {"mesh": mesh, "mp_policy": mixed()}
@@ -154,18 +154,18 @@ ROWS = (
 )
 LEFT_OUT = {
     "torchtitan, compiled (8B float8, CP 2 and 8; 70B FSDP 32 x TP 8; 405B, 3 rows; 32 H200; per block)": (
-        "torch.compile lays buffers out and recomputes by its own plan, and float8's scaled copies are of its kernels"
+        "torch.compile plans buffers and recomputation itself, and float8's scaled copies come from its kernels"
     ),
-    "torchtitan, NVFP4, BF16 and MXFP8 on Blackwell": "compiled, and the activation checkpoints are not stated",
-    "litgpt, 6 rows": "compiled by Inductor or Thunder, most with float8; batch sizes are a default that changed",
+    "torchtitan, NVFP4, BF16 and MXFP8 on Blackwell": "compiled, and the activation checkpointing is not stated",
+    "litgpt, 6 rows": "compiled by Inductor or Thunder, most with float8; the default batch size has changed since",
     "a blog's 8 rows in per cent of a GB200": "what 100 % means is not stated; all but two are compiled",
     "torchtune, 70B LoRA on 8 A100": "compiled",
-    "torchtune, Llama-2 7B under FSDP1": "sequence lengths are those of a data set",
+    "torchtune, Llama-2 7B under FSDP1": "sequence lengths depend on a dataset",
     "llama-recipes, LoRA under FSDP1, 2 rows": "batch and length are a recipe's defaults, not stated",
-    "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters have not been built here",
+    "fsdp_qlora, QLoRA rows": "4-bit weights inside flat parameters are not implemented here",
     "a 14B model in pytorch/ao": "the model is not named",
 }
-"""Published rows that are not like for like, and why."""
+"""Published figures that are not comparable like for like, with the reason."""
 
 
 def main() -> None:

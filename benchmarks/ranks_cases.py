@@ -1,4 +1,4 @@
-"""Distributed training programs on small models, run by real processes and predicted for each rank.
+"""Distributed training programs on small models, run in real processes and predicted for each rank.
 
 A case is a builder and a training step, as in a script; the step creates its optimizer on its first call.
 """
@@ -40,7 +40,7 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Case:
-    """A model by its name, what wraps it, and how it is trained; in a world of any of ``worlds``."""
+    """A model, given by name, how it is wrapped and trained, and the world sizes in which it may run."""
 
     name: str
     model: str
@@ -50,9 +50,9 @@ class Case:
     clip: bool = False
     worlds: tuple[int, ...] = (2, 4)
     loop: Callable[..., None] | None = None
-    """How a step runs, where it is written out."""
+    """The step, if it is not the default one."""
     held: dict[str, Any] = field(default_factory=dict)
-    """What the loop holds: its optimizer."""
+    """What the loop keeps: its optimizer."""
 
     def build(self) -> nn.Module:
         torch.manual_seed(0)
@@ -62,11 +62,11 @@ class Case:
         return model
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """The inputs of a step, and its targets."""
+        """Return the inputs of a step, and its targets."""
         return MODELS[self.model].inputs(BATCH)
 
     def train(self, model: Any, inputs: Tensor, targets: Tensor, mark: Callable[[str], None] = lambda _: None) -> None:
-        """One step: so many micro-batches, and the optimizer."""
+        """Run one step: the micro-batches, then the optimizer."""
         if self.loop is not None:
             self.loop(model, inputs, targets, self.held, mark)
             return
@@ -93,7 +93,7 @@ class Case:
 
 @contextmanager
 def _alone(model: Any) -> Iterator[None]:
-    """While it holds, a backward's gradients do not go to other ranks."""
+    """Keep the gradients of a backward from being reduced across ranks."""
     if hasattr(model, "no_sync"):
         with model.no_sync():
             yield
@@ -119,12 +119,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers that are sharded one by one."""
+    """Return the layers that are sharded separately."""
     return list(model.layers)  # type: ignore[arg-type]
 
 
 def fsdp(model: nn.Module, mesh: Any = None, each: bool = True, last: bool | None = None, **options: Any) -> nn.Module:
-    """``fully_shard`` on each layer and on the model."""
+    """Apply ``fully_shard`` to each layer and to the model."""
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -146,7 +146,7 @@ def fsdp_mixed(model: nn.Module, reduce: torch.dtype | None = None, **options: A
 
 
 def mesh_of(*names: str) -> Any:
-    """A mesh of two axes, the second of two ranks."""
+    """Return a mesh of two axes, the second of which has two ranks."""
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -167,7 +167,7 @@ def checkpointed(wrap: Wrap, model: nn.Module) -> nn.Module:
 
 
 def tensor_parallel(model: nn.Module, mesh: Any = None) -> nn.Module:
-    """The layers of a Llama over ranks, as torch's tutorial has it."""
+    """Shard the layers of a Llama with tensor parallelism, as in torch's tutorial."""
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -187,7 +187,7 @@ def fsdp_and_tp(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def sequence_parallel(model: nn.Module) -> nn.Module:
-    """Tensor parallel with what is between the products split along the sequence."""
+    """Shard with tensor parallelism, and split the activations between the products along the sequence."""
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
@@ -213,7 +213,7 @@ def sequence_parallel(model: nn.Module) -> nn.Module:
 
 
 def products_kept(wrap: Wrap, model: nn.Module) -> nn.Module:
-    """Checkpoint each layer but for its products, by a policy."""
+    """Checkpoint each layer except for its matrix products, by a policy."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -229,7 +229,7 @@ def products_kept(wrap: Wrap, model: nn.Module) -> nn.Module:
 
 
 def prefetched(model: nn.Module) -> nn.Module:
-    """``fully_shard`` with each layer's weights gathered while the one before it runs."""
+    """Apply ``fully_shard``, and prefetch each layer's weights while the previous layer runs."""
     model = fsdp(model)
     layers: Any = blocks(model)
     for layer, following in pairwise(layers):
@@ -239,12 +239,12 @@ def prefetched(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class PipelineCase(Case):
-    """A Llama of a layer a stage, in a schedule by its name in ``torch.distributed.pipelining``."""
+    """Build a Llama with one layer per stage, in a schedule given by its name in ``torch.distributed.pipelining``."""
 
     schedule: str = "Schedule1F1B"
     stages_each: int = 1
     is_sharded: bool = False
-    """Whether half of the ranks are stages, and each stage is sharded over two."""
+    """Whether half of the ranks are stages, each sharded over two."""
     micro_batches: int = BATCH
 
     def part(self, number: int, stages: int) -> nn.Module:
@@ -343,7 +343,7 @@ _LLAMA: dict[str, dict[str, Any]] = {
 
 
 def titan(model: nn.Module) -> nn.Module:
-    """Tensor parallel, then checkpoints, then ``fully_shard``, in torchtitan's order."""
+    """Apply tensor parallelism, then checkpoints, then ``fully_shard``, in torchtitan's order."""
     mesh = mesh_of("dp", "tp")
     return checkpointed(partial(fsdp, mesh=mesh["dp"]), tensor_parallel(model, mesh["tp"]))
 

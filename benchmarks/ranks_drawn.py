@@ -1,10 +1,10 @@
-"""Each rank's memory in distributed programs drawn at random: predicted, and measured in real gloo processes.
+"""Compare each rank's memory in random distributed programs with real gloo processes.
 
     python -m benchmarks.ranks_drawn --seed 1 [--count 20] [--first 0] [--world 2 4] [--way fsdp] [--explain]
 
-Programs that fail for real count as invalid, or as ``runs-here`` if they have an estimate nevertheless. Under load
-gloo's threads may let go of a tensor late, so a program that differs runs twice more, and its lowest peak counts.
-``--way`` draws one kind of sharding alone.
+Programs that fail in real processes count as invalid, or as ``runs-here`` if they have an estimate nevertheless. Under
+load, gloo's threads may release a tensor late, so a program that differs runs twice more, and its lowest peak counts.
+``--way`` draws only one kind of sharding.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from benchmarks.ranks_truth import Truth, explain, measured, predicted, with_sam
 
 AT_ONCE = 10
 SECONDS = 90.0
-"""For as many programs as run at once."""
+"""Time limit for the programs that run at once."""
 
 
 def truths_of(names: list[str], world_size: int) -> dict[tuple[str, int], Truth]:
-    """The truth by name and rank; none of a program that hangs."""
+    """Return the measurements by name and rank; none for a program that hangs."""
     found: dict[tuple[str, int], Truth] = {}
     while names:
         ran = {(one.case, one.rank): one for one in measured(names[:AT_ONCE], world_size, SECONDS)}
@@ -35,13 +35,13 @@ def truths_of(names: list[str], world_size: int) -> dict[tuple[str, int], Truth]
 
 
 def lowest(name: str, truth: Truth, world_size: int) -> Truth:
-    """The truth of a rank with the lowest peak of three runs."""
+    """Return the measurement of a rank with the lowest peak of three runs."""
     again = [truths_of([name], world_size).get((name, truth.rank)) for _ in range(2)]
     return min((truth, *(one for one in again if one and not one.failed)), key=lambda one: one.peak_bytes)
 
 
 def verdict(name: str, truth: Truth | None, world_size: int, rank: int, shows: bool) -> str:
-    """What comes of a program on a rank, in a line that begins with the kind of verdict."""
+    """Return the verdict on a program on a rank: a line that begins with the kind of verdict."""
     real = truth.failed if truth else "it hangs"
     try:
         estimate = predicted(case_of(name), world_size, rank)

@@ -1,6 +1,7 @@
-"""Distributed programs drawn at random by a seed, for :mod:`benchmarks.ranks_drawn`.
+"""Random distributed programs by seed, for :mod:`benchmarks.ranks_drawn`.
 
-A program is a model of :mod:`benchmarks.ranks_drawn_models`, what shards it, and a step, each drawn with its options.
+A program is a model from :mod:`benchmarks.ranks_drawn_models`, a kind of sharding, and a step, each with random
+options.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Wrapped = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class DrawnCase(Case):
-    """A drawn model, wrapped and trained as drawn; ``words`` tell the choices."""
+    """A random model, wrapped and trained as drawn; ``words`` lists the choices."""
 
     shape: Any = None
     step: Any = None
@@ -51,7 +52,7 @@ class DrawnCase(Case):
 
 @dataclass(frozen=True)
 class DrawnPipeline(PipelineCase):
-    """A drawn model over the stages of a schedule."""
+    """A random model over the stages of a schedule."""
 
     shape: Any = None
     batch: int = 4
@@ -64,13 +65,13 @@ class DrawnPipeline(PipelineCase):
 
 
 def some(draw: Random, **choices: tuple[Any, ...]) -> dict[str, Any]:
-    """One of each choice, where it is not None."""
+    """Draw one of each choice, and return those that are not None."""
     drawn = {name: draw.choice(values) for name, values in choices.items()}
     return {name: value for name, value in drawn.items() if value is not None}
 
 
 def checkpointed(shape: Shape, model: Any) -> Any:
-    """The layers in checkpoint wrappers, where the shape says so."""
+    """Wrap the layers in checkpoints, if the shape says so."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     if shape.checkpoints == "wrapper":
@@ -103,7 +104,7 @@ def drawn_ddp(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
 
 
 def drawn_fsdp(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
-    """``fully_shard`` of what is drawn: parts of layers, layers, pairs of them, the head, and the model."""
+    """Apply ``fully_shard`` as drawn: to parts of layers, layers, pairs of layers, the head, and the model."""
     options = some(draw, reshard_after_forward=(None, True, False))
     dtypes = some(draw, param_dtype=(None, torch.bfloat16), reduce_dtype=(None, torch.float32, torch.bfloat16))
     groups = draw.choice(("layers", "layers", "parts", "pairs", "root" if shape.is_tied else "head", "root"))
@@ -136,7 +137,7 @@ def drawn_fsdp(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
 
 
 def grouped(model: Any, groups: str) -> list[Any]:
-    """What is sharded before the model itself, from the inside out."""
+    """Return the modules to shard before the model itself, from the inside out."""
     layers = list(model.layers)
     parts = [part for layer in layers for part in (inner(layer).attention, inner(layer).feed_forward) if part]
     return {
@@ -174,7 +175,7 @@ def drawn_fsdp1(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
 
 
 def drawn_parallel(draw: Random, shape: Shape, words: dict[str, Any]) -> Wrapped:
-    """Tensor parallel over two ranks, and ``fully_shard`` over as many pairs of them."""
+    """Apply tensor parallelism over two ranks, and ``fully_shard`` over the pairs."""
     parts = draw.choice((("attention", "feed_forward"), ("attention",), ("feed_forward",)))
     over_head, shards = draw.random() < 0.4, draw.random() < 0.7
     words |= {"parts": parts, "over head": over_head, "shards": shards}
@@ -225,7 +226,7 @@ SCHEDULES = (*ONE_EACH, "ScheduleInterleaved1F1B", "ScheduleLoopedBFS", "Schedul
 
 
 def drawn_pipeline(draw: Random, name: str) -> Case:
-    """A schedule over stages with a layer each; in a world of four each stage may be sharded over two ranks."""
+    """Build a schedule over stages of one layer each; in a world of four, each stage may be sharded over two ranks."""
     schedule = draw.choice(SCHEDULES)
     each = 1 if schedule in ONE_EACH else draw.choice((2, 3))
     shape = replace(Shape.draw(draw), frozen="", has_unused=False, checkpoints="", has_buffer=False)
@@ -245,7 +246,7 @@ def drawn_pipeline(draw: Random, name: str) -> Case:
 
 
 def drawn_case(seed: int, number: int, ways: tuple[str, ...]) -> Case:
-    """The program of a seed with a number; the same on every call."""
+    """Return a program by seed and number; it is the same on every call."""
     draw = Random(f"{seed}:{number}")
     way = draw.choice(ways)
     name = " ".join((f"drawn {seed}:{number}", *(() if ways == EVERY else ways)))
@@ -269,7 +270,7 @@ def drawn_case(seed: int, number: int, ways: tuple[str, ...]) -> Case:
 
 
 def case_of(name: str) -> Case:
-    """The case of a name: one of the list, or a drawn one."""
+    """Return a case by name: one of the list, or a random one."""
     if not name.startswith("drawn "):
         return CASES[name]
     place, *ways = name.removeprefix("drawn ").split()

@@ -1,4 +1,4 @@
-"""Models drawn at random for :mod:`benchmarks.ranks_drawn_cases`: attention, products and norms, of odd sizes too."""
+"""Random models for :mod:`benchmarks.ranks_drawn_cases`: attention, products and norms, some of odd sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH = 32
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is made of; ``kinds`` has a word for each layer."""
+    """The structure of a model; ``kinds`` has a word for each layer."""
 
     width: int
     kinds: tuple[str, ...]
@@ -103,7 +103,7 @@ class Block(nn.Module):
 
 
 class Drawn(nn.Module):
-    """The layers of a :class:`Shape` between an embedding, or a product, and a head."""
+    """A model: the layers of a :class:`Shape` between an embedding, or a linear layer, and a head."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Drawn(nn.Module):
 
 
 class DrawnPart(nn.Module):
-    """A stage of a pipeline: a layer of a :class:`Shape`, and the embedding or the head at the ends."""
+    """A pipeline stage: a layer of a :class:`Shape`, with the embedding or the head at the ends."""
 
     def __init__(self, shape: Shape, number: int, stages: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class DrawnPart(nn.Module):
 
 
 def inputs_of(shape: Shape, batch: int) -> tuple[Tensor, Tensor]:
-    """A batch of what the model reads, and its targets."""
+    """Return a batch of inputs, and its targets."""
     draw = torch.Generator().manual_seed(0)
     targets = torch.randint(0, 10, (batch, LENGTH), generator=draw)
     if shape.reads_tokens:

@@ -1,4 +1,4 @@
-"""Steps drawn at random for :mod:`benchmarks.ranks_drawn_cases`, with what users do beside training in a step."""
+"""Random steps for :mod:`benchmarks.ranks_drawn_cases`, with what users do in a step besides training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mark = Callable[[str], None]
 
 
 class Act(NamedTuple):
-    """What a step does beside training: ``prepare`` gives what it keeps, ``run`` uses it after the backward."""
+    """An action besides training: ``prepare`` returns its state, ``run`` uses it after the backward."""
 
     run: Callable[[Any, Any, Tensor, Tensor], Any]
     prepare: Callable[[Any], Any] = lambda model: None
@@ -104,7 +104,7 @@ ACTS = {
 
 @dataclass(frozen=True)
 class Step:
-    """How a step goes."""
+    """The options of a step."""
 
     batch: int
     micro_batches: int
@@ -133,7 +133,7 @@ class Step:
 
 
 def run_step(step: Step, model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
-    """One step, with what it does beside training."""
+    """Run one step, with its actions."""
     optimizer = held["optimizer"]
     can_be_alone = step.is_alone and (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync"))
     mark("forward")

@@ -1,4 +1,4 @@
-"""Cases of :mod:`benchmarks.ranks_cases` under ``FullyShardedDataParallel``, the wrapper before ``fully_shard``."""
+"""Cases of :mod:`benchmarks.ranks_cases` under ``FullyShardedDataParallel`` (FSDP1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.ranks_models import Layer, Stage
 
 
 def fsdp1(model: nn.Module, strategy: str = "FULL_SHARD", each: bool = True, mixed: Any = None, **options: Any) -> Any:
-    """``FullyShardedDataParallel`` of the layers, by a policy, and of the model."""
+    """Wrap the layers, by a policy, and the model in ``FullyShardedDataParallel``."""
     from torch.distributed import fsdp
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -34,7 +34,7 @@ def prefetched(model: nn.Module) -> Any:
 
 
 def partly_frozen(model: nn.Module, **options: Any) -> Any:
-    """The norms and biases train, the rest does not, as in a fine-tuning of few parameters."""
+    """Train only norms and biases, as in parameter-efficient fine-tuning."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("norm" in name or "bias" in name)
     return fsdp1(model, use_orig_params=True, **options)

@@ -1,4 +1,4 @@
-"""The models of :mod:`benchmarks.ranks_cases`: a tiny Llama, with its head tied or not, and a tiny CNN."""
+"""The models of :mod:`benchmarks.ranks_cases`: a tiny Llama, with a tied or untied head, and a tiny CNN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY, LENGTH, WIDTH, CLASSES, SIDE = 512, 64, 128, 10, 16
 
 
 class Attention(nn.Module):
-    """Causal attention of as many heads as a rank has of them."""
+    """Causal attention with the heads that a rank has."""
 
     def __init__(self, width: int, head: int = 32) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Llama(nn.Module):
 
 
 class Part(nn.Module):
-    """A stage of a pipeline over a Llama: a layer, and the embedding or the head at the ends."""
+    """A pipeline stage of a Llama: a layer, with the embedding or the head at the ends."""
 
     def __init__(self, number: int, stages: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Cnn(nn.Module):
 
 
 class Model(NamedTuple):
-    """How a model is made, and the inputs and targets of a batch."""
+    """How a model is built, and the inputs and targets of a batch."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[Tensor, Tensor]]

@@ -1,4 +1,4 @@
-"""Parts of :mod:`benchmarks.ranks_models` over ranks: experts by all-to-all, and attention over parts of a sequence."""
+"""Expert and context parallelism for :mod:`benchmarks.ranks_models`, with all-to-all and other collectives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_one_hot(chosen: Tensor) -> Tensor:
 
 
 class Experts(nn.Module):
-    """A part of the experts on each rank. Each gets the same number of tokens, as the router's scores see to."""
+    """Experts distributed over ranks; the router's scores give each the same number of tokens."""
 
     def __init__(self, count: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Experts(nn.Module):
         return torch.zeros_like(tokens).index_add(0, order // CHOSEN, out).view_as(x)
 
     def _by_expert(self, here: Tensor, counts: Tensor) -> Tensor:
-        """Run each expert on its tokens of all ranks; the result is in the order of the ranks again."""
+        """Run each expert on its tokens from all ranks; the results return in the original order."""
         parts = here.split(counts.tolist())
         own = len(self.experts)
         done = [expert(torch.cat(parts[number::own])) for number, expert in enumerate(self.experts)]
@@ -65,7 +65,7 @@ def exchanged(tensor: Tensor, given: list[int] | None = None, sent: list[int] | 
 
 
 def with_experts(wrap: Callable[[nn.Module], nn.Module], model: nn.Module, count: Any = by_bincount) -> nn.Module:
-    """Experts in the place of each layer's feed-forward."""
+    """Replace each layer's feed-forward network with experts."""
     layers: Any = model.layers
     for layer in layers:
         layer.feed_forward = Experts(count)
@@ -73,7 +73,7 @@ def with_experts(wrap: Callable[[nn.Module], nn.Module], model: nn.Module, count
 
 
 class ByHeads(Attention):
-    """Each rank has a part of the sequence, and for attention all of it of a part of the heads (DeepSpeed-Ulysses)."""
+    """Attention by heads: each rank has a part of the sequence, and all of it for its heads (DeepSpeed-Ulysses)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (self._to_heads(one) for one in (q, k, v))
@@ -88,7 +88,7 @@ class ByHeads(Attention):
 
 
 class Gathered(Attention):
-    """Each rank has a part of the sequence, and gathers the keys and values of all (Llama 3's context parallel)."""
+    """Attention by gathering: each rank has a part of the sequence, and gathers all keys and values (Llama 3)."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (_gathered(one) for one in (k, v))
@@ -105,7 +105,7 @@ def _gathered(x: Tensor) -> Tensor:
 
 
 class Ring(Attention):
-    """Each rank has a part of the sequence; keys and values go round, and partial results are put together."""
+    """Ring attention: each rank has a part of the sequence, keys and values circulate, and results are merged."""
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -124,7 +124,7 @@ class Ring(Attention):
 
 
 class _Passed(torch.autograd.Function):
-    """What the rank before has; its gradient goes back."""
+    """Receive what the previous rank has; the gradient is sent back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def _sent(x: Tensor, by: int) -> Tensor:
 
 
 def over_parts(kind: Any, wrap: Callable[[nn.Module], nn.Module], model: nn.Module) -> nn.Module:
-    """Attention of a class over the parts of a sequence that ranks have."""
+    """Replace attention by a class that works on a rank's part of the sequence."""
     layers: Any = model.layers
     for layer in layers:
         layer.attention.__class__ = kind
@@ -159,4 +159,4 @@ NOT_ON_GLOO = {
         "_attention.py, call_maps); with SDPBackend.MATH: aten.add.Tensor got mixed torch.Tensor and DTensor"
     ),
 }
-"""What real gloo processes cannot run, with the error that they raise on torch 2.13."""
+"""What does not run in real gloo processes, with the error on torch 2.13."""

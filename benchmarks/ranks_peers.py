@@ -1,8 +1,8 @@
-"""The memory per rank by each tool beside that of real gloo processes: ``python -m benchmarks.ranks_peers [--write]``.
+"""Compare each tool's memory per rank with real gloo processes: ``python -m benchmarks.ranks_peers [--write]``.
 
-The processes' peaks are those of ``ranks_truth``. accelerate and DeepSpeed are asked where they are installed; torch's
-``FSDPMemTracker`` runs the program under the fake process group; Megatron's formula is written out. ``--write`` puts
-the table on docs/distributed.md.
+The real peaks come from ``ranks_truth``. accelerate and DeepSpeed are compared if they are installed; torch's
+``FSDPMemTracker`` runs the program under the fake process group; Megatron's formula is written out here. ``--write``
+updates the table in docs/distributed.md.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WORLDS = (2, 4)
 
 
 def parameters(name: str) -> int:
-    """The parameters of a case's model, all of them in float32."""
+    """Return the number of parameters of a case's model, all of them in float32."""
     return sum(one.numel() for one in MODELS[CASES[name].model].make().parameters())
 
 
 def tracker(name: str, world_size: int) -> int | None:
-    """Return the peak by torch's tracker, which is of FSDP alone; the mesh has to be made outside the fake mode."""
+    """Return the peak from torch's tracker, which supports only FSDP; the mesh is created outside the fake mode."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -65,13 +65,13 @@ def tracker(name: str, world_size: int) -> int | None:
 
 
 def accelerate(name: str, world_size: int) -> int | None:
-    """Return what ``accelerate estimate-memory`` says of training with Adam, which knows no ranks."""
+    """Return the result of ``accelerate estimate-memory`` for training with Adam, which does not depend on ranks."""
     usage: Any = import_module("accelerate.commands.estimate").estimate_training_usage
     return int(usage(4 * parameters(name), "float32")["step"])
 
 
 def deepspeed(name: str, world_size: int) -> int | None:
-    """Return DeepSpeed's model states of ZeRO 2 or 3 on the GPU, without offload; it has none for DDP."""
+    """Return DeepSpeed's model states of ZeRO 2 or 3 on the GPU, without offload; it has no figure for DDP."""
     if name == "llama ddp":
         return None
     with redirect_stdout(StringIO()):
@@ -88,7 +88,7 @@ def deepspeed(name: str, world_size: int) -> int | None:
 
 
 def megatron(name: str, world_size: int) -> int | None:
-    """Return weights and optimizer by Megatron-LM: 18 bytes a parameter, or 6 and 12 / ranks of them distributed.
+    """Return weights and optimizer state by Megatron-LM: 18 bytes a parameter, or 6 and 12 / ranks if distributed.
 
     Source: megatron/training/theoretical_memory_usage.py, ``compute_weight_and_optimizer_memory``.
     """
@@ -106,7 +106,7 @@ TOOLS: dict[str, Callable[[str, int], int | None]] = {
 
 
 def asked(tool: Callable[[str, int], int | None], name: str, world_size: int, real: int) -> str:
-    """A tool's answer in MiB, and relative to the real peak; why there is none."""
+    """Return a tool's result in MiB and its error relative to the real peak, or why there is none."""
     try:
         found = tool(name, world_size)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Cases of :mod:`benchmarks.ranks_cases` that are written out as users write them, communication and all."""
+"""Cases of :mod:`benchmarks.ranks_cases` written as users write them, with explicit communication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mark = Callable[[str], None]
 
 
 class _Copied(torch.autograd.Function):
-    """Megatron's f: the input itself, whose gradients are summed."""
+    """Megatron's f: the identity, whose gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """Megatron's g: the sum, whose gradient is passed on."""
+    """Megatron's g: the sum, whose gradient is passed on unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class _Summed(torch.autograd.Function):
 
 
 class Megatron(nn.Module):
-    """A feed-forward split by columns, then by rows."""
+    """A feed-forward network, split by columns, then by rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def megatron(model: nn.Module) -> nn.Module:
 
 
 class _SplitEntropy(torch.autograd.Function):
-    """Cross-entropy of logits of which each rank has a part of the vocabulary (Megatron's)."""
+    """Cross-entropy of logits that are split over ranks by vocabulary, as in Megatron."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class _SplitEntropy(torch.autograd.Function):
 
 
 class SplitHead(nn.Module):
-    """A Llama whose head has a part of the vocabulary; it returns its loss."""
+    """A Llama whose head is split by vocabulary; it returns its loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class SplitHead(nn.Module):
 
 
 def compressed(model: nn.Module, hook: str = "fp16") -> nn.Module:
-    """DDP whose gradients are sent in half precision, or as products of low rank."""
+    """Use DDP with gradients sent in half precision, or as low-rank products."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -124,7 +124,7 @@ def compressed(model: nn.Module, hook: str = "fp16") -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """A frozen product and its adapter."""
+    """A frozen linear layer and its adapter."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Adapted(nn.Module):
 
 
 def adapted(model: nn.Module) -> nn.Module:
-    """Adapters for the attention's products; all else is frozen."""
+    """Add adapters to the attention's projections, and freeze everything else."""
     model.requires_grad_(False)
     layers: Any = model.layers
     for layer in layers:
@@ -148,7 +148,7 @@ def adapted(model: nn.Module) -> nn.Module:
 
 
 def by_hand(model: nn.Module) -> nn.Module:
-    """Weights as distributed tensors without ``parallelize_module``: split by rows, so gathered for each product."""
+    """Split weights by rows as distributed tensors without ``parallelize_module``; each product gathers them."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
 
@@ -174,7 +174,7 @@ def by_hand(model: nn.Module) -> nn.Module:
 
 
 def averaged(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
-    """A step with an exponential moving average, barriers, objects, a group of its own, and gathered losses."""
+    """Run a step with an exponential moving average, barriers, objects, its own group, and gathered losses."""
     mark("forward")
     loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
     mark("backward")
@@ -196,7 +196,7 @@ def averaged(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], 
 
 
 def contrasted(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
-    """A contrastive step: what each rank has embedded is gathered, with its gradients."""
+    """Run a contrastive step: the embeddings of all ranks are gathered, with their gradients."""
     from torch.distributed.nn.functional import all_gather
 
     mark("forward")
@@ -213,7 +213,7 @@ def contrasted(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any]
 
 
 def accumulated(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
-    """Micro-batches under ``no_sync``, gradients summed by hand in one flat buffer, and scaled."""
+    """Run micro-batches under ``no_sync``, then sum gradients by hand in one flat buffer, and scale them."""
     parts = list(zip(inputs.chunk(2), targets.chunk(2)))
     for number, (x, y) in enumerate(parts):
         last = number == len(parts) - 1
@@ -239,7 +239,7 @@ def accumulated(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any
 
 
 def joined(model: Any, inputs: Tensor, targets: Tensor, held: dict[str, Any], mark: Mark) -> None:
-    """A step inside ``Join``, as uneven inputs need it."""
+    """Run a step inside ``Join``, as uneven inputs need it."""
     from torch.distributed.algorithms.join import Join
 
     with Join([model]):

@@ -1,4 +1,4 @@
-"""Training scripts as users write them, each in a style of its own, for :mod:`benchmarks.ranks_cases`."""
+"""Training scripts in the styles of different users, for :mod:`benchmarks.ranks_cases`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def finish(held: Held, mark: Mark) -> None:
 
 
 def nano(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """nanoGPT: micro-batches, the wrapper's flag set by hand, autocast, a scaler, clipping, a rate that decays."""
+    """Train as nanoGPT does: micro-batches, the wrapper's flag set by hand, autocast, scaler, clipping, schedule."""
     scaler = held.setdefault("scaler", torch.amp.GradScaler("cpu", enabled=False))
     number = held["number"] = held.get("number", 0) + 1
     for group in held["optimizer"].param_groups:
@@ -67,7 +67,7 @@ def nano(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) ->
 
 
 class Lit:
-    """A trainer with hooks and logged values, as Lightning has it."""
+    """A trainer with hooks and logged values, as in Lightning."""
 
     def __init__(self, model: Any, held: Held) -> None:
         self.model, self.held = model, held
@@ -94,7 +94,7 @@ class Lit:
 
 
 def lightning(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """The optimizer is stepped with a closure, and each rank's loss is gathered as an object."""
+    """Step the optimizer with a closure, and gather each rank's loss as an object."""
     lit = held.setdefault("lit", Lit(model, held))
     held["optimizer"].step(partial(lit.closure, (inputs, targets), mark))
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -104,7 +104,7 @@ def lightning(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mar
 
 
 class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """So many samples of a batch."""
+    """A dataset with this many batches of samples."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets = inputs, targets
@@ -117,7 +117,7 @@ class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 
 def sampled(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """An epoch of a ``DataLoader`` with a ``DistributedSampler``."""
+    """Run an epoch of a ``DataLoader`` with a ``DistributedSampler``."""
     data = Numbers(inputs, targets)
     sampler = torch.utils.data.DistributedSampler(data, shuffle=False)
     loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
@@ -135,9 +135,9 @@ def sampled(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark)
 
 
 def tuned(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """FSDP2's switches: weights kept over micro-batches, gathered by hand, gradients divided by another factor."""
+    """Use FSDP2's options: weights kept over micro-batches and gathered by hand, another divisor of gradients."""
     model.set_requires_all_reduce(True)
-    model.set_gradient_divide_factor(float(dist.get_world_size()))  # gloo has no other factor
+    model.set_gradient_divide_factor(float(dist.get_world_size()))  # gloo supports no other factor
     for last in (False, True):
         model.set_is_last_backward(last)
         model.set_requires_gradient_sync(last)
@@ -156,7 +156,7 @@ def tuned(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -
 
 
 def by_pairs(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark, batched: bool = False) -> None:
-    """Gossip: each rank takes the mean of its weights and those of the rank beside it, by sends."""
+    """Gossip: average each rank's weights with those of its neighbour, by sends."""
     mark("forward")
     loss = loss_of(model, inputs, targets)
     mark("backward")
@@ -181,7 +181,7 @@ def by_pairs(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark
 
 
 def in_turn(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """Even ranks run the embedding and send it, odd ones run the layers and send the gradient back."""
+    """Run the embedding on even ranks and the layers on odd ones, sending activations and gradients."""
     rank = dist.get_rank()
     mark("forward")
     if rank % 2 == 0:
@@ -209,7 +209,7 @@ def in_turn(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark)
 
 
 def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """ZeRO by hand: flat gradients scattered in sums, a shard stepped, weights gathered into one tensor."""
+    """Hand-written ZeRO: reduce-scatter flat gradients, step a shard, and gather the weights into one tensor."""
     world, rank = dist.get_world_size(), dist.get_rank()
     parameters = list(model.parameters())
     mark("forward")
@@ -238,7 +238,7 @@ def by_shards(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mar
 
 
 def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """Every other collective that scripts call: reduce, gather, scatter, lists, objects, groups of their own."""
+    """Use the other collectives of scripts: reduce, gather, scatter, lists, objects, separate groups."""
     world, rank = dist.get_world_size(), dist.get_rank()
     mark("forward")
     loss = loss_of(model, inputs, targets)
@@ -265,7 +265,7 @@ def gathered_objects(model: Any, inputs: Tensor, targets: Tensor, held: Held, ma
 
 
 def split_loss(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """Logits split over ranks, and the loss computed on the parts."""
+    """Split logits over ranks, and compute the loss on the parts."""
     from torch.distributed.tensor.parallel import loss_parallel
 
     with loss_parallel():
@@ -279,7 +279,7 @@ def split_loss(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Ma
 
 
 def checked(model: Any, inputs: Tensor, targets: Tensor, held: Held, mark: Mark) -> None:
-    """A flag that every rank must set before the loop stops, and gradients that must be finite."""
+    """Stop the loop by a flag that every rank must set, and check that gradients are finite."""
     mark("forward")
     loss = loss_of(model, inputs, targets)
     stop = torch.tensor([0], dtype=torch.int32)

@@ -1,5 +1,5 @@
-/* Interposes posix_memalign and free, and notes those that torch's CPU allocator (libc10.so) asks for, in all threads:
-   torch's profiler does not see what gloo's threads free. An event is its bytes, negative for a free; a mark has none. */
+/* Interposes posix_memalign and free, and records the calls of torch's CPU allocator (libc10.so) in all threads, because
+   torch's profiler does not see what gloo's threads free. An event has its bytes, negative for a free; a mark has none. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
-"""Each rank's memory, predicted and as measured in real gloo processes by an interposed allocator.
+"""Compare each rank's predicted memory with real gloo processes, measured by an interposed allocator.
 
     python -m benchmarks.ranks_truth [--record] [--only PART ...] [--exactly NAME ...] [--world 2 4] [--explain]
 
-Without ``--record`` the measurements come from ``data/ranks_truth.json``. ``--explain`` runs the processes and lists
+Without ``--record``, the measurements come from ``data/ranks_truth.json``. ``--explain`` runs the processes and lists
 the differences, phase by phase.
 """
 
@@ -37,14 +37,14 @@ DATA = HERE / "data" / "ranks_truth.json"
 SPY = HERE / "ranks_spy.c"
 STEPS = 2
 SAME_KERNELS = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-"""With these kernels take the same on any processor of today: truths are recorded so, and predictions made so."""
+"""Kernels of these instruction sets, used in recordings and predictions, allocate the same on any processor."""
 SETTLE_S = 0.05
-"""Seconds for gloo's threads to let go of what a collective was given."""
+"""Seconds for gloo's threads to release the tensors of a collective."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a rank takes in the steps of a case: its peak and what is left; ``log`` is each change with its phase."""
+    """The memory of a rank in the steps of a case: its peak and the rest; ``log`` has each change with its phase."""
 
     case: str
     world_size: int
@@ -53,7 +53,7 @@ class Truth:
     left_bytes: int
     log: tuple[tuple[str, int], ...] = ()
     failed: str = ""
-    """What a drawn program raised."""
+    """The error that a random program raised."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -65,14 +65,14 @@ class _Event(ctypes.Structure):
 
 
 def compiled_spy(folder: str) -> Path:
-    """The interposed allocator as a library. Raises FileNotFoundError where there is no C compiler."""
+    """Compile the interposed allocator. Raises FileNotFoundError if there is no C compiler."""
     library = Path(folder) / "ranks_spy.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SPY, "-ldl", "-lpthread"], check=True)
     return library
 
 
 def measured(names: list[str], world_size: int, seconds: float | None = None) -> list[Truth]:
-    """The truth of some cases in a world of gloo processes, of each rank; where they take longer, of those that ran."""
+    """Measure cases in a world of gloo processes, on each rank; cases that exceed the time limit are omitted."""
     with tempfile.TemporaryDirectory() as folder:
         library = compiled_spy(folder)
         settings = {**SAME_KERNELS, "LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -95,7 +95,7 @@ def measured(names: list[str], world_size: int, seconds: float | None = None) ->
 
 
 def _ends(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
-    """Whether a process ends in time and without an error."""
+    """Return whether a process ends in time and without an error."""
     try:
         return process.wait(seconds) == 0
     except subprocess.TimeoutExpired:
@@ -115,10 +115,10 @@ def _worker(folder: str, names: list[str], world_size: int, rank: int) -> None:
 
 
 def _truth(case: Case, world_size: int, rank: int) -> Truth:
-    """The truth of a case. Of a drawn one also what it raised: it raises so on every rank."""
+    """Measure a case. A random case also records what it raised, because it raises the same on every rank."""
     try:
         if isinstance(case, PipelineCase):
-            _run(case)  # What a process makes once, when it first sends to another, is none of a step's.
+            _run(case)  # Allocations for the first message to another process do not belong to a step.
         return _measure(case, world_size, rank)
     except Exception as error:
         if not isinstance(case, (DrawnCase, DrawnPipeline)):
@@ -169,7 +169,7 @@ def _measure(case: Case, world_size: int, rank: int) -> Truth:
 
 
 def predicted(case: Case, world_size: int, rank: int) -> MemoryEstimate:
-    """The same, predicted in this process."""
+    """Predict the same in this process."""
     try:
         return estimate_memory(
             case.build,
@@ -185,19 +185,19 @@ def predicted(case: Case, world_size: int, rank: int) -> MemoryEstimate:
 
 
 def recorded() -> dict[tuple[str, int, int], Truth]:
-    """The truth as it was recorded."""
+    """Return the recorded measurements."""
     return {truth.key: truth for truth in (Truth(**one) for one in json.loads(DATA.read_text()))}
 
 
 def with_same_kernels(module: str) -> None:
-    """Go on with the kernels that the truth is recorded with: in this process if they are set, else in it anew."""
+    """Continue with the kernels of the recordings: in this process if they are set, otherwise in a new one."""
     if any(os.environ.get(name) != value for name, value in SAME_KERNELS.items()):
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **SAME_KERNELS})
     torch.set_num_threads(1)
 
 
 def explain(truth: Truth, estimate: MemoryEstimate) -> None:
-    """Print the sizes that are allocated in one alone, by phase."""
+    """Print the sizes that only one of the two allocates, by phase."""
     log = estimate.log
     mine = Counter((log.moments[m].phase, nbytes) for m, _, nbytes in log.events if nbytes >= 64)
     real = Counter((phase, nbytes) for phase, nbytes in truth.log if nbytes >= 64 and phase != "setup")
@@ -254,7 +254,7 @@ def main() -> None:
     if not given.record:
         for what, why in NOT_ON_GLOO.items():
             print(f"left out: {what}: {why}")
-        print(f"{exact} of {total} to the byte")
+        print(f"{exact} of {total} exact")
     else:
         old: Any = recorded() if DATA.exists() else {}
         every = {**old, **truths}

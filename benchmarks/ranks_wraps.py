@@ -1,4 +1,4 @@
-"""How training scripts make their models parallel, each as its users write it, for :mod:`benchmarks.ranks_scripts`."""
+"""How training scripts parallelise their models, each as its users write it, for :mod:`benchmarks.ranks_scripts`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def meshed() -> Any:
 
 
 def sharded(model: nn.Module, root: dict[str, Any] | None = None, **options: Any) -> Any:
-    """``fully_shard`` on each layer and on the model, as torch's tutorial has it."""
+    """Apply ``fully_shard`` to each layer and to the model, as in torch's tutorial."""
     from torch.distributed.fsdp import fully_shard
 
     layers: Any = model.layers
@@ -28,7 +28,7 @@ def sharded(model: nn.Module, root: dict[str, Any] | None = None, **options: Any
 
 
 def env_main(model: nn.Module) -> Any:
-    """What ``torchrun`` sets, a group, and DDP."""
+    """Read what ``torchrun`` sets, create a group, and use DDP."""
     rank, local, world = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     if not dist.is_initialized():
         dist.init_process_group("gloo", rank=rank, world_size=world)
@@ -40,7 +40,7 @@ def env_main(model: nn.Module) -> Any:
 
 
 def restored(model: nn.Module, which: str = "full") -> Any:
-    """A model sharded on ``meta``, made on the device, and given a state dict."""
+    """Shard a model on ``meta``, materialise it on the device, and load a state dict."""
     from torch.distributed.checkpoint import state_dict as states
 
     whole = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
@@ -55,7 +55,7 @@ def restored(model: nn.Module, which: str = "full") -> Any:
 
 
 def bunched(model: nn.Module) -> Any:
-    """Parameters of several modules in one group, some ignored, shards of the last dimension."""
+    """Shard parameters of several modules in one group, ignore some, and shard along the last dimension."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
 
@@ -69,7 +69,7 @@ def bunched(model: nn.Module) -> Any:
 
 
 def backward_prefetched(model: nn.Module) -> Any:
-    """The weights of two layers are gathered ahead, in the forward and in the backward."""
+    """Prefetch the weights of two layers, in the forward and in the backward."""
     model = sharded(model, mesh=meshed())
     layers: list[Any] = list(model.layers)  # type: ignore[arg-type]
     for number, layer in enumerate(layers):
@@ -79,7 +79,7 @@ def backward_prefetched(model: nn.Module) -> Any:
 
 
 def hooked(model: nn.Module) -> nn.Module:
-    """Gradients summed as soon as they are there, by hooks of the parameters, as Horovod does."""
+    """Sum gradients as soon as they are ready, by hooks of the parameters, as Horovod does."""
 
     def reduce(parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -93,7 +93,7 @@ def hooked(model: nn.Module) -> nn.Module:
 
 
 def local_sgd(model: nn.Module) -> Any:
-    """DDP whose gradients stay on the rank, and whose parameters are averaged now and then."""
+    """Use DDP without reducing gradients, and average the parameters periodically."""
     from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -104,7 +104,7 @@ def local_sgd(model: nn.Module) -> Any:
 
 
 def hook_of(model: nn.Module, name: str, around: str = "") -> Any:
-    """DDP with one of torch's hooks, maybe inside another."""
+    """Use DDP with one of torch's hooks, optionally inside another."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -114,7 +114,7 @@ def hook_of(model: nn.Module, name: str, around: str = "") -> Any:
 
 
 def own_hook(model: nn.Module) -> Any:
-    """DDP with a hook of the user's own."""
+    """Use DDP with a custom hook."""
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]
         half = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
@@ -127,7 +127,7 @@ def own_hook(model: nn.Module) -> Any:
 
 
 def averaging(parameters: Any) -> torch.optim.Optimizer:
-    """``PostLocalSGDOptimizer`` with periodic averages."""
+    """Use ``PostLocalSGDOptimizer`` with periodic averages."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
     from torch.distributed.optim import PostLocalSGDOptimizer
 
@@ -136,7 +136,7 @@ def averaging(parameters: Any) -> torch.optim.Optimizer:
 
 
 def hsdp_tp(model: nn.Module, parallel: Callable[..., nn.Module]) -> Any:
-    """Replicas of shards of tensor parallel layers: a mesh of three axes."""
+    """Replicate shards of tensor parallel layers: HSDP and tensor parallelism on a mesh of three axes."""
     from torch.distributed.device_mesh import init_device_mesh
 
     names = ("replicate", "shard", "tp")
@@ -145,7 +145,7 @@ def hsdp_tp(model: nn.Module, parallel: Callable[..., nn.Module]) -> Any:
 
 
 def apart(model: nn.Module) -> Any:
-    """Experts stay with their rank, which FSDP is told to ignore; the rest is sharded."""
+    """Keep experts on their rank, which FSDP is told to ignore, and shard the rest."""
     from torch.distributed.fsdp import fully_shard
 
     layers: Any = model.layers
@@ -157,7 +157,7 @@ def apart(model: nn.Module) -> Any:
 
 
 def head_parallel(model: nn.Module) -> nn.Module:
-    """The head by columns, whose logits stay split."""
+    """Split the head by columns; its logits stay split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 

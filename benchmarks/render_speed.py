@@ -1,8 +1,8 @@
-"""How long does a table of 10,000 rows take to write, in each format? ``python -m benchmarks.render_speed``.
+"""Measure how long a table of 10,000 rows takes to write in each format: ``python -m benchmarks.render_speed``.
 
-CPU time, the minimum of several interleaved runs, with the ratio to tabulate's own time for the same cells. Every
-format must stay under a second, text under 0.3 s. Then the alignment of 1,000 layers with as many others, equal or not,
-and of 10,000.
+Times are CPU time, the minimum of several interleaved runs, with the ratio to tabulate's own time for the same cells.
+Every format must stay under a second, text under 0.3 s. Then the benchmark times the alignment of 1,000 layers with as
+many equal or different ones, and of 10,000.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LIMIT_S = 1.0
 TEXT_LIMIT_S = 0.3
 COLUMNS = ("output_size", "num_params", "mult_adds")
 FIGURES = (".pdf", ".svg", ".png")
-"""What is drawn, and has no row for each layer."""
+"""Drawings, which have no row for each layer."""
 
 
 def summarised(rows: int) -> ModelSummary:
-    """A chain of blocks, nested, whose rows are nearly as many as asked for in the tree."""
+    """Return the summary of nested blocks with nearly this many rows in the tree."""
     blocks = (nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8)) for _ in range(rows // 4))
     return summary(nn.Sequential(*blocks), (8,), col_names=COLUMNS, style="tree", verbose=0)
 
 
 def ways(result: ModelSummary) -> dict[str, Callable[[], object]]:
-    """Every format that :meth:`save` writes, the frame, the way back from JSON, and tabulate's own plain table."""
+    """Return every format that :meth:`save` writes, the data frame, reading JSON, and tabulate's plain table."""
     table = result.tables()[0]
     headings = [table.labels, *(field.heading for field in table.fields)]
     cells = [[row.label, *(cell.text for cell in row.cells)] for row in table.rows]
@@ -50,7 +50,7 @@ def ways(result: ModelSummary) -> dict[str, Callable[[], object]]:
 
 
 def least(measured: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """Seconds of a processor for each, the least of several turns; the first one, that imports, does not count."""
+    """Return the CPU seconds of each, the minimum of several turns; the first turn, which imports, does not count."""
     best = dict.fromkeys(measured, float("inf"))
     for turn in range(turns + 1):
         for name, call in measured.items():
@@ -61,7 +61,7 @@ def least(measured: dict[str, Callable[[], object]], turns: int) -> dict[str, fl
 
 
 def alignments(rows: int) -> dict[str, Callable[[], object]]:
-    """A sequence of layers beside one that lacks every twentieth, and beside one of other types."""
+    """Return the times to align layers with a copy that lacks every twentieth, and with layers of other types."""
     own = [Layer("Linear", f"[{place % 7}]", path=str(place)) for place in range(rows)]
     fewer = [layer for place, layer in enumerate(own) if place % 20]
     others = [Layer("Conv2d", f"[{place % 5}, 1]", path=str(place)) for place in range(rows)]

@@ -1,7 +1,8 @@
-"""How long does a browser take to show the report of 10,000 modules? ``python -m benchmarks.report_in_browser``.
+"""Measure how long a browser takes to show a report of 10,000 modules: ``python -m benchmarks.report_in_browser``.
 
 Headless Chromium, in seconds of its main thread's CPU time, for what a reader does: load, unfold all, scroll, sort,
-search, fold, open the memory tab. The model has an estimate of a training step, so both its tables are that long.
+search, fold, open the memory tab. The report includes the estimate of a training step, so it has two tables of this
+length.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ const search = (text) => { box.value = text; box.dispatchEvent(new Event('input'
 
 
 def model(modules: int) -> nn.Module:
-    """Groups of blocks of layers, five modules to a block."""
+    """Return a model of groups of blocks of layers, five modules to a block."""
 
     def block() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 8)))
@@ -46,7 +47,7 @@ def model(modules: int) -> nn.Module:
 
 
 def measured(browser: WebDriver, page: Path) -> dict[str, float]:
-    """Seconds for each deed."""
+    """Return the seconds of each action."""
     passed = processor_time(browser)
     browser.get(page.as_uri())
     found = {"load": passed()}

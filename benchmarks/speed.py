@@ -1,9 +1,9 @@
-"""Time and memory of a summary against torchsummary and torchinfo, in one run: ``python -m benchmarks.speed``.
+"""Compare the time and memory of a summary with torchsummary and torchinfo: ``python -m benchmarks.speed``.
 
-Every tool prints its table; each time is the minimum of several interleaved runs. The last two columns are our time
-relative to each peer's. A goal refers to the faster peer that runs the requested batch: torchsummary always runs 2. A
-batch that would take a peer minutes is reduced for it, and marked: the true ratio is then lower than the one shown and
-judged. On a busy machine, measure with ``--clock cpu`` and one thread.
+Every tool prints its table, and each time is the minimum of several interleaved runs. The last two columns are our time
+relative to each of the others. A goal refers to the faster tool that runs the requested batch; torchsummary always runs
+2. A batch that would take another tool minutes is reduced for it, and marked: the true ratio is then lower than the one
+shown and judged. On a busy machine, measure with ``--clock cpu`` and one thread.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ IMPORT_GOAL_MS = 30.0
 GIANT_GOALS_MS = {"llama2_70b": 3000.0, "llama3_405b": 5000.0}
 GIANT_GOAL_MB = 150.0
 CHAINS = (1_000, 3_000, 10_000, 30_000, 100_000)
-"""Numbers of modules to time against."""
+"""Numbers of modules for the linear fit."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three small models, few repetitions")
-    parser.add_argument("--only", choices=["warm", "giants", "cold", "import", "fit"], help="one part")
-    parser.add_argument("--models", nargs="+", choices=list(BY_NAME), help="only these")
+    parser.add_argument("--quick", action="store_true", help="only three small models, with few repetitions")
+    parser.add_argument("--only", choices=["warm", "giants", "cold", "import", "fit"], help="run only one part")
+    parser.add_argument("--models", nargs="+", choices=list(BY_NAME), help="run only these models")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="cpu: CPU time")
     options = parser.parse_args()
     quick: bool = options.quick
@@ -72,7 +72,7 @@ def describe_machine() -> str:
 
 
 def verdict(value: float | None, goal: float | None) -> str:
-    """How a value stands to its goal."""
+    """Return whether a value meets its goal."""
     return "" if goal is None or value is None else f"goal {goal:g}: {'met' if value <= goal else 'MISSED'}"
 
 
@@ -81,13 +81,13 @@ def ms(seconds: float | None) -> str:
 
 
 def ratio(times: Mapping[str, float], peers: Iterable[str]) -> float | None:
-    """Ours over the faster of some peers; None where none of them runs."""
+    """Return our time relative to the faster of some tools, or None if none of them runs."""
     known = [times[name] for name in peers if name in times]
     return times["ours"] / min(known) if known else None
 
 
 def cells(times: Mapping[str, float]) -> str:
-    """The times of the tools, and ours over each peer's, as a line has them."""
+    """Return the cells of a line: the times of the tools, and our time relative to each of them."""
     ratios = [ratio(times, [peer]) for peer in PEERS]
     return " ".join([*(f"{ms(times.get(name)):>12}" for name in TOOLS), *map(share, ratios)])
 
@@ -104,12 +104,12 @@ Models: TypeAlias = Mapping[str, nn.Module]
 
 
 def models_of(subject: Subject) -> Models:
-    """A model for each tool: torchsummary leaves its hooks behind where it fails, and with them a model that fails."""
+    """Return a model for each tool, because torchsummary leaves hooks in a model that fails."""
     return {name: subject.build() for name in TOOLS}
 
 
 def turns(models: Models, subject: Subject, batch: int, effort: Effort) -> tuple[dict[str, float], dict[str, str]]:
-    """The best times of all tools on a model, and why some failed."""
+    """Return the best times of all tools on a model, and why some failed."""
     return best({name: partial(tool, models[name], subject, batch) for name, tool in TOOLS.items()}, effort)
 
 
@@ -119,7 +119,7 @@ def print_failures(failed: Mapping[str, str]) -> None:
 
 
 def warm(subjects: Iterable[Subject], batches: Sequence[int], effort: Effort) -> None:
-    """A process that has summarised before. Batch "open" is -1, the default of ours and of torchsummary."""
+    """Time a process that has summarised before. Batch "open" is -1, our default and torchsummary's."""
     print(f"\nWARM, ms (torchsummary always runs a batch of 2)\n{'model':14} {'batch':>5} {HEAD}")
     for subject in subjects:
         models = models_of(subject)
@@ -134,7 +134,7 @@ def warm(subjects: Iterable[Subject], batches: Sequence[int], effort: Effort) ->
 
 
 def giants(subjects: Iterable[Subject], effort: Effort) -> None:
-    """Models on ``meta``, of which nothing is allocated; peers are tried all the same."""
+    """Time models on ``meta``, whose weights are never allocated; the other tools are tried too."""
     print("\nGIANTS on meta, 2048 tokens, ms; MB by which the peak of a fresh process exceeds that of `import torch`")
     print(f"{'model':14} {'batch':>5} {HEAD} {'MB':>7}")
     bare = cold("nothing", "nothing")[1]
@@ -151,8 +151,8 @@ def giants(subjects: Iterable[Subject], effort: Effort) -> None:
 
 
 def cold_processes(names: Iterable[str], effort: Effort) -> None:
-    """Start Python, import torch and the tool, build the model, summarise once at a batch of 1."""
-    print("\nCOLD process, batch 1: ms of all of it, beside one that only builds the model; MB of peak over that one")
+    """Time a new process: start Python, import torch and the tool, build the model, summarise once at a batch of 1."""
+    print("\nCOLD process, batch 1: ms in all, and of one that only builds the model; MB of peak above that one")
     print(f"{'model':14} {'build only':>12} {HEAD}  {'MB: ours':>9} {'torchsummary':>12} {'torchinfo':>9}")
     for name in names:
         times, peaks, failed = cold_turns(name, effort)
@@ -164,7 +164,7 @@ def cold_processes(names: Iterable[str], effort: Effort) -> None:
 
 
 def cold_turns(name: str, effort: Effort) -> tuple[dict[str, float], dict[str, int], dict[str, str]]:
-    """The least seconds and peak bytes of fresh processes, by tool, and why some failed."""
+    """Return the minimum seconds and peak bytes of new processes, by tool, and why some failed."""
     times: dict[str, float] = {}
     peaks: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -181,7 +181,7 @@ def cold_turns(name: str, effort: Effort) -> tuple[dict[str, float], dict[str, i
 
 
 def imports(effort: Effort) -> None:
-    """What importing adds to importing torch."""
+    """Time imports, beyond that of torch."""
     print("\nIMPORT after `import torch`, ms")
     for module in ("torch", "torchsummary_plus", "torchsummary_plus.api.table", "torchsummary", "torchinfo"):
         value = 1000 * min(import_seconds(module, effort.clock) for _ in range(effort.turns))

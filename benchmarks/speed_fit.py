@@ -10,7 +10,7 @@ from benchmarks.speed_tools import Effort, best, ours
 
 
 def fit(sizes: Sequence[int], effort: Effort) -> None:
-    """Least squares of time against number of calls, on chains of layers at a batch of 1."""
+    """Print the least-squares fit of time against number of calls, on chains of layers at a batch of 1."""
     print("\nTIME against number of calls, batch 1")
     points = []
     for calls in sizes:
@@ -24,7 +24,7 @@ def fit(sizes: Sequence[int], effort: Effort) -> None:
 
 
 def least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Slope, start and r2 of the line through points (x, y).
+    """Return the slope, intercept and r2 of the line through points (x, y).
 
     >>> least_squares([(0, 1), (1, 3), (2, 5)])
     (2.0, 1.0, 1.0)

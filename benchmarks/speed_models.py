@@ -18,10 +18,10 @@ from examples.vit import vit_b_16
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to time. ``is_on_meta`` where its weights would not fit: peers then cannot run.
+    """A model to time. ``is_on_meta`` if its weights would not fit; the other tools then cannot run.
 
-    ``most_really`` is the largest batch given to a peer that runs the batch asked for: for more of it, a forward for
-    real takes minutes, or tens of GB.
+    ``most_really`` is the largest batch for a tool that computes the requested batch. With a larger one, a real forward
+    would take minutes, or tens of GB.
     """
 
     name: str
@@ -32,18 +32,18 @@ class Subject:
     most_really: int = 128
 
     def build(self) -> nn.Module:
-        """The model in eval mode."""
+        """Return the model in eval mode."""
         with torch.device("meta" if self.is_on_meta else "cpu"):
             return self.make().eval()
 
 
 def mlp() -> nn.Module:
-    """Two layers."""
+    """Return a two-layer perceptron."""
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def chain(modules: int) -> nn.Module:
-    """A model of so many modules, each called once."""
+    """Return a model of this many modules, each called once."""
     return nn.Sequential(*(nn.Identity() if index % 2 else nn.Linear(8, 8) for index in range(modules)))
 
 

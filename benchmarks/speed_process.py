@@ -1,4 +1,4 @@
-"""Summarise a model with one tool, or none, in a fresh process, and measure it from the parent.
+"""Summarise a model with one tool, or none, in a new process, and measure it from the parent process.
 
 ``python -m benchmarks.speed_process TOOL MODEL`` prints its peak resident memory in bytes. TOOL "nothing" stops after
 building the model; MODEL "nothing" stops after importing torch.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-"""With compiled bytecode, as an installed package has it: the first of several processes writes it."""
+"""With compiled bytecode, as in an installed package; the first of several processes writes it."""
 
 
 def main(tool: str, name: str) -> None:
@@ -34,7 +34,7 @@ def main(tool: str, name: str) -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had resident; ``getrusage`` would also count its parent's."""
+    """Return the peak resident memory of this process; ``getrusage`` would also count its parent's."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -42,7 +42,7 @@ def peak_bytes() -> int:
 
 
 def cold(tool: str, name: str, clock: str = "wall") -> tuple[float, int]:
-    """Seconds and peak bytes of one fresh process; raises RuntimeError where it fails."""
+    """Return the seconds and peak bytes of one new process; raises RuntimeError if it fails."""
     measure = time.perf_counter if clock == "wall" else children_seconds
     started = measure()
     command = [sys.executable, "-m", "benchmarks.speed_process", tool, name]
@@ -54,13 +54,13 @@ def cold(tool: str, name: str, clock: str = "wall") -> tuple[float, int]:
 
 
 def children_seconds() -> float:
-    """Seconds that the child processes which have ended have had a processor for."""
+    """Return the CPU seconds of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def import_seconds(module: str, clock: str = "wall") -> float:
-    """How long a fresh process that has imported torch takes to import a module; or to import torch, if that is it."""
+    """Return the import time of a module in a new process that has imported torch; for torch itself, of torch."""
     first = "" if module == "torch" else "import torch; "
     read = "time.perf_counter()" if clock == "wall" else "time.process_time()"
     program = f"{first}import time; t = {read}; import {module}; print({read} - t)"

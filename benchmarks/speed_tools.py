@@ -1,4 +1,4 @@
-"""The three tools on equal terms: each runs the model once and prints its table to nowhere; and their timing."""
+"""The three tools and their timing: each runs the model once, and its printed table is discarded."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Call = Callable[[], object]
 
 
 def ours(model: nn.Module, subject: Subject, batch: int) -> None:
-    """``batch`` -1 is the default: an open batch, which takes two passes."""
+    """Run ours. ``batch`` -1 is the default: an open batch, which takes two passes."""
     from torchsummary_plus import summary
 
     summary(model, subject.size, batch, dtypes=subject.dtype)
 
 
 def torchsummary(model: nn.Module, subject: Subject, batch: int) -> None:
-    """It runs a batch of 2 whatever it is told, on floats, with autograd."""
+    """Run torchsummary, which always runs a batch of 2 floats, with autograd."""
     from torchsummary import summary
 
     summary(model, subject.size, batch, device="cpu")
 
 
 def torchinfo(model: nn.Module, subject: Subject, batch: int) -> None:
-    """Its cache is off, as by default; an open batch is one of 2, as in torchsummary; none exceeds ``most_really``."""
+    """Run torchinfo without its cache, as by default; an open batch is 2, and none exceeds ``most_really``."""
     from torchinfo import summary
 
     device = "meta" if subject.is_on_meta else "cpu"
@@ -46,7 +46,7 @@ TOOLS: Mapping[str, Callable[[nn.Module, Subject, int], None]] = {
 
 
 def silent(call: Call) -> None:
-    """Call with standard output going nowhere."""
+    """Call a function with standard output discarded."""
     with redirect_stdout(io.StringIO()):
         call()
 
@@ -56,7 +56,7 @@ CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": t
 
 @dataclass(frozen=True)
 class Effort:
-    """At least so many turns and ``seconds`` of them all; ``budget`` seconds for one call; and the clock to read."""
+    """The minimum of turns, and of ``seconds`` in all; ``budget`` seconds for one call; and the clock to read."""
 
     turns: int
     seconds: float = 2.0
@@ -65,10 +65,10 @@ class Effort:
 
 
 def best(calls: Mapping[str, Call], effort: Effort) -> tuple[dict[str, float], dict[str, str]]:
-    """The least seconds of each call, and why some failed.
+    """Return the minimum seconds of each call, and why some failed.
 
-    Calls take turns, so that what else the machine does falls on all. The first turn warms up and counts only for
-    a call that has no other: none is begun once a call has had its budget.
+    Calls take turns, so that other load on the machine affects all. The first turn warms up, and counts only for
+    a call that has no other. A call that has used its budget is not repeated.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Does ``summary`` work on third-party models? ``python -m benchmarks.third_party``.
+"""Check ``summary`` on third-party models: ``python -m benchmarks.third_party``.
 
-Each model has random weights and is in eval mode. Parameters are checked against the model's distinct ones,
-multiply-adds against torch's flop counter (``oracle.py``). The output is a line per model, then totals and reasons.
+Each model has random weights and is in eval mode. Parameters are compared with the model's distinct ones, multiply-adds
+with torch's flop counter (``oracle.py``). The output is a line per model, then totals and reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLERANCE = 0.001
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of a model. ``failure`` is "" where everything is as it must be."""
+    """The result for a model. ``failure`` is "" if everything is correct."""
 
     case: Case
     failure: str
@@ -98,7 +98,7 @@ def wrong_multiply_adds(model: nn.Module, case: Case, result: ModelSummary) -> s
 
 
 def arguments(case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of one forward, with a batch of 1 where the case leaves it open."""
+    """Return the arguments of one forward, with a batch of 1 if the case leaves it open."""
     if case.size is not None:
         sizes = case.size if isinstance(case.size, list) else [case.size]
         return tuple(torch.rand(1, *size) for size in sizes), {}
@@ -110,9 +110,9 @@ def print_totals(checked: list[Checked]) -> None:
         mine = [one for one in checked if one.case.library == library]
         ran = [one for one in mine if one.kind]
         print(
-            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(one.kind == 'fake' for one in ran)} of them fake;"
-            f" parameters right on {sum('parameters' not in one.failure for one in ran)},"
-            f" mult-adds on {sum('mult-adds' not in one.failure and 'oracle' not in one.failure for one in ran)}"
+            f"{library}: {len(mine)} models, {len(ran)} ran, {sum(one.kind == 'fake' for one in ran)} on fake tensors;"
+            f" parameters correct for {sum('parameters' not in one.failure for one in ran)},"
+            f" mult-adds for {sum('mult-adds' not in one.failure and 'oracle' not in one.failure for one in ran)}"
         )
     reasons = Counter(one.reason.partition(": ")[2] for one in checked if one.kind == "real")
     for reason, count in reasons.most_common():

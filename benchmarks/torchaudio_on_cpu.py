@@ -18,7 +18,7 @@ LIBRARIES = ("_torchaudio", "libtorchaudio")
 
 
 def import_torchaudio() -> ModuleType:
-    """The torchaudio package, with its compiled library where that loads."""
+    """Import torchaudio, with its compiled library if that loads."""
     try:
         return import_module("torchaudio")
     except OSError as error:

@@ -24,11 +24,11 @@ SCHEMAS = (
 )
 
 _library: torch.library.Library | None = None
-"""Kept for as long as the process: its operators go when it does."""
+"""Kept as long as the process, because its operators exist only as long as it does."""
 
 
 def import_torchvision() -> ModuleType:
-    """The torchvision package, with its own library where that loads, else with the kernels below."""
+    """Import torchvision, with its own library if that loads, otherwise with the kernels below."""
     global _library
     try:
         return import_module("torchvision")
@@ -57,13 +57,13 @@ def import_torchvision() -> ModuleType:
 
 
 def _forget(package: str) -> None:
-    """Undo a half-done import."""
+    """Undo an incomplete import."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes to keep, best score first: those that no kept one overlaps by more than ``threshold``.
+    """Return the indices of the boxes to keep, best first: those that no kept box overlaps by more than ``threshold``.
 
     ``boxes`` is (N, 4) as x1, y1, x2, y2; overlap is intersection over union.
 
@@ -80,7 +80,7 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def _overlap(box: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of one box with each of the others; 0 where both are empty."""
+    """Return the intersection over union of one box with each of the others; 0 if both are empty."""
     size = (torch.minimum(box[2:], others[:, 2:]) - torch.maximum(box[:2], others[:, :2])).clamp(min=0)
     shared = size.prod(1)
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(1) - shared
@@ -88,9 +88,9 @@ def _overlap(box: Tensor, others: Tensor) -> Tensor:
 
 
 def roi_align(x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio: int, aligned: bool) -> Tensor:
-    """Regions of feature maps at one size, by torchvision's own plain PyTorch, region by region to take little memory.
+    """Pool regions of feature maps to one size with torchvision's plain PyTorch, region by region to save memory.
 
-    ``x`` is (N, C, H, W), ``rois`` (K, 5) as picture, x1, y1, x2, y2; the result (K, C, height, width).
+    ``x`` is (N, C, H, W), ``rois`` (K, 5) as image, x1, y1, x2, y2; the result is (K, C, height, width).
     """
     plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
     out = x.new_empty(len(rois), x.size(1), height, width)
@@ -115,7 +115,7 @@ def roi_align_backward(
     width: int,
     *options: Any,
 ) -> Tensor:
-    """The gradient of ``roi_align`` by its input: its plain PyTorch differentiated, region by region."""
+    """Return the gradient of ``roi_align`` for its input, by autograd of the plain PyTorch, region by region."""
     plain = sys.modules["torchvision.ops.roi_align"]._roi_align.__wrapped__
     total = grad.new_zeros(batch_size, channels, height, width)
     for one, roi in zip(grad, rois):

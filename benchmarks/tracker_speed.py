@@ -1,8 +1,8 @@
-"""What does a call of ``MemTracker.track`` cost? ``python -m benchmarks.tracker_speed``.
+"""Measure the time of a call of ``MemTracker.track``: ``python -m benchmarks.tracker_speed``.
 
-Compared, in one run, with the walk over all objects of the garbage collector that Pytorch-Memory-Utils and
-pytorch_memlab make at each call: milliseconds and their ratio, for a growing number of tensors with storages of their
-own.
+It is compared, in one run, with the walk over all objects of the garbage collector that Pytorch-Memory-Utils and
+pytorch_memlab make at each call. The output is in milliseconds, with their ratio, for a growing number of tensors with
+their own storages.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def main() -> None:
 
 
 def every_tensor() -> int:
-    """The tensors among all objects, and their bytes: what the older tools do at each call."""
+    """Return the tensors among all objects, and their bytes, as the older tools do at each call."""
     return sum(one.numel() * one.element_size() for one in gc.get_objects() if torch.Tensor in type(one).__mro__)
 
 
 def best(call: Callable[[], object], calls: int) -> float:
-    """The least milliseconds of some calls, in processor time."""
+    """Return the minimum CPU time of several calls, in milliseconds."""
     found = []
     for _ in range(calls):
         started = time.process_time()

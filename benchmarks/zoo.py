@@ -1,4 +1,4 @@
-"""Third-party models with random weights, and what to call each with."""
+"""Third-party models with random weights, and their inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case:
 
 
 def torchvision_cases(chosen: str = "") -> Iterator[Case]:
-    """Every constructor of ``torchvision.models``."""
+    """Yield every model of ``torchvision.models``."""
     from torchvision import models
 
     for name in models.list_models():
@@ -36,7 +36,7 @@ def torchvision_cases(chosen: str = "") -> Iterator[Case]:
 
 
 def _small_boxes(name: str) -> dict[str, Any]:
-    """Few boxes in small pictures, where an untrained detector would find a thousand in large ones."""
+    """Limit the boxes by small images; an untrained detector would find a thousand in large ones."""
     if "rcnn" in name:
         return {"min_size": 128, "max_size": 128, "rpn_post_nms_top_n_test": 20, "box_detections_per_img": 5}
     return {"min_size": 128, "max_size": 128} if "retinanet" in name or "fcos" in name else {}
@@ -55,11 +55,11 @@ def _torchvision_input(name: str) -> dict[str, Any]:
 
 
 SMALL = ("test", "atto", "femto", "pico", "nano", "xxs", "xxtiny", "micro", "tiny", "zepto", "xs", "small", "s", "mini")
-"""Words for the small members of a family, smallest first."""
+"""Words in the names of a family's small members, smallest first."""
 
 
 def timm_cases(chosen: str = "") -> Iterator[Case]:
-    """One small member of each family that timm has: names that share a file and their first word."""
+    """Yield one small member of each family of timm: names that share a file and their first word."""
     import timm
 
     families: dict[tuple[str, str], list[str]] = {}

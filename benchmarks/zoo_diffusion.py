@@ -205,11 +205,11 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
         (torch.rand(1, 3, 9, 16, 16),),
     ),
 }
-"""The arguments of each model and what it is called with."""
+"""The arguments of each model, and its input."""
 
 
 def diffusers_cases(chosen: str = "") -> Iterator[Case]:
-    """The models above, as far as the installed diffusers has them."""
+    """Yield the models above that the installed diffusers has."""
     import diffusers
 
     for name, (arguments, data) in MODELS.items():

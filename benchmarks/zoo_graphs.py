@@ -97,7 +97,7 @@ EACH: dict[str, dict[str, Any]] = {
     "NNConv": {},
     "MetaLayer": {},
 }
-"""The arguments of each class; those that take modules are made in ``_build``."""
+"""The arguments of each class; those that take modules are built in ``_build``."""
 
 CALLS: dict[str, Any] = {
     **dict.fromkeys(("FAConv", "GCN2Conv"), (X, X, EDGE)),
@@ -120,11 +120,11 @@ CALLS: dict[str, Any] = {
     "MetaLayer": (X, EDGE, ATTRIBUTES),
     "GPSConv": (X, EDGE, BATCH),
 }
-"""What a class is called with; the others take the features of the nodes and the edges."""
+"""The inputs of these classes; the others take the features of nodes and edges."""
 
 
 def torch_geometric_cases(chosen: str = "") -> Iterator[Case]:
-    """Convolutions, poolings, aggregations and whole models."""
+    """Yield convolutions, poolings, aggregations and whole models."""
     for name, arguments in EACH.items():
         if chosen in name:
             yield Case("torch_geometric", name, partial(_build, name, arguments), data=CALLS.get(name, (X, EDGE)))
@@ -144,13 +144,13 @@ def _build(name: str, arguments: dict[str, Any]) -> nn.Module:
 
 
 def _radius_graph(places: Tensor, r: float, batch: Tensor, loop: bool = False, **_: Any) -> Tensor:
-    """The pairs of nodes nearer than ``r``, in place of pyg-lib's, which is not on PyPI."""
+    """Return the pairs of nodes nearer than ``r``, instead of pyg-lib's function, which is not on PyPI."""
     near = (torch.cdist(places, places) < r) & (batch[:, None] == batch)
     return (near if loop else near & ~torch.eye(len(places), dtype=torch.bool)).nonzero().t()
 
 
 def _with_modules(pyg: Any, name: str, arguments: dict[str, Any]) -> nn.Module:
-    """A class that takes modules."""
+    """Build a class that takes modules."""
     made: nn.Module
     if name == "PointNetConv":
         made = pyg.PointNetConv(nn.Linear(FEATURES + 3, 16), nn.Linear(16, 8))
@@ -181,7 +181,7 @@ class _Residual(nn.Module):
 
 
 class _Edges(nn.Module):
-    """New attributes of the edges."""
+    """Computes new attributes of the edges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class _Edges(nn.Module):
 
 
 class _Nodes(nn.Module):
-    """New features of the nodes, from the mean of their edges."""
+    """Computes new features of the nodes, from the mean of their edges."""
 
     def __init__(self) -> None:
         super().__init__()

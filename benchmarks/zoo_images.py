@@ -29,7 +29,7 @@ ENCODERS = ("resnet18", "mobilenet_v2", "efficientnet-b0", "mit_b0", "densenet12
 
 
 def segmentation_cases(chosen: str = "") -> Iterator[Case]:
-    """Every decoder on a ResNet, and two of them on each other kind of encoder."""
+    """Yield every decoder on a ResNet, and two of them on each other kind of encoder."""
     import segmentation_models_pytorch as smp
 
     pairs = [(decoder, ENCODERS[0]) for decoder in DECODERS]
@@ -75,7 +75,7 @@ PYTORCHCV = (
     " nvpattexp116bazel76 visemenet20 superpointnet jasper5x3 jasperdr10x5_en raft_small propainter_rfc propainter_ip"
     " propainter"
 )
-"""One small member of each family, which is each module of ``pytorchcv.models`` with models of its own."""
+"""One small member of each family; a family is a module of ``pytorchcv.models`` with models of its own."""
 
 SOUND = (torch.rand(2, 64, 100), torch.tensor([100, 80]))
 FRAMES = {"frames": torch.rand(5, 3, 64, 64), "masks": torch.rand(5, 1, 64, 64), "comp_flows": torch.rand(4, 4, 64, 64)}
@@ -93,11 +93,11 @@ DATA: dict[str, Any] = {
     "propainter": (torch.rand(1, 5, 3, 64, 64), MASKS, MASKS, torch.rand(1, 2, 4, 64, 64), 3),
     "propainter_ip": {**FRAMES, "interpolation": "nearest"},
 }
-"""The inputs of pytorchcv's models that take other things than pictures."""
+"""The inputs of pytorchcv's models that do not take images."""
 
 
 def pytorchcv_cases(chosen: str = "") -> Iterator[Case]:
-    """The models above, as far as the installed pytorchcv has them."""
+    """Yield the models above that the installed pytorchcv has."""
     from pytorchcv import model_provider
 
     known = set(model_provider._models)
@@ -126,7 +126,7 @@ def _size(name: str) -> tuple[int, ...]:
 
 
 def efficientnet_cases(chosen: str = "") -> Iterator[Case]:
-    """Its two smallest sizes and the one with other sizes of pictures."""
+    """Yield the two smallest sizes, and the one with another image size."""
     from efficientnet_pytorch import EfficientNet
 
     for name, side in (("efficientnet-b0", 64), ("efficientnet-b1", 96), ("efficientnet-b4", 64)):
@@ -142,14 +142,14 @@ YOLO = (
 
 
 def ultralytics_cases(chosen: str = "") -> Iterator[Case]:
-    """A small member of each generation and task."""
+    """Yield a small member of each generation and task."""
     for name in YOLO.split():
         if chosen in name:
             yield Case("ultralytics", name, partial(_yolo, name), size=(3, 64, 64))
 
 
 def _yolo(name: str) -> nn.Module:
-    """A model as ``YOLO(...)`` builds it, without the engine around it."""
+    """Return a model as ``YOLO(...)`` builds it, without its engine."""
     from ultralytics.nn import tasks
 
     kinds: dict[str, Any] = {

@@ -28,20 +28,20 @@ LIBRARIES = {
     "torch_geometric": "zoo_graphs:torch_geometric_cases",
     "torchaudio": "zoo_sound:torchaudio_cases",
 }
-"""The maker of each library's cases, as module and function: a module imports its library only when it is called."""
+"""The function that returns each library's cases, and its module, which imports the library only when called."""
 
 ON_CPU = {"torchvision": import_torchvision, "torchaudio": import_torchaudio}
-"""What other libraries import, too, and whose wheels need help beside a torch without CUDA."""
+"""Libraries that others import too, whose wheels need help with a CPU build of torch."""
 
 
 def cases(library: str | None, chosen: str) -> Iterator[Case]:
-    """The models of one library, or of all, whose name contains ``chosen``."""
+    """Yield the models of one library, or of all, whose name contains ``chosen``."""
     for name, import_it in ON_CPU.items():
         if find_spec(name) is not None:
             import_it()
     for name in LIBRARIES if library is None else [library]:
         if find_spec(name) is None:
-            print(f"{name}: not installed, passed over", file=sys.stderr)
+            print(f"{name}: not installed, skipped", file=sys.stderr)
             continue
         yield from _maker(name)(chosen)
 

@@ -75,17 +75,17 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "SquimObjective": ({}, (SOUND[:, :8000],)),
 }
-"""The arguments of each model and what it is called with. A suffix tells models of one function apart."""
+"""The arguments of each model, and its input. A suffix distinguishes models of one function."""
 
 FACTORIES = {
     "emformer_rnnt_model": "rnnt:emformer_rnnt_model",
     "SquimObjective": "squim:squim_objective_base",
 }
-"""Makers that ``torchaudio.models`` keeps in other modules than its own."""
+"""Constructors that ``torchaudio.models`` keeps in other modules."""
 
 
 def torchaudio_cases(chosen: str = "") -> Iterator[Case]:
-    """The models above."""
+    """Yield the models above."""
     for name, (arguments, data) in MODELS.items():
         if chosen in name:
             yield Case("torchaudio", name, partial(_build, name, arguments), data=data)

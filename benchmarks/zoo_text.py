@@ -32,7 +32,7 @@ TINY_VISION: dict[str, dict[str, Any]] = {
 
 
 def open_clip_cases(chosen: str = "") -> Iterator[Case]:
-    """CLIP on each kind of picture tower, its variants of the text tower, and CoCa."""
+    """Yield CLIP with each kind of image tower, its variants of the text tower, and CoCa."""
     pictures = torch.rand(2, 3, 64, 64)
     for name in TINY_VISION:
         if chosen in f"CLIP_{name}":
@@ -106,7 +106,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def x_transformers_cases(chosen: str = "") -> Iterator[Case]:
-    """A decoder with each option, and the other forms that the library has."""
+    """Yield a decoder with each option, and the other model classes of the library."""
     import x_transformers
 
     for name, options in OPTIONS.items():
@@ -126,7 +126,7 @@ def _decoder(options: dict[str, Any], kind: str = "Decoder") -> nn.Module:
 
 
 def _forms(x: Any) -> Iterator[tuple[str, Callable[[], nn.Module], Any]]:
-    """Encoders, vision, continuous inputs, and the wrappers that return a loss."""
+    """Yield encoders, vision models, continuous inputs, and the wrappers that return a loss."""
     small: dict[str, Any] = {"dim": 64, "depth": 2, "heads": 4, "attn_dim_head": 16}
     yield "encoder", partial(_decoder, {}, "Encoder"), (IDS,)
     yield "encoder_mask", partial(_decoder, {}, "Encoder"), {"x": IDS, "mask": IDS > 3}
@@ -193,7 +193,7 @@ ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def peft_cases(chosen: str = "") -> Iterator[Case]:
-    """A tiny Llama with each kind of adapter."""
+    """Yield a tiny Llama with each kind of adapter."""
     import peft
 
     data: dict[str, Tensor] = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": IDS}

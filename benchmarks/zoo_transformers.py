@@ -1,4 +1,4 @@
-"""Models of the transformers library, shrunk by rule: any configuration class, without a list of sizes."""
+"""Models of transformers, reduced in size by general rules for any configuration class."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FORMS = (
     {DEPTH: 2, EXPERTS: 4, CHOSEN: 2, HEADS: 4, WIDTH: 64, INNER_WIDTH: 128},
     {DEPTH: 2, EXPERTS: 4},
 )
-"""Tiny forms to try, as values by the names that configurations use for them; other names keep their defaults."""
+"""Tiny sizes to try, by the names that configurations use for them; other names keep their defaults."""
 
 MOST_PARAMETERS = 300_000_000
 
 
 def transformers_cases(chosen: str = "") -> Iterator[Case]:
-    """Every model type of which a tiny form can be built and runs as it is; what cannot is not ours to judge."""
+    """Yield every model type that can be built and run in a tiny size."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     for name in MODEL_MAPPING_NAMES:
@@ -46,7 +46,7 @@ def transformers_cases(chosen: str = "") -> Iterator[Case]:
 
 
 def _case(name: str, form: Mapping[str, int]) -> Case | None:
-    """A form of a model, with an input that it runs on; None where it cannot be built or no input fits."""
+    """Return a model of one size with an input on which it runs; None if it cannot be built or no input fits."""
     from transformers import AutoConfig, AutoModel
 
     try:
@@ -64,7 +64,7 @@ def _case(name: str, form: Mapping[str, int]) -> Case | None:
 
 
 def shrink(config: Any, form: Mapping[str, int]) -> None:
-    """Give a configuration, and those inside it, the sizes of a form, and a layer of each of its first two kinds."""
+    """Reduce a configuration, and those inside it, to a size, with a layer of each of its first two kinds."""
     for names, value in form.items():
         for name in names.split():
             if isinstance(getattr(config, name, None), int):
@@ -79,13 +79,13 @@ def shrink(config: Any, form: Mapping[str, int]) -> None:
 
 
 def _set(config: Any, name: str, value: Any) -> None:
-    """Set what can be set: some settings follow from others."""
+    """Set an attribute if possible; some settings are derived from others."""
     with suppress(AttributeError):
         setattr(config, name, value)
 
 
 def candidates(model: nn.Module, config: Any) -> Iterator[dict[str, Any]]:
-    """Inputs that the names of forward's arguments suggest: the main one, then with one more, then all."""
+    """Yield inputs suggested by the names of forward's arguments: the main one, then with another one, then all."""
     accepted = inspect.signature(model.forward).parameters
     known = {name: value for name, value in inputs(config).items() if name in accepted}
     main = getattr(model, "main_input_name", "input_ids")
@@ -98,7 +98,7 @@ def candidates(model: nn.Module, config: Any) -> Iterator[dict[str, Any]]:
 
 
 def runs(model: nn.Module, data: dict[str, Any]) -> bool:
-    """Whether a forward succeeds."""
+    """Return whether a forward succeeds."""
     try:
         with torch.no_grad():
             model(**data)
@@ -108,7 +108,7 @@ def runs(model: nn.Module, data: dict[str, Any]) -> bool:
 
 
 def inputs(config: Any) -> dict[str, Tensor]:
-    """Tensors of the shapes that the arguments of these names usually have, for a batch of 2."""
+    """Return tensors of the usual shapes for arguments of these names, for a batch of 2."""
     ids = torch.arange(32).reshape(2, 16) % 7 + 5
     side, channels = _first(config, ("image_size",), 224), _first(config, ("num_channels", "in_channels"), 3)
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
@@ -127,7 +127,7 @@ def inputs(config: Any) -> dict[str, Tensor]:
 
 
 def _first(config: Any, names: tuple[str, ...], default: Any) -> Any:
-    """The first of some settings that the configuration, or one inside it, has."""
+    """Return the first of several settings that the configuration, or one inside it, has."""
     for one in (config, *(inner for inner in vars(config).values() if hasattr(inner, "model_type"))):
         for name in names:
             if isinstance(getattr(one, name, None), (int, list, tuple)):

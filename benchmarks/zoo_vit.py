@@ -1,4 +1,4 @@
-"""Models of vit_pytorch: each file that builds with a vision transformer's usual arguments."""
+"""Models of vit_pytorch: each file that builds with the usual arguments of a vision transformer."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ MODELS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "efficient.ViT": (SIZES | {"dim": 64}, PICTURE),
 }
-"""The arguments of each model and the size of a picture or a video; None: a list of pictures, each of its own size."""
+"""The arguments of each model and the size of an image or a video; None: a list of images of different sizes."""
 
 LISTS = {
     "na_vit.NaViT": ([[torch.rand(3, 64, 64), torch.rand(3, 32, 48)], [torch.rand(3, 48, 64)]],),
@@ -150,7 +150,7 @@ LISTS = {
 
 
 def vit_pytorch_cases(chosen: str = "") -> Iterator[Case]:
-    """The models above, and two that learn without labels around a plain one."""
+    """Yield the models above, and two self-supervised ones around a plain one."""
     for name, (arguments, size) in MODELS.items():
         if chosen in name:
             yield Case("vit_pytorch", name, partial(_build, name, arguments), size=size, data=LISTS.get(name))

@@ -111,18 +111,18 @@ NETWORKS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "DAF3D": ({"in_channels": 1, "out_channels": 2}, VOLUME),
 }
-"""The arguments of each network and the size of its input, without the batch; None where ``DATA`` has it."""
+"""The arguments of each network and the size of its input, without the batch; None if ``DATA`` has it."""
 
 DATA: dict[str, Any] = {
     "HoVerNet": (torch.rand(1, 3, 256, 256),),
     "DecoderOnlyTransformer": (torch.arange(32).reshape(2, 16) % 50,),
     "DiffusionModelUNet": (torch.rand(2, 1, 16, 16), torch.tensor([1, 5])),
 }
-"""The inputs of networks that are not called with volumes alone."""
+"""The inputs of networks that take more than volumes."""
 
 
 def monai_cases(chosen: str = "") -> Iterator[Case]:
-    """The networks above, as far as the installed monai has them."""
+    """Yield the networks above that the installed monai has."""
     from monai.networks import nets
 
     for name, (arguments, size) in NETWORKS.items():

@@ -1,4 +1,4 @@
-"""Write compared.md from the recorded answers of the tools: ``python -m docs.compared``."""
+"""Write compared.md from the recorded results of the tools: ``python -m docs.compared``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKS = {"yes": "yes", "no": "-"}
 
 
 def page(record: dict[str, Any]) -> str:
-    """Return the page of a record."""
+    """Return the page for a record."""
     names = [kind.name for kind in TOOLS if kind.name in record]
     every = [*names, *DOCUMENTED]
     versions = ", ".join(f"{name} {record[name]['version']}" for name in names)
@@ -24,18 +24,18 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         "# How does it compare with other tools?",
         "",
-        f"{len(ROWS)} questions, each answered by [a program](../benchmarks/compared_rows.py) that runs every tool on "
-        "a model whose answer is known. We chose the questions, so they favour what this package is for; every tool "
-        "also does things that they leave out.",
+        f"This page compares PyTorch tools by {len(ROWS)} questions. For each question, "
+        "[a program](../benchmarks/compared_rows.py) runs every tool on a model with a known answer. We chose the "
+        "questions, so they favour what this package is for. Every tool also has features that they do not cover.",
         "",
-        f"Run on {' and '.join(dates)}: {versions}.",
+        f"Run on {' and '.join(dates)} with {versions}.",
         "",
-        '- "yes": the tool does it, and its figure is exact. "-": it has no such figure or feature. Footnotes give the '
-        "figures that differ, and the errors.",
-        "- Multiply-adds are those of products; biases, activations and normalisation are free. Tools run with "
-        "their defaults and have conventions of their own (ptflops counts one sample: its figure is multiplied by the "
-        "batch).",
-        "- Not run, but taken from its documentation, and blank where that says nothing: "
+        '- "yes" means that the tool does it, and that its figure is exact. "-" means that it has no such figure or '
+        "feature. Footnotes give wrong figures and errors.",
+        "- Only the multiply-adds of products count; biases, activations and normalisation are free. Tools run with "
+        "their defaults and follow their own conventions. ptflops counts one sample, so its figure is multiplied by "
+        "the batch size.",
+        "- These were not run. Their entries come from their documentation, and are blank if it does not say: "
         + "; ".join(f"{name} ({source})" for name, (source, _) in DOCUMENTED.items())
         + ".",
     ]

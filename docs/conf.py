@@ -34,7 +34,7 @@ autodoc_inherit_docstrings = False
 
 
 def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
-    """Insert the measured tables where a page has their marker."""
+    """Insert the tables of measurements at their markers."""
     data = ROOT / "benchmarks" / "data"
     for one, table in ((measured.MARK, measured.measured_table), (measured_cuda.MARK, measured_cuda.cuda_table)):
         if one in source[0]:
@@ -42,13 +42,13 @@ def add_measured(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Turn Google-style sections into fields; data docstrings have none, and their colons mark no types."""
+    """Convert Google-style sections to fields, except in docstrings of data, whose colons introduce no types."""
     if what not in ("property", "attribute", "data"):
         lines[:] = GoogleDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, thing, options).lines()
 
 
 def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: Element) -> Element | None:
-    """Resolve a name as the docstring's module uses it to the package's public object."""
+    """Resolve a short name, as a docstring uses it, to the public object."""
     if node.get("refdomain") != "py":
         return None
     domain = env.domains["py"]

@@ -1,4 +1,4 @@
-"""The README's figures, drawn by the package: ``python -m docs.figures`` with matplotlib installed."""
+"""Draw the figures of the pages: ``python -m docs.figures``, with matplotlib installed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MODELS = {
 
 
 def main() -> None:
-    """Save a step's memory over its operators, and five models side by side."""
-    step = estimate_memory(resnet50(), (3, 224, 224), 256, device="cuda", gpu=GPU, optimizer="adamw")
+    """Save the timeline of a training step, and a comparison of five models."""
+    step = estimate_memory(resnet50(), (3, 224, 224), 256, gpu=GPU, optimizer="adamw", loss="cross_entropy")
     step.save(IMAGES / "timeline.png", memory=GPU)
     with torch.device("meta"):
         models = [build() for build in MODELS.values()]

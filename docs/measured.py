@@ -14,17 +14,17 @@ from benchmarks.cpu_truth_report import Row, percentile, rows
 
 MARK = "<!-- measured -->"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
-HEAD = ("family", "models", "steps", "to the byte", "median", "90 %", "99 %", "worst")
+HEAD = ("family", "models", "steps", "exact", "median", "90 %", "99 %", "worst")
 
 
 def measured_table(folder: Path) -> str:
-    """Return a Markdown table of errors for each CPU recording, or a sentence if there is none."""
+    """Return a Markdown table of errors for each CPU recording, or a sentence if there are no recordings."""
     texts = [recording_text(json.loads(path.read_text())) for path in sorted(folder.glob("cpu_truth_*.json"))]
     return "\n\n".join(texts) or "No recording comes with this version."
 
 
 def recording_text(data: dict[str, Any]) -> str:
-    """Return one recording's machine and a line per family of models."""
+    """Return the machine of a recording, and a table with a row for each family of models."""
     machine = data["machine"]
     lines = [line(family, members) for family, members in families(data)]
     return (
@@ -34,7 +34,7 @@ def recording_text(data: dict[str, Any]) -> str:
 
 
 def families(data: dict[str, Any]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the steps of each family of models, then those of all."""
+    """Yield the steps of each family of models, then all steps."""
     found = list(rows(data))
     members: dict[str, list[Row]] = defaultdict(list)
     for row in found:

@@ -16,14 +16,14 @@ from benchmarks.cpu_truth_report import percentile
 
 MARK = "<!-- measured on cuda -->"
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
-HEAD = ("card", "steps", "to the byte", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
+HEAD = ("GPU", "steps", "exact", "within 1 %", "median", "95 %", "reserved: within 2 %", "within 5 %", "95 %")
 SETS = {"own": "Models in plain torch", "libraries": "Models of other libraries"}
 FAILED = 1.0
 """The error of a configuration without a prediction."""
 
 
 def cuda_table(folder: Path) -> str:
-    """Return a Markdown table per set of models: every GPU, and its held-out part."""
+    """Return a Markdown table for each set of models, with a row for each GPU and one for its held-out part."""
     paths = sorted(folder.glob("gpu_truth_noop_*.json"))
     return "\n\n".join(_tables([json.loads(path.read_text()) for path in paths])) or "Nothing was compared yet."
 

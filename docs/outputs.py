@@ -1,4 +1,7 @@
-"""Write what the Python blocks of README and the pages print below them: ``python -m docs.outputs [PAGE ...]``."""
+"""Run the Python blocks of the README and the pages, and write their output below them.
+
+Run ``python -m docs.outputs [PAGE ...]``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?", re.MU
 
 
 def with_outputs(page: str) -> str:
-    """Return a page whose Python blocks, run one after the other, print the text blocks that follow them."""
+    """Run a page's Python blocks in order, and return the page with the output of each block below it."""
     names: dict[str, Any] = {}
 
     def block(found: re.Match[str]) -> str:
@@ -31,7 +34,7 @@ def with_outputs(page: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the given pages, all by default, as a CPU build of torch prints them."""
+    """Rewrite the given pages (all by default) with the output of a CPU build of torch."""
     pages = [Path(name) for name in sys.argv[1:]] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     with mock.patch.object(library, "cudnn_path", lambda: None):
         for page in pages:

@@ -1,4 +1,4 @@
-"""The README's screenshots of the package's output: ``python -m docs.screenshots`` with Chromium installed."""
+"""Take the README's screenshots: ``python -m docs.screenshots``, with Chromium installed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torchsummary_plus import summary
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = 256
-"""Few enough colours for a third of the file size, many enough to look the same."""
+"""Reduces the file size to a third without a visible difference."""
 
 COLUMNS = ["output_size", "num_params", "mult_adds", "saved_bytes"]
 
 
 def main() -> None:
-    """Save each screenshot twice, for light and dark pages."""
+    """Save each screenshot in the light and in the dark scheme."""
     memory = {"optimizer": "adamw", "device": "cuda"}
     result = summary(resnet50(), (3, 224, 224), 32, memory=memory, col_names=COLUMNS, verbose=0)
     with TemporaryDirectory() as name, chromium(Path(name) / "profile", 900, 760) as browser:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _picture(browser: WebDriver, name: str, height: int) -> None:
-    """Save the upper part of the page at 1.5 times its resolution."""
+    """Save the top of the page at 1.5 times its resolution."""
     width = browser.execute_script("return innerWidth")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1.5}
     taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})

@@ -1,8 +1,8 @@
-"""A 3-D CNN for brain scans, after course notes on the parameters and memory of CNNs.
+"""A 3D CNN for brain scans, after course notes on the parameters and memory of CNNs.
 
-The notes give the first layer, (27 x 1 + 1) x 30 = 840 parameters; its feature map, 191 x 227 x 191 x 30 floats =
-993.74 MB (decimal); nine maps between input and output; and a total of 3,301,651 parameters. They do not give the other
-layers, so those below are our own, with a total of 1,022,101.
+The notes give four figures: the parameters of the first layer, (27 x 1 + 1) x 30 = 840; its feature map, 191 x 227 x
+191 x 30 floats = 993.74 MB (decimal); nine feature maps between input and output; and 3,301,651 parameters in all. They
+do not give the other layers, so these are our own, with a total of 1,022,101.
 """
 
 from __future__ import annotations

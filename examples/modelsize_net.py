@@ -1,7 +1,7 @@
-"""pytorch_modelsize's example: two convolutions with 4,800 parameters, of which its published total counts 4,640.
+"""pytorch_modelsize's example: two convolutions with 4,800 parameters, 4,640 of them in its published total.
 
-For one 32 x 32 image of 32-bit floats the input takes 32,768 bits, forward and backward 4,595,712 and the parameters
-153,600: 4,782,080 bits in total, or 0.570068359375 MB.
+For one 32 x 32 image of 32-bit floats, the input takes 32,768 bits, forward and backward 4,595,712, and the parameters
+153,600. The total is 4,782,080 bits, or 0.570068359375 MB.
 """
 
 from __future__ import annotations

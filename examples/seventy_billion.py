@@ -1,9 +1,10 @@
-"""A Llama of 70 billion parameters on 64 H100s: which sharding fits, and what is left? No GPU is needed.
+"""Estimate a 70B Llama on 64 H100s under four kinds of sharding, without a GPU: which one fits, and by how much?
 
     python -m examples.seventy_billion [--layers 80] [--world-size 64] [--only FSDP] [--limits]
 
-``--limits`` also searches the largest batch and the longest sequence that fit, in a minute or two each: batches of
-whole sequences (of as many as there are micro-batches, in a pipeline), and sequences in steps of 2,048 tokens.
+``--limits`` also searches for the largest batch and the longest sequence that fit, which takes a minute or two each.
+Batches consist of whole sequences (in a pipeline, a multiple of the micro-batches); sequences grow in steps of 2,048
+tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GPU = "H100"
 STAGES = 4
 MICROBATCHES = 8
 UNIT = 2048
-"""Tokens by which sequences are made longer."""
+"""Step in which sequences grow, in tokens."""
 
 Mesh = Any
 
@@ -47,7 +48,7 @@ def mesh_of(**axes: int) -> Mesh:
 
 
 def sharded(model: Any, mesh: Mesh, **options: Any) -> nn.Module:
-    """Checkpoint and shard each layer, and then what is left of the model; it computes in bfloat16."""
+    """Checkpoint and shard each layer, then shard the rest of the model; it computes in bfloat16."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import fully_shard
 
@@ -72,7 +73,7 @@ def hsdp(config: Config, world_size: int) -> nn.Module:
 
 
 def tensor_parallel(config: Config, world_size: int) -> nn.Module:
-    """FSDP over machines, and tensor and sequence parallel over the eight GPUs of each."""
+    """Shard with FSDP across machines, and with tensor and sequence parallelism across the eight GPUs of each."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as tp
 
@@ -104,7 +105,7 @@ def tensor_parallel(config: Config, world_size: int) -> nn.Module:
 
 
 class Stage(nn.Module):
-    """One stage's layers, as a Llama of no more; the first stage has the embedding too, the last one the head."""
+    """The layers of one pipeline stage; the first stage also has the embedding, the last one the head."""
 
     def __init__(self, model: Llama, number: int, stages: int) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ class Stage(nn.Module):
 
 
 def pipeline(config: Config, world_size: int) -> Any:
-    """Four stages, each sharded over a quarter of the GPUs; one microbatch is one sequence."""
+    """Build four stages, each sharded over a quarter of the GPUs; a micro-batch is one sequence."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     mesh = mesh_of(stage=STAGES, shard=world_size // STAGES)
@@ -134,7 +135,7 @@ def pipeline(config: Config, world_size: int) -> Any:
 
 
 def ways(world_size: int) -> dict[str, tuple[Callable[[Config, int], Any], dict[str, Any]]]:
-    """The ways to shard by name: the builder, and what is asked about it."""
+    """Return the builder of each kind of sharding, by name, with the options of its estimate."""
     stages = range(0, world_size, world_size // STAGES)
     whole = {"batch_size": 1, "loss": "cross_entropy"}
     return {
@@ -146,7 +147,7 @@ def ways(world_size: int) -> dict[str, tuple[Callable[[Config, int], Any], dict[
 
 
 def refused(layers: int, world_size: int, only: str) -> str:
-    """Say what is wrong with the options; nothing if they can be built."""
+    """Return what is wrong with the options, or an empty string."""
     if world_size < 8 or world_size % 8:
         return f"--world-size is {world_size}; accepted: a multiple of 8, the GPUs of a machine"
     names = [name for name in ways(world_size) if only in name]
@@ -155,14 +156,14 @@ def refused(layers: int, world_size: int, only: str) -> str:
     if layers < 1:
         return f"--layers is {layers}; accepted: at least 1"
     if layers % STAGES and any("stages" in name for name in names):
-        return f"--layers is {layers}; accepted: a multiple of {STAGES}, for as many stages; or without: --only FSDP"
+        return f"--layers is {layers}; accepted: a multiple of {STAGES}, the number of stages, or --only FSDP"
     return ""
 
 
 def most(estimate: Callable[[int], MemoryEstimate], known: dict[int, MemoryEstimate]) -> int:
-    """The largest number whose step fits, 0 for none; ``known`` takes in the steps on the way.
+    """Return the largest number whose step fits, 0 if none does; estimated steps are added to ``known``.
 
-    Bytes grow nearly in proportion, so that a line through the two steps closest to the limit tells the next one.
+    Memory is nearly linear in the number, so the next guess is on the line through the two steps closest to the limit.
     """
     outside = max(step.device_bytes[1] - step.reserved_bytes for step in known.values())
     room = parse_memory(GPU) - outside
@@ -181,7 +182,7 @@ def most(estimate: Callable[[int], MemoryEstimate], known: dict[int, MemoryEstim
 
 
 def limits(estimate: Callable[[int, int], MemoryEstimate], step: MemoryEstimate) -> dict[str, MemoryEstimate]:
-    """The steps with the largest batch and with the longest sequence that fit, by what they are."""
+    """Return the steps with the largest batch and with the longest sequence that fit, each by its batch and length."""
     batches, lengths = {1: step}, {LENGTH // UNIT: step}
     batch = most(lambda times: estimate(times, LENGTH), batches)
     units = most(lambda units: estimate(1, units * UNIT), lengths)
@@ -190,7 +191,7 @@ def limits(estimate: Callable[[int, int], MemoryEstimate], step: MemoryEstimate)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print each way, whether it fits and what is left, and all of them side by side."""
+    """Print each estimate and whether it fits, then all of them side by side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=LLAMA3_70B.depth)
     parser.add_argument("--world-size", type=int, default=64)
@@ -223,17 +224,17 @@ def main(words: Sequence[str] | None = None) -> None:
                 asked["rank"] = step.info.rank
             fitting = limits(at, step)
             largest |= {f"{name}: {one}": step for one, step in fitting.items()}
-            print("The most that fits:", ", ".join(fitting) or "nothing", f"({time.perf_counter() - begun:.0f} s)")
+            print("Largest that fits:", ", ".join(fitting) or "nothing", f"({time.perf_counter() - begun:.0f} s)")
     for steps in (found, largest):
         if len(steps) > 1:
             print(compare(steps))
 
 
 def room(step: MemoryEstimate) -> str:
-    """Whether the step fits, and by how much the GPU is larger or too small."""
-    left = parse_memory(GPU) - step.device_bytes[1]
-    said = f"fits, {left / 2**30:.1f} GiB are left" if step.fits(GPU) else f"does not fit: {-left / 2**30:.1f} GiB more"
-    return f"An {GPU} {said} (with CUDA's context and NCCL's buffers at their most)"
+    """Return whether the step fits, and how much memory is left or missing."""
+    left = (parse_memory(GPU) - step.device_bytes[1]) / 2**30
+    said = f"fits, {left:.1f} GiB to spare" if step.fits(GPU) else f"does not fit, {-left:.1f} GiB short"
+    return f"On an {GPU}, it {said} (after the upper bound of CUDA's context and NCCL's buffers)"
 
 
 if __name__ == "__main__":

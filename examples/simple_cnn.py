@@ -1,7 +1,7 @@
 """The SimpleCNN of an article on the memory of PyTorch models, as printed and as presumably intended.
 
-Its ReLUs are created inside ``forward``, so they are not registered modules. The article prints 0.32 MB; the 421,642
-parameters alone take 1.61 MB.
+Its ReLUs are created inside ``forward``, so they are not registered modules. The article gives 0.32 MB, but the
+421,642 parameters alone take 1.61 MB.
 """
 
 from __future__ import annotations

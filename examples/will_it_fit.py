@@ -1,9 +1,9 @@
-"""Will it fit? ResNet-50 at a batch of 256 and a 7B Llama, trained with AdamW on an RTX 4090 and on an H200.
+"""Estimate whether a ResNet-50 and a 7B Llama fit on an RTX 4090 and on an H200, trained with AdamW.
 
     python examples/will_it_fit.py
 
-No GPU is needed and nothing is allocated. For each model it shows the memory of a step, the module that holds most of
-it, and the effect of mixed precision, checkpointing and a frozen backbone.
+No GPU is needed and nothing is allocated. For each model, the program prints the memory of a training step, the module
+with the most memory, and the effect of mixed precision, checkpointing and a frozen backbone.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CHANGES: tuple[Change, ...] = (as_it_is, mixed_precision, checkpointing, frozen_
 
 
 def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], batch: int) -> None:
-    """Print the estimate of a model's step, and a table with a line per change."""
+    """Print the estimate of a model's training step, and a table with a row per change."""
     lines = []
     for change in CHANGES:
         with torch.device("meta"):
@@ -78,7 +78,7 @@ def report(name: str, build: Callable[[], nn.Module], size: tuple[int, ...], bat
         held = f"{holder.path} ({holder.own_bytes / GIB:.2f} GiB)"
         lines.append([change.__name__.replace("_", " "), *peaks, step.peak_phase, held, *fits, *map(str, largest)])
     fits_in, largest_on = [f"fits {card}" for card in CARDS], [f"largest on {card}" for card in CARDS]
-    headings = [f"batch of {batch}", "peak GiB", "reserved GiB", "peak in", "most held by", *fits_in, *largest_on]
+    headings = [f"batch of {batch}", "peak GiB", "reserved GiB", "peak in", "largest module", *fits_in, *largest_on]
     print(tabulate(lines, headings, disable_numparse=True), "\n")
 
 

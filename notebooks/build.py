@@ -1,7 +1,4 @@
-"""Run notebooks again, each in a kernel of its own, and write down what they show.
-
-python notebooks/build.py [NAME ...]
-"""
+"""Run the notebooks, each in its own kernel, and store their outputs: ``python notebooks/build.py [NAME ...]``."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
 SECONDS = 300
-"""How long a cell may take."""
+"""Time limit of a cell."""
 
 
 def run(notebook: Any, folder: Path, python: Sequence[str] = (sys.executable,), **options: Any) -> None:
-    """Write the outputs of a new kernel, which the command ``python`` starts in a folder, into a notebook."""
+    """Run a notebook in a folder with a new kernel, started by the command ``python``, and store its outputs."""
     with TemporaryDirectory() as specs:
         spec = Path(specs) / "own" / "kernel.json"
         spec.parent.mkdir()
@@ -37,7 +34,7 @@ def run(notebook: Any, folder: Path, python: Sequence[str] = (sys.executable,), 
 
 
 def execute(path: Path, python: Sequence[str] = (sys.executable,)) -> Any:
-    """A notebook with the outputs of a new kernel; without progress bars and stderr, which tell of the machine."""
+    """Return a notebook with the outputs of a new kernel, without progress bars and stderr."""
     notebook = nbformat.read(path, as_version=4)
     run(notebook, path.parent, python, record_timing=False, coalesce_streams=True)
     for cell in notebook.cells:
@@ -47,11 +44,11 @@ def execute(path: Path, python: Sequence[str] = (sys.executable,)) -> Any:
 
 
 def main(names: list[str]) -> None:
-    """Rewrite the notebooks of these names, or all."""
+    """Rewrite the notebooks with these names, or all."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         if not names or path.stem in names:
             notebook = execute(path)
-            notebook.metadata.get("language_info", {}).pop("version", None)  # Any will do.
+            notebook.metadata.get("language_info", {}).pop("version", None)  # Any version works.
             nbformat.write(notebook, path)
             print(f"{path.name}: {path.stat().st_size:,} bytes")
 

@@ -1,1 +1,1 @@
-"""torch's CUDA build on a machine without a GPU: stand-ins for CUDA's libraries (README.md)."""
+"""Run torch's CUDA build on a machine without a GPU, with stubs for CUDA's libraries (README.md)."""

@@ -1,6 +1,6 @@
-"""Run a script on a card that is not there: ``python -m benchmarks.nocuda --card A100 script.py args...``
+"""Run a script on a simulated GPU: ``python -m benchmarks.nocuda --card A100 script.py args...``
 
-Also a module: ``--card A100 -m module args...``. ``--make-env PATH`` makes an environment with torch's CUDA wheel.
+``--card A100 -m module args...`` runs a module. ``--make-env PATH`` makes an environment with torch's CUDA wheel.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LIBRARIES = ("numpy", "pytest", "hypothesis", "jsonschema", "transformers>=4.44"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nocuda", description=__doc__)
     parser.add_argument("--card", default="H100", help=f"{', '.join(card_names())} (default H100), or a JSON file")
-    parser.add_argument("--make-env", type=Path, metavar="PATH", help="make an environment there, and run nothing")
-    parser.add_argument("--torch", default="2.13.0", metavar="VERSION", help="its torch (default 2.13.0)")
+    parser.add_argument("--make-env", type=Path, metavar="PATH", help="make an environment at PATH, and run nothing")
+    parser.add_argument("--torch", default="2.13.0", metavar="VERSION", help="its torch release (default 2.13.0)")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module by its name instead of a script")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
     options = parser.parse_args()
@@ -37,14 +37,14 @@ def main() -> None:
 
 
 def make_environment(path: Path, version: str) -> None:
-    """An environment with torch's CUDA wheel of a version, several gigabytes, and what the benchmarks ask for."""
+    """Make an environment with torch's CUDA wheel of a release, several gigabytes, and what the benchmarks need."""
     venv.create(path, with_pip=True)
     for step in install_steps(path, version):
         subprocess.run(step, check=True)
 
 
 def install_steps(path: Path, version: str) -> list[list[str]]:
-    """pip's commands; three equal signs ask for the plain version, which is the CUDA build on PyPI.
+    """Return pip's commands; three equal signs request the plain version, which is the CUDA build on PyPI.
 
     >>> install_steps(Path("env"), "2.13.0")[0]
     ['env/bin/python', '-m', 'pip', 'install', 'torch===2.13.0']

@@ -1,4 +1,4 @@
-"""Compile the stand-ins for the CUDA libraries of an environment's torch, once, into a cache outside the repository."""
+"""Compile the stubs for the CUDA libraries of an environment's torch, once, into a cache outside the repository."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ STANDINS: dict[str, tuple[str, ...]] = {
     "cusparse": (),
     "cusolver": (),
 }
-"""Libraries that are stood in for, in the order in which they are loaded -> what of them is written by hand."""
+"""Libraries that are replaced, in the order in which they are loaded -> their sources written by hand."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """torch's CUDA build where it is installed: its version, and the folder that holds torch and nvidia."""
+    """torch's installed CUDA build: its version, and the folder that contains torch and nvidia."""
 
     version: str
     site: Path
@@ -49,7 +49,7 @@ class Wheel:
 
     @property
     def libraries(self) -> list[Path]:
-        """torch's libraries, and those of NVIDIA's that are loaded for real."""
+        """Return torch's libraries, and those of NVIDIA's that are loaded unchanged."""
         real = (p for p in self.site.glob("nvidia/*/lib/lib*.so*") if stem(p.name) not in STANDINS)
         return [*sorted(self.site.glob("torch/lib/*.so*")), *sorted(real)]
 
@@ -60,7 +60,7 @@ class Wheel:
 
 
 def stem(soname: str) -> str:
-    """A library's name without its version.
+    """Return a library's name without its version.
 
     >>> stem("libcublasLt.so.13")
     'cublasLt'
@@ -69,7 +69,7 @@ def stem(soname: str) -> str:
 
 
 def find_wheel() -> Wheel | None:
-    """torch's CUDA build in this environment, without importing it; None where there is none."""
+    """Return torch's CUDA build in this environment, without importing it, or None."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -80,11 +80,11 @@ def find_wheel() -> Wheel | None:
 
 
 def build(wheel: Wheel) -> list[Path]:
-    """The stand-ins' paths in the order in which they are loaded, compiled where the cache has none."""
+    """Return the paths of the stubs in the order in which they are loaded, compiling them if the cache has none."""
     folder = cache_folder(wheel)
     if not folder.exists():
         if shutil.which("g++") is None:
-            raise RuntimeError("the stand-ins for CUDA's libraries are compiled by g++, which is not installed")
+            raise RuntimeError("compiling the stubs for CUDA's libraries needs g++, which is not installed")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             made = Path(scratch) / "lib"
@@ -96,7 +96,7 @@ def build(wheel: Wheel) -> list[Path]:
 
 
 def cache_folder(wheel: Wheel) -> Path:
-    """A folder that no other version of torch and no other source shares."""
+    """Return the cache folder for this version of torch and these sources."""
     digest = hashlib.sha256(str(wheel.site).encode())
     for path in sorted([*HERE.glob("*.py"), *SOURCES.rglob("*.*")]):
         digest.update(path.read_bytes())
@@ -105,7 +105,7 @@ def cache_folder(wheel: Wheel) -> Path:
 
 
 def compile_all(wheel: Wheel, folder: Path) -> None:
-    """Compile every stand-in that the wheel's libraries ask for into a folder, and write down their order."""
+    """Compile every stub that the wheel's libraries need into a folder, and write their order to a file."""
     libraries = [read_library(path) for path in wheel.libraries]
     sonames = stood_in(libraries, wheel)
     prototypes = read_prototypes(wheel.includes)
@@ -117,7 +117,7 @@ def compile_all(wheel: Wheel, folder: Path) -> None:
 
 
 def stood_in(libraries: list[Library], wheel: Wheel) -> list[str]:
-    """The names, with versions, of the libraries to stand in for: those that the wheel's need or open by name."""
+    """Return the names, with versions, of the libraries that the wheel's libraries need or open by name."""
     needed = {name for library in libraries for name in library.needed}
     opened = re.findall(rb"libnvidia-ml\.so\.\d+", (wheel.site / "torch/lib/libc10_cuda.so").read_bytes())
     needed |= {name.decode() for name in opened}
@@ -127,7 +127,7 @@ def stood_in(libraries: list[Library], wheel: Wheel) -> list[str]:
 def compile_one(
     soname: str, libraries: list[Library], prototypes: dict[str, Prototype], wheel: Wheel, folder: Path
 ) -> None:
-    """A stand-in: what is written by hand, and every further symbol that is needed, under its version node."""
+    """Compile a stub: the functions written by hand, and every further needed symbol, under its version node."""
     objects = [folder / f"{soname}.{name}.o" for name in STANDINS[stem(soname)]]
     for path, name in zip(objects, STANDINS[stem(soname)]):
         run("g++", "-O1", "-fPIC", "-w", *includes(wheel), "-c", str(SOURCES / name), "-o", str(path))
@@ -145,7 +145,7 @@ def compile_one(
 def wanted_symbols(
     soname: str, libraries: list[Library], prototypes: dict[str, Prototype]
 ) -> tuple[set[str], list[str]]:
-    """The symbols and version nodes that libraries need of one; of the driver all symbols of its header."""
+    """Return the symbols and version nodes that libraries need from one; for the driver, all symbols of its header."""
     versions = {n: v for library in libraries for n, v in library.undefined.items() if v and v[0] == soname}
     wanted = set(versions)
     if stem(soname) == "cuda":
@@ -157,14 +157,14 @@ def wanted_symbols(
 
 
 def includes(wheel: Wheel) -> list[str]:
-    """The compiler's options: where headers are, and the versions that the headers name which nvcc alone can read."""
+    """Return the compiler's options: include folders, and versions that the headers define only for nvcc."""
     text = "".join(p.read_text(errors="replace") for folder in wheel.includes for p in folder.glob("cu*_api.h"))
     versions = re.findall(r"#define\s+(CUBLAS_VER_(?:MAJOR|MINOR|PATCH)|CUDART_VERSION)\s+(\d+)", text)
     return [*(f"-I{folder}" for folder in (SOURCES, *wheel.includes)), *(f"-D{n}={v}" for n, v in set(versions))]
 
 
 def defined(objects: list[Path]) -> set[str]:
-    """The symbols that object files define."""
+    """Return the symbols that object files define."""
     if not objects:
         return set()
     lines = run("nm", "--defined-only", *map(str, objects)).splitlines()

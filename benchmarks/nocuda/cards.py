@@ -1,11 +1,11 @@
-"""The cards that can be played: a JSON file each, with the real one's properties and where they come from."""
+"""The GPUs that can be simulated: a JSON file each, with the real one's properties and their sources."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 CARDS = Path(__file__).parents[2] / "torchsummary_plus" / "ops" / "scratch" / "cuda" / "cudnn" / "card_files"
-"""The package's own, found without importing it: torch must not be loaded before the stand-ins are."""
+"""The package's own folder, found without importing it, because torch must not be loaded before the stubs."""
 
 
 def card_names() -> list[str]:
@@ -13,7 +13,7 @@ def card_names() -> list[str]:
 
 
 def card_path(card: str) -> Path:
-    """The file of a card, by its name in any case with or without spaces, or by a path of one's own.
+    """Return the file of a GPU, by its name in any case with or without spaces, or by a path.
 
     >>> card_path("RTX 3090").name
     'rtx3090.json'

@@ -17,7 +17,7 @@ HIDDEN = 0x8000
 class Library:
     """A library's own name, the names of those that it needs, and its undefined symbols.
 
-    ``undefined`` maps a symbol to (the library that its version names, the version node), None where it has none.
+    ``undefined`` maps a symbol to (the library that its version names, the version node), or None without a version.
     """
 
     soname: str | None
@@ -86,7 +86,7 @@ def _undefined(data: mmap.mmap, sections: list[_Section]) -> dict[str, tuple[str
 def _version_nodes(
     data: mmap.mmap, sections: list[_Section], needs: _Section | None
 ) -> Iterator[tuple[int, tuple[str, str]]]:
-    """The number of each version node with the library's name and its own."""
+    """Yield the library's name and the version's name for the number of each version node."""
     at = needs.offset if needs else 0
     for _ in range(needs.info if needs else 0):
         _, count, file, aux, following = struct.unpack_from("<HHIII", data, at)

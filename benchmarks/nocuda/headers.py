@@ -1,4 +1,4 @@
-"""Prototypes of CUDA's C functions, read from the wheels' headers, and what a stub may answer."""
+"""Prototypes of CUDA's C functions, read from the wheels' headers, and what a stub may return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_SUPPORTED = {
     "cusolverStatus_t": 9,
     "cusparseStatus_t": 10,
 }
-"""Type of a status -> its code for a call that is not supported (of curand, which has none, a type error)."""
+"""Type of a status -> its code for an unsupported call (for curand, which has none, a type error)."""
 
 RETURNS = "|".join([*NOT_SUPPORTED, "size_t", "void", "const char"])
 PROTOTYPE = re.compile(
@@ -35,25 +35,25 @@ ALLOWED: dict[str, str] = {
         "its outputs are tensors on the device, where nothing is computed"
     ),
     r"cuLaunch(Cooperative)?Kernel(Ex)?": "launches a kernel, which does nothing",
-    r"cuda(Host(Register|Unregister)|IpcCloseMemHandle)": "pins or unpins memory of the host, which changes no figure",
+    r"cuda(Host(Register|Unregister)|IpcCloseMemHandle)": "pins or unpins host memory, which changes no figure",
     r"cudaMemPool(SetAttribute|SetAccess|TrimTo)": "sets how a pool keeps memory; the pool here keeps none",
-    r"cublasSetWorkspace_v2": "hands over a workspace on the device, which nothing reads",
+    r"cublasSetWorkspace_v2": "sets a workspace on the device, which nothing reads",
     r"cu(Stream|Event|Ctx|Init)\w*(Synchronize|Destroy(_v2)?|Record|Wait\w+|SetCurrent|PushCurrent_v2|Init)": (
-        "waits for work, or orders it; all work is done when it is asked for"
+        "waits for work, or orders it; all work is done when it is queried"
     ),
 }
-"""Names of functions that may return success without doing anything, though they take pointers -> why."""
+"""Names of functions that may return success without doing anything, although they take pointers -> the reason."""
 
 REFUSED = re.compile(
     r"cublas\w*(nrm2|asum|amax|amin|rotg|rotmg|get|check|heuristic|version|query)\w*|cudaStreamBeginCapture\w*",
     re.IGNORECASE,
 )
-"""Refused whatever `ALLOWED` says: cuBLAS's functions that may write to the host, and the capture of graphs."""
+"""Rejected whatever `ALLOWED` says: cuBLAS functions that may write to the host, and graph capture."""
 
 
 @dataclass(frozen=True)
 class Prototype:
-    """A function, the type of its status or what else it returns, and its parameters as they are written."""
+    """A function, its return type (a status or another one), and its parameters as written."""
 
     name: str
     status: str
@@ -61,7 +61,7 @@ class Prototype:
 
     @property
     def writes(self) -> bool:
-        """Whether a parameter points to what the function could write.
+        """Whether a parameter points to memory that the function could write.
 
         >>> Prototype("f", "CUresult", ("const float *x", "int n")).writes
         False
@@ -77,14 +77,14 @@ class Prototype:
 
     @property
     def does_nothing(self) -> bool:
-        """Whether success without any effect is an honest answer."""
+        """Return whether success without any effect is a correct result."""
         if REFUSED.fullmatch(self.name) or self.status not in NOT_SUPPORTED:
             return False
         return not self.writes or any(re.fullmatch(pattern, self.name) for pattern in ALLOWED)
 
 
 def read_prototypes(folders: Iterable[Path]) -> dict[str, Prototype]:
-    """Every function that the headers of some folders declare, by name, also under the name that a macro gives it."""
+    """Return every function that the headers of some folders declare, by name and by the names that macros give it."""
     found: dict[str, Prototype] = {}
     renamed: dict[str, str] = {}
     for path in sorted(path for folder in folders for path in folder.glob("cu*.h")):

@@ -1,4 +1,4 @@
-"""Put the stand-ins in the place of CUDA's libraries, in this process, before torch is imported."""
+"""Load the stubs in place of CUDA's libraries, in this process, before torch is imported."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from benchmarks.nocuda.build import build, find_wheel
 from benchmarks.nocuda.cards import card_path
 
 UNKNOWN = (
-    "values: copies to the host give zeros, so control flow that depends on data takes the way of zeros",
-    "cuDNN's recurrent layers: temporary sizes are those for a handle of zeros, in bfloat16 those of float16",
-    "cuDNN's batch norm: its workspace, which is said to be 0; dropout states: by rule",
-    "the CUDA context and modules that are loaded lazily: a constant of the card's file",
+    "values: copies to the host return zeros, so data-dependent control flow takes the branches for zeros",
+    "cuDNN's recurrent layers: temporary sizes are those for a zeroed handle, in bfloat16 those of float16",
+    "cuDNN's batch norm: its workspace, which is reported as 0; dropout states: by rule",
+    "the CUDA context and modules that are loaded lazily: a constant from the GPU's file",
     "kernels' local memory, registers and occupancy: every kernel has 32 registers",
-    "cudnn.benchmark: the plan that would be quickest; the workspaces of its trials are known",
-    "the pool of cudaMallocAsync: every allocation is counted by itself",
+    "cudnn.benchmark: which plan would be fastest; the workspaces of its trials are known",
+    "the pool of cudaMallocAsync: every allocation is counted separately",
 )
-"""What the no-op runtime cannot know; each recording made on it says so."""
+"""What the no-op runtime cannot know; each recording made on it lists this."""
 
 
 SETTLE_SECONDS = 0.2
-"""How long the process waits at its end: autograd's device thread may still need Python."""
+"""How long the process waits at its end, because autograd's device thread may still need Python."""
 
 
 _loaded: list[Path] = []
-"""The stand-ins of this process, and of those that it forks."""
+"""The stubs of this process, and of its forks."""
 
 
 def is_active() -> bool:
-    """Whether this process runs on the stand-ins."""
+    """Return whether this process runs on the stubs."""
     return bool(_loaded)
 
 
 def activate(card: str) -> None:
-    """Load the stand-ins for a card, so that torch, imported later, finds them under their libraries' names."""
+    """Load the stubs for a GPU, so that torch, imported later, finds them under their libraries' names."""
     if "torch" in sys.modules:
         raise RuntimeError("torch has been imported already, with CUDA's own libraries")
     wheel = find_wheel()
@@ -55,11 +55,11 @@ def activate(card: str) -> None:
 
 
 def play(card: str) -> None:
-    """Play another card, in a process that has not begun to use one; "" leaves it."""
+    """Simulate another GPU, in a process that does not use one yet; "" changes nothing."""
     if card:
         os.environ["NOCUDA_CARD"] = str(card_path(card))
 
 
 def active_card_path() -> Path:
-    """The file of the card that this process plays."""
+    """Return the file of the GPU that this process simulates."""
     return card_path(os.environ["NOCUDA_CARD"])

@@ -1,4 +1,4 @@
-"""The C source of what is not written by hand: functions that do nothing, that refuse, or that are the real cuDNN's."""
+"""Generate the C source of the other functions: those that do nothing, that fail, or that call the real cuDNN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = "int {name}(void) {{ return 0; }}\n"
 REFUSING = 'int {name}(void) {{ nocuda_refuse("{name}"); return {code}; }}\n'
 ENDING = """\
 void {name}(void) {{
-  fprintf(stderr, "nocuda: {name} has no answer here, and no status to say so by; the process ends\\n");
+  fprintf(stderr, "nocuda: {name} is not supported and cannot report an error; the process ends\\n");
   abort();
 }}
 """
@@ -29,9 +29,9 @@ TELLING = 'const char *{name}(void) {{ return "refused by the no-op runtime (see
 
 
 def source(symbols: Iterable[str], prototypes: Mapping[str, Prototype], forwards: bool = False) -> str:
-    """C that defines every symbol.
+    """Return C code that defines every symbol.
 
-    With ``forwards``, functions of cuDNN that take no handle are the real library's, found when this one is loaded.
+    With ``forwards``, functions of cuDNN that take no handle call the real library, which is found on loading.
     """
     lines, forwarded = [HEAD], []
     for name in sorted(symbols):

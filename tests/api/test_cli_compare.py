@@ -67,14 +67,14 @@ def test_it_writes_a_file(places: list[str], tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "the number of models is 1; accepted: 2 or more"),
-        (["1,28,28"], "the number of models is 0"),
+        (["examples/simple_cnn.py:PooledCNN", "1,28,28"], "only one model was given; accepted: 2 or more"),
+        (["1,28,28"], "no model was given"),
         (["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:PoolCNN"], "similar names: PooledCNN"),
         (
             ["examples/simple_cnn.py:PooledCNN", "examples/simple_cnn.py:", "1,28,28"],
             "accepted: 'package.module:callable'",
         ),
-        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "accepted: 2 different names"),
+        (["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--names", "a"], "a list of 2 different names"),
         (
             ["examples/simple_cnn.py:PooledCNN"] * 2 + ["1,28,28", "--output", "models.docx"],
             "'.docx'; accepted: '.txt'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -17,8 +18,10 @@ from torch import nn
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
+from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.live.modules import ModuleTree
 from torchsummary_plus.render.lines import STYLES
+from torchsummary_plus.render.totals import report_totals
 
 LAW = law(25)
 
@@ -42,6 +45,28 @@ def test_the_figures_are_the_summaries_own(results: list[ModelSummary]) -> None:
         known = [name not in ("total_mult_adds", "input_bytes") or one.run.kind != "none" for one in results]
         expected = [getattr(one, name) if there else None for one, there in zip(results, known)]
         assert found.get(name, [None] * len(results)) == expected
+
+
+@st.composite
+def parts(draw: st.DrawFn, result: ModelSummary) -> ModelSummary:
+    """A summary whose model also has experts or adapters, or neither."""
+    routed = [Experts("experts", 4, draw(st.integers(1, 4)), "top_k", result.total_params // 4 * 4, ())]
+    names = draw(st.lists(st.sampled_from("abc"), unique=True)) if result.total_params else []
+    trained = [Adapter(name, 8, 4, True) for name in sorted(names)]
+    return replace(result, experts=tuple(routed * draw(st.integers(0, 1))), adapters=tuple(trained))
+
+
+@LAW
+@given(st.lists(summaries().flatmap(parts), min_size=2, max_size=4))
+def test_a_figure_stands_in_the_row_of_its_name_whoever_else_has_it(results: list[ModelSummary]) -> None:
+    compared = compare(*results).tables()[0].rows
+    for place, result in enumerate(results):
+        own = {total.field.name: (total.field.heading, total.cell.value) for total in report_totals(result)}
+        own = {name: figure for name, figure in own.items() if figure[1] is not None}
+        shown = {row.path: (row.label.partition(" (M")[0], row.cells[place].value) for row in compared}
+        assert {name: figure for name, figure in shown.items() if figure[1] is not None} == own
+        assert [row.path for row in compared if row.path in own] == list(own)
+        assert all(row.cells[place].text == "N/A" for row in compared if row.path not in own)
 
 
 @LAW
@@ -204,12 +229,12 @@ def test_summaries_bring_what_they_know_of_their_step() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: compare(mlp(), input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
-        (lambda: compare([mlp()], input_size=(8,)), "the number of models is 1; accepted: 2 or more"),
-        (lambda: compare(mlp(), mlp(), (8,)), "give the size of their inputs as input_size="),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: 2 different names"),
-        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: 2 different names"),
-        (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "option of an entry is 'size'"),
+        (lambda: compare(mlp(), input_size=(8,)), "only one model was given; accepted: 2 or more"),
+        (lambda: compare([mlp()], input_size=(8,)), "only one model was given; accepted: 2 or more"),
+        (lambda: compare(mlp(), mlp(), (8,)), "pass the size of their inputs as input_size="),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a"]), "accepted: a list of 2 different names"),
+        (lambda: compare(mlp(), mlp(), input_size=(8,), names=["a", "a"]), "accepted: a list of 2 different names"),
+        (lambda: compare(mlp(), {"model": mlp(), "size": (8,)}, input_size=(8,)), "an entry's option is 'size'"),
         (lambda: compare(mlp(), {"input_size": (8,)}, input_size=(8,)), "model is None"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), memory="fit"), "memory is 'fit'; accepted: 'train', 'eval'"),
         (lambda: compare(mlp(), mlp(), input_size=(8,), memory={"gpus": "T4"}), "memory option is 'gpus'"),
@@ -245,7 +270,7 @@ def test_summaries_at_different_batches_differ_by_nothing_else(batches: tuple[in
     one, other = (summary(Positions(), (8, 12), batch, verbose=0) for batch in batches)
     layers = compare(one, other).tables()[1]
     assert {row.cells[0].text for row in layers.rows} == {""}
-    assert "Batch sizes differ; what differs only by them is not marked" in layers.notes
+    assert "Batch sizes differ; differences due only to the batch size are not marked" in layers.notes
     wider = summary(Positions(20), (8, 12), batches[1], verbose=0)
     marks = {row.label: row.cells[0].text for row in compare(one, wider).tables()[1].rows}
     assert {label for label, mark in marks.items() if mark} == {"body.0 (Linear)", "body.1 (ReLU)", "body.2 (Linear)"}

@@ -54,7 +54,7 @@ def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
     flag = tmp_path / "ran"
     (tmp_path / "modeling_own.py").write_text(f"open({str(flag)!r}, 'w')\nclass Own: pass\nclass OwnConfig: pass\n")
     remote = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
-    with pytest.raises(UnsupportedError, match=r"has no model 'own': it needs code of its own \(auto_map\)"):
+    with pytest.raises(UnsupportedError, match=r"has no model type 'own'; its custom code \(auto_map\)"):
         from_config(folder(tmp_path, model_type="own", auto_map=remote))
     assert type(from_config(folder(tmp_path, auto_map=remote))).__name__ == "LlamaForCausalLM"
     with pytest.raises(InputError, match="trust_remote_code cannot be changed"):
@@ -68,9 +68,9 @@ def test_code_beside_a_config_is_not_run(tmp_path: Path) -> None:
         (b"{", "not valid JSON"),
         (b"[1]", "not a JSON object"),
         (b"[" * 200_000, "not valid JSON"),
-        (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), "describes no model"),
-        (json.dumps({**LLAMA, "hidden_size": "wide"}).encode(), "describes no model"),
-        (json.dumps({**LLAMA, "hidden_size": 1 << 62}).encode(), "describes no model"),
+        (json.dumps({**LLAMA, "num_attention_heads": 0}).encode(), "no model can be built"),
+        (json.dumps({**LLAMA, "hidden_size": "wide"}).encode(), "no model can be built"),
+        (json.dumps({**LLAMA, "hidden_size": 1 << 62}).encode(), "no model can be built"),
         (b" " * (configured.MOST_BYTES + 1), "the limit is 10,000,000"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 from collections import UserDict
+from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
-from torchsummary_plus import ForwardError, InputError, ModelSummary, compare, summary
+from torchsummary_plus import ForwardError, InputError, ModelSummary, StepOptions, compare, summary
 
 
 class Masked(nn.Module):
@@ -61,6 +63,8 @@ def test_keyword_arguments_of_the_forward() -> None:
         ({"max_depth": 3}, "write depth="),
         ({"layer_range": ["a", "b"]}, "write rows="),
         ({"optimizer": "adamw"}, "write memory="),
+        ({"gpu": "RTX 4090"}, "write memory=..gpu.: .RTX 4090"),
+        ({"steps": 3}, r'write memory=\{"steps": \.\.\.\}'),
         ({"print_fn": print}, "str\\(result\\)"),
         ({"frobnicate": 1}, "it takes x, mask, twice"),
     ],
@@ -68,6 +72,15 @@ def test_keyword_arguments_of_the_forward() -> None:
 def test_an_unknown_option_is_answered_with_the_cure(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         summary(Masked(), (8,), verbose=0, **given)
+
+
+def test_every_option_of_a_step_is_answered_by_tables_with_memory() -> None:
+    """An option new to steps needs no second list: a table's call says that it goes into `memory=`."""
+    own = {*signature(summary).parameters, *signature(Masked.forward).parameters}
+    for name in {field.name for field in fields(StepOptions)} - own:
+        for ask in (summary, compare):
+            with pytest.raises(InputError, match=rf'write memory=\{{"{name}": '):
+                ask(Masked(), input_size=(8,), **{name: None})  # type: ignore[operator]
 
 
 def test_what_is_no_model_is_answered_with_the_cure() -> None:
@@ -86,7 +99,7 @@ def test_torchinfos_options_are_taken() -> None:
     assert unbatched.rows[0].outputs.shown == [1, 4]  # type: ignore[union-attr]
     trained = summary(Masked(), (3, 8), 2, batch_dim=1, memory="train", verbose=0)
     assert trained.memory is not None and trained.memory.at_peak["inputs"] == 3 * 2 * 8 * 4
-    with pytest.raises(InputError, match=r"batch_dim is 2; accepted: .* 0 .* to the 1 axes"):
+    with pytest.raises(InputError, match=r"batch_dim is 2; accepted: .* from 0 .* to 1, the number of axes"):
         summary(Masked(), (8,), batch_dim=2, verbose=0)
 
 
@@ -122,7 +135,7 @@ def test_what_a_tokenizer_returns() -> None:
     with pytest.raises(InputError, match="what a tokenizer returns"):
         summary(Tokens(), encoded, verbose=0)
     assert summary(Tokens(), input_data=encoded, verbose=0).run.batch_size == 2
-    with pytest.raises(InputError, match="tensors are passed as input_data="):
+    with pytest.raises(InputError, match="pass tensors as input_data="):
         summary(Masked(), (8,), torch.ones(2, 8), verbose=0)  # type: ignore[arg-type]
 
 
@@ -159,7 +172,7 @@ def test_equal_neighbours_print_as_one(gpt: ModelSummary) -> None:
 
 def test_the_flat_style_does_not_fold(gpt: ModelSummary) -> None:
     assert gpt.to_text(style="torchsummary").count("LayerNorm-") == 25
-    with pytest.raises(InputError, match='accepted with style="tree"'):
+    with pytest.raises(InputError, match='pass style="tree" too'):
         summary(nn.Linear(2, 2), repeats="fold", verbose=0)
 
 
@@ -198,7 +211,7 @@ def test_a_chosen_row_keeps_its_place_in_the_tree() -> None:
     result = summary(resnet18(), (3, 32, 32), rows="layer2.0.conv1", style="tree", verbose=0)
     names = [row.label for row in result.tables()[0].rows]
     assert names == ["ResNet", "layer2 (Sequential)", "0 (BasicBlock)", "conv1 (Conv2d)"]
-    with pytest.raises(InputError, match=r"no row is 'Conv3d'; types here: .*Conv2d"):
+    with pytest.raises(InputError, match=r"rows is 'Conv3d', which matches no row; types here: .*Conv2d"):
         result.to_text(rows="Conv3d")
     assert ModelSummary.from_json(result.to_json()) == result
 

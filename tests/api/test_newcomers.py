@@ -45,7 +45,7 @@ DATA = TensorDataset(torch.zeros(4, 8))
     ("call", "cure"),
     [
         (lambda: summary(layer(), input_data=np.zeros((2, 8))), "torch.as_tensor("),
-        (lambda: summary(layer(), np.zeros((2, 8))), "input_data=: torch.as_tensor("),
+        (lambda: summary(layer(), np.zeros((2, 8))), "input_data=torch.as_tensor("),
         (lambda: summary(layer(), input_data=DataLoader(DATA)), "next(iter(loader))"),
         (lambda: summary(layer(), input_data=iter(DataLoader(DATA))), "next(iter(loader))"),
         (lambda: summary(layer(), input_data=DATA), "DataLoader(dataset, batch_size=...)"),
@@ -111,7 +111,7 @@ def test_a_closed_output_and_a_home_that_cannot_be_written_are_no_obstacle() -> 
 
 def test_a_users_profile_is_not_lost() -> None:
     with torch.autograd.profiler.profile() as profile:
-        with pytest.raises(UnsupportedError, match="uses torch's profiler, and one is already running"):
+        with pytest.raises(UnsupportedError, match="uses torch's profiler, and a profiler is already running"):
             measure_memory(layer(), (8,))
         estimate_memory(layer(), (8,))
         torch.ones(3).exp()

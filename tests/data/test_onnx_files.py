@@ -62,13 +62,13 @@ def test_it_lists_what_the_graphs_hold(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (tensor("w", [3], raw=4), "not those of its shape"),
-        (external("w", [3], location="../x"), "not beside the file"),
-        (external("w", [3], location="/etc/passwd"), "not beside the file"),
-        (external("w", [3], location="x", length="5"), "not those of its shape"),
-        (onnx.TensorProto(name="w", dims=[1 << 40], data_type=1), "has a shape and no data"),
-        (onnx.TensorProto(name="w", dims=[-1], data_type=1), "not a shape"),
-        (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "not a shape"),
+        (tensor("w", [3], raw=4), "do not match its shape"),
+        (external("w", [3], location="../x"), "outside the file's folder"),
+        (external("w", [3], location="/etc/passwd"), "outside the file's folder"),
+        (external("w", [3], location="x", length="5"), "do not match its shape"),
+        (onnx.TensorProto(name="w", dims=[1 << 40], data_type=1), "has a shape but no data"),
+        (onnx.TensorProto(name="w", dims=[-1], data_type=1), "has an invalid shape"),
+        (onnx.TensorProto(name="w", dims=[1] * 1000, data_type=1), "has an invalid shape"),
         (onnx.TensorProto(name="w", dims=[1], data_type=77), "unknown type 77"),
     ],
 )
@@ -81,7 +81,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "m.onnx"
     for data in (b"", b"no protobuf at all", bytes(1000)):
         path.write_bytes(data)
-        with pytest.raises(InputError, match=r"m\.onnx is not read"):
+        with pytest.raises(InputError, match=r"m\.onnx cannot be read"):
             weights(path)
     saved(path, *(tensor(f"w{number}", [1]) for number in range(20)))
     monkeypatch.setattr(onnx_files, "MOST_ITEMS", 10)

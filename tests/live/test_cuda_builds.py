@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
-from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.data.errors import StepError
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.cuda_guard import Slot
 from torchsummary_plus.live.versions import since
@@ -91,7 +93,7 @@ def as_in_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine starts with the guard that was in the slot before, as it does where a build has one."""
 
     def init(self: CudaEngine, watch: Any) -> None:
-        self.watch, self.slot, self.lasting, self.fresh = watch, Slot.filled, [], []
+        self.watch, self.slot, self.lasting, self.fresh = watch, Slot.filled, {}, []
 
     monkeypatch.setattr(CudaEngine, "__init__", init)
 
@@ -157,12 +159,107 @@ def test_the_guard_that_steps_aside_changes_nothing(step: Any, request: pytest.F
     assert "native_dropout" in operators(aside.log)
 
 
-@no_card
-def test_a_leaf_whose_gradient_would_have_a_stream_is_refused(as_in_a_cuda_build: None) -> None:
-    def step(model: nn.Module, x: Tensor) -> None:
-        (model(x) * torch.ones(8, device=x.device, requires_grad=True)).sum().backward()
+def factory(model: nn.Module, x: Tensor) -> None:
+    (model(x) * torch.ones(64, device=x.device, requires_grad=True)).sum().backward()
 
-    with pytest.raises(UnsupportedError, match="a CPU build estimates the step without one"):
+
+def copied(model: nn.Module, x: Tensor) -> None:
+    twin, weight = copy.deepcopy(model), nn.Parameter(torch.ones(64, device=x.device))
+    (twin(x) * copy.deepcopy(weight)).sum().backward()
+
+
+def before_another_backward(model: nn.Module, x: Tensor) -> None:
+    weight = torch.ones(64, device=x.device, requires_grad=True)
+    model(x).sum().backward()
+    (model(x) * weight).sum().backward()
+
+
+def attacked(model: nn.Module, x: Tensor) -> None:
+    moved = torch.zeros_like(x, requires_grad=True)
+    for _ in range(3):
+        (slope,) = torch.autograd.grad(model(x + moved).sum(), moved)
+        moved = (moved + slope.sign()).detach().requires_grad_()
+    model(x + moved).sum().backward()
+
+
+def cut_in_two(model: nn.Module, x: Tensor) -> None:
+    h = model[0](x)
+    (slope,) = torch.autograd.grad(model[1](h).sum(), h)
+    h.backward(slope)
+
+
+def inner_steps(model: nn.Module, x: Tensor) -> None:
+    weights = dict(model.named_parameters())
+    for _ in range(2):
+        loss = functional_call(model, weights, (x,)).square().mean()
+        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        weights = {name: weight - slope for (name, weight), slope in zip(weights.items(), slopes)}
+    functional_call(model, weights, (x,)).sum().backward()
+
+
+def with_one_unused(model: nn.Module, x: Tensor) -> None:
+    h = model[0](x)
+    h.register_hook(lambda slope: 2 * slope)
+    slopes = torch.autograd.grad(
+        model[1](h).sum(), [h, h * 2, h, model[0].weight], retain_graph=True, allow_unused=True
+    )
+    assert [slope is None for slope in slopes] == [False, True, False, False]
+    h.backward(slopes[0])
+
+
+def of_a_view(model: nn.Module, x: Tensor) -> None:
+    h = model[0](x)
+    part = h[:4]
+    slopes = torch.autograd.grad(model[1](part).sum(), [part, h])
+    h.backward(slopes[1])
+
+
+temperature = torch.zeros(64, requires_grad=True)
+tempering = torch.optim.Adam([temperature])
+
+
+def outside(model: nn.Module, x: Tensor) -> None:
+    tempering.zero_grad()
+    (model(x) * temperature.exp()).sum().backward()
+    tempering.step()
+
+
+GRAPHS = [
+    factory,
+    copied,
+    before_another_backward,
+    attacked,
+    cut_in_two,
+    inner_steps,
+    with_one_unused,
+    of_a_view,
+    outside,
+]
+"""Steps whose leaves and whose gradients the engine would look up by their streams."""
+
+
+@no_card
+@pytest.mark.parametrize("step", GRAPHS)
+def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.FixtureRequest) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    usual = estimate_memory(model, (64,), 8, "cuda", train_step=step)
+    request.getfixturevalue("as_in_a_cuda_build")
+    aside = estimate_memory(model, (64,), 8, "cuda", train_step=step)
+    assert (aside.peak_bytes, aside.at_peak, aside.steady_bytes) == (
+        usual.peak_bytes,
+        usual.at_peak,
+        usual.steady_bytes,
+    )
+    assert not aside.assumptions
+
+
+@no_card
+def test_an_unused_input_is_an_error_of_torch_s(as_in_a_cuda_build: None) -> None:
+    def step(model: nn.Module, x: Tensor) -> None:
+        h = model(x)
+        torch.autograd.grad(h.sum(), [h, h * 2])
+
+    with pytest.raises(StepError, match="appears to not have been used in the graph"):
         estimate_memory(nn.Linear(8, 8), (8,), 2, "cuda", train_step=step)
 
 

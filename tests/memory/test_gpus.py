@@ -159,7 +159,7 @@ def test_where_nothing_is_near_all_are_listed(written: str) -> None:
 @pytest.mark.parametrize(("written", "sizes"), [("A100", ("40GB", "80GB")), ("V100", ("16GB", "32GB"))])
 def test_a_card_of_several_sizes_must_be_told(written: str, sizes: tuple[str, ...]) -> None:
     for ask in (find_gpu, parse_memory):
-        with pytest.raises(InputError, match="several sizes") as caught:
+        with pytest.raises(InputError, match="several memory sizes") as caught:
             ask(written)
         assert all(f"'{written} {size}'" in str(caught.value) for size in sizes)
 
@@ -204,7 +204,7 @@ def test_memory(value: int | str, nbytes: int) -> None:
     "value", [0, -1, True, 2400.5, None, "24X", "24 Gb/s", "GiB", "0GiB", "1,5GiB", "-3GB", "lots"]
 )
 def test_memory_that_cannot_be_read_names_the_accepted_forms(value: object) -> None:
-    with pytest.raises(InputError, match=r"memory is .*accepted: a number of bytes, '24GiB'.*'24GB'.*name of a GPU"):
+    with pytest.raises(InputError, match=r"memory is .*accepted: a number of bytes, '24GiB'.*'24GB'.*a GPU's name"):
         parse_memory(value)  # type: ignore[arg-type]
 
 

@@ -61,11 +61,11 @@ def test_autocast_stays_out_of_attention_by_operators() -> None:
     assert [size for _, _, size in estimate.log.events].count(scores) == 4
 
 
-def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> int:
+def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out: Any, **kwargs: Any) -> int:
     """The most that an operator takes beside its results at once."""
     level = peak = 0
     held: list[int] = []
-    for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
+    for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
         if isinstance(step, Phase):
             peak = max(peak, step.nbytes + sum(nbytes for _, nbytes in step.blocks))
         elif isinstance(step, Alloc):

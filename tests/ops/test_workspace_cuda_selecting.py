@@ -61,6 +61,22 @@ def test_the_gradient_of_a_selection_sorts_its_indices() -> None:
     assert scratch_bytes(AMPERE, put, (x, pairs, meta(20, 15), True), x) == 4 * 8 * 300 + 1
 
 
+def test_the_gradient_of_a_selection_is_written_to_copies() -> None:
+    """Of values that are expanded, and of a tensor that is not contiguous or whose indexed axes are not adjacent."""
+    put, index = "aten::index_put_", meta(300, dtype=torch.int64)
+    sorts, volume = 4 * 8 * 300 + 1, meta(10, 20, 30)
+
+    def taken(x: torch.Tensor, indices: list[torch.Tensor | None], values: torch.Tensor) -> int:
+        return scratch_bytes(AMPERE, put, (x, indices, values, True), x)
+
+    assert taken(volume, [None, index], meta(10, 300, 30)) == sorts
+    assert taken(volume, [None, index], meta()) == sorts + 4 * 10 * 300 * 30
+    assert taken(volume, [index, None, index], meta(300, 20)) == sorts + 4 * volume.numel()
+    assert taken(meta(10, 1, 30), [index, None, index], meta(300, 1)) == sorts
+    assert taken(meta(30, 20, 10).mT, [index], meta(300, 10, 20)) == sorts + 4 * 30 * 20 * 10
+    assert taken(volume, [meta(10, 20, dtype=torch.bool)], meta(300, 30)) == sorts + 2 * 8 * 300
+
+
 def test_a_long_sort_takes_what_the_judge_saw() -> None:
     """Recorded of H100, A100, T4 and RTX 3090."""
     chips = [chip_named(name, capability) for name, capability in CHIPS.items()]
@@ -76,16 +92,32 @@ def test_a_long_sort_takes_what_the_judge_saw() -> None:
 CHIPS = {"H100 SXM": (9, 0), "A100 80GB": (8, 0), "T4": (7, 5), "RTX 3090": (8, 6)}
 
 
-def test_rows_of_channels_are_normalised_with_staging_buffers() -> None:
+@pytest.mark.parametrize("has_cudnn", [True, False])
+def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytest.MonkeyPatch, has_cudnn: bool) -> None:
+    """cuDNN takes images with weights; builds without it call its operator by the same name."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: has_cudnn)
     x, row = meta(4096, 512), meta(512)
     forward, backward = "aten::native_batch_norm", "aten::native_batch_norm_backward"
     staging = 4 * 512 * 16 * 4
     given = (None, None, None, None, True, 0.1, 1e-5)
     assert scratch_bytes(AMPERE, forward, (x, *given), (x, row, row)) == staging + 4 * 16
     assert scratch_bytes(AMPERE, forward, (meta(16, 64, 32, 32), *given), (x, row, row)) == 0
-    assert scratch_bytes(AMPERE, forward, (x, row, row, *given[2:]), (x, row, row)) == 0
+    assert scratch_bytes(AMPERE, forward, (x, row, row, *given[2:]), (x, row, row)) == staging + 4 * 16
+    image, channel = meta(16, 64, 32, 32).to(memory_format=torch.channels_last), meta(64)
+    staged = scratch_bytes(AMPERE, forward, (image, channel, channel, *given[2:]), (image, channel, channel))
+    assert (staged > 0) == has_cudnn
+    update, given = "aten::_batch_norm_with_update", (None, None, 0.1, 1e-5)
+    assert scratch_bytes(AMPERE, update, (image, channel, channel, *given), (image, *[channel] * 2)) == 0
+    assert scratch_bytes(AMPERE, update, (x, row, row, *given), (x, row, row)) == staging + 4 * 16
     args = x, x, None, None, None, row, row, True, 1e-5, [True, True, True]
     assert scratch_bytes(AMPERE, backward, args, (x, row, row)) == 2 * 2048 + staging // 2 + 4 * 16
+    with_weight = x, x, row, row, row, row, row, True, 1e-5, [True, True, True]
+    for name in (backward, "aten::batch_norm_backward"):
+        assert scratch_bytes(AMPERE, name, with_weight, (x, row, row)) == 2 * 2048 + staging // 2 + 4 * 16
+        evenly = x[:1, :1].expand(4096, 512), *with_weight[1:]
+        assert scratch_bytes(AMPERE, name, evenly, (x, row, row)) == 2 * 2048
+    even = meta(1, 1, 1, 1).expand(16, 64, 32, 32), image, *[channel] * 5, True, 1e-5, [True, True, True]
+    assert scratch_bytes(AMPERE, "aten::batch_norm_backward", even, (image, channel, channel)) == 4 * image.numel()
 
 
 @pytest.mark.parametrize("name", ["_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_lu_solve", "linalg_matrix_exp"])

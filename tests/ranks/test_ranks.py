@@ -89,13 +89,13 @@ def benchmark(*words: str) -> str:
 def test_the_peaks_are_those_of_real_processes() -> None:
     """To the byte, in a world of two, as an interposed allocator has recorded them."""
     told = benchmark("--world", "2", "--exactly", *RECORDED)
-    assert told.splitlines()[-1] == f"{len(RECORDED)} of {len(RECORDED)} to the byte", told
+    assert told.splitlines()[-1] == f"{len(RECORDED)} of {len(RECORDED)} exact", told
 
 
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="an allocator is compiled for Linux")
 def test_a_peak_is_that_of_processes_that_run_now() -> None:
     told = benchmark("--world", "2", "--explain", "--exactly", "cnn fsdp")
-    assert told.splitlines()[-1] == "1 of 1 to the byte", told
+    assert told.splitlines()[-1] == "1 of 1 exact", told
 
 
 def test_a_world_of_one_is_the_estimate_of_the_model() -> None:
@@ -172,7 +172,7 @@ def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     worst = estimated(build, 4, ranks="all")
     assert worst.info.ranks == 4
     assert worst.peak_bytes == max(estimated(build, 4, rank=rank).peak_bytes for rank in (0, 3))
-    assert "rank 0 of 4, the worst of 4" in str(worst)
+    assert "rank 0 of 4, the highest peak of 4 ranks" in str(worst)
 
 
 def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
@@ -245,10 +245,10 @@ def test_the_shell_estimates_a_rank_of_a_builder(tmp_path: Path, capsys: pytest.
     [
         ({"world_size": 0}, "world_size is 0"),
         ({"world_size": True}, "world_size is True"),
-        ({"world_size": 4, "rank": 4}, "rank is 4 in a world of 4; accepted: 0 to 3"),
+        ({"world_size": 4, "rank": 4}, "rank is 4 with world_size 4; accepted: 0 to 3"),
         ({"world_size": 4, "rank": -1}, "rank is -1"),
         ({"rank": 2}, "rank is 2 without world_size"),
-        ({"ranks": "all"}, "ranks were given without world_size"),
+        ({"ranks": "all"}, "ranks was given without world_size"),
         ({"world_size": 4, "ranks": "some"}, "ranks is 'some'"),
     ],
 )
@@ -262,7 +262,7 @@ def test_what_is_no_builder_is_said() -> None:
         estimate_memory(net(), (WIDTH,), 4, world_size=4)
     with pytest.raises(InputError, match="the builder returned None"):
         estimate_memory(lambda: None, (WIDTH,), 4, world_size=4)
-    with pytest.raises(InputError, match="or with world_size its builder"):
+    with pytest.raises(InputError, match="or with world_size= its builder"):
         estimate_memory(net, (WIDTH,), 4)
     with pytest.raises(SummaryError, match="the builder failed: ValueError: no"):
         estimate_memory(_refusing, (WIDTH,), 4, world_size=4)

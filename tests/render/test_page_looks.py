@@ -73,6 +73,16 @@ def test_nothing_scrolls_sideways_but_a_table_in_its_frame(
     assert beyond <= 0 and outside == []
 
 
+def test_a_phone_shows_two_models_beside_each_layer(driver: WebDriver, tmp_path: Path) -> None:
+    nets = [nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 1000)) for width in (64, 128, 256, 512)]
+    page = compare(*nets, input_size=(64,), names=["small", "medium", "large", "largest"]).save(tmp_path / "page.html")
+    script = """
+      const frame = [...document.querySelectorAll('.tsp-scroll')].at(-1).getBoundingClientRect();
+      const heads = [...document.querySelectorAll('.tsp-scroll')].at(-1).querySelectorAll('thead th');
+      return [...heads].filter((one) => one.getBoundingClientRect().right <= frame.right).length"""
+    assert opened(driver, page, PHONE, "light").execute_script(script) >= 4  # The layer, the mark, and two models.
+
+
 def test_a_comparison_of_four_fits_a_desk(driver: WebDriver, pages: dict[str, Path]) -> None:
     script = "return [...document.querySelectorAll('.tsp-scroll')].map((one) => one.scrollWidth - one.clientWidth)"
     assert opened(driver, pages["comparison"], DESK, "light").execute_script(script) == [0, 0]

@@ -70,7 +70,7 @@ def test_the_memory_by_module_adds_up_to_the_peak_at_any_depth(
 
 def test_the_two_tables_of_an_estimate_do_not_mix(made: ModelSummary) -> None:
     assert made.memory is not None
-    with pytest.raises(InputError, match="belong to the table by kind only"):
+    with pytest.raises(InputError, match="belong to the table by kind; choose columns of one table"):
         made.memory.tables(columns=["bytes", "saved_bytes"])
     with pytest.raises(InputError, match="'colour'; accepted: 'bytes', 'percent', 'peak_own_bytes'"):
         made.memory.tables(columns="colour")

@@ -92,7 +92,10 @@ def test_closures_accumulate_too() -> None:
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; accepted: an integer of at least 1"),
         ({"gradient_accumulation_steps": True}, "gradient_accumulation_steps is True"),
         ({"gradient_accumulation_steps": 2, "mode": "eval"}, "is 2; accepted with mode 'eval': 1"),
-        ({"gradient_accumulation_steps": 2, "train_step": print}, "is 2; accepted with train_step, which has a loop"),
+        (
+            {"gradient_accumulation_steps": 2, "train_step": print},
+            "is 2; accepted with train_step, which runs its own",
+        ),
     ],
 )
 def test_what_cannot_accumulate_is_refused(given: dict[str, Any], said: str) -> None:

@@ -203,7 +203,7 @@ def test_errors_name_the_layer_the_phase_and_the_cure() -> None:
         measure_memory(make(), size, 2, device="cuda")
     with torch.device("meta"):
         model = make()
-    with pytest.raises(InputError, match="has meta tensors"):
+    with pytest.raises(InputError, match="has tensors on meta"):
         measure_memory(model, size, 2)
 
 
@@ -238,9 +238,9 @@ def test_from_tensors_to_what_the_device_shows() -> None:
 def test_what_cannot_be_compared_is_an_error() -> None:
     make, size = MODELS["mlp"]
     estimate = estimate_memory(make(), size)
-    with pytest.raises(InputError, match="accepted: estimates only, or models"):
+    with pytest.raises(InputError, match="accepted: only estimates, or only models"):
         compare(estimate, make())  # type: ignore[call-overload]
-    with pytest.raises(InputError, match="estimates is 1; accepted: 2 or more"):
+    with pytest.raises(InputError, match="only one estimate was given; accepted: 2 or more"):
         compare(estimate)
 
 

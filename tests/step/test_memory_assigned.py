@@ -58,3 +58,30 @@ def test_what_is_assigned_goes_along_to_a_card(step: Any) -> None:
     found = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
     plain = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=trained, device="cuda")
     assert found.at_peak["workspace"] == plain.at_peak["workspace"]
+
+
+def by_hand(model: Any, x: Tensor) -> None:
+    trained(model, x)
+    F.mse_loss(model(x), torch.zeros_like(x)).backward()
+    for weight in model.parameters():
+        weight.data = weight.data - 0.1 * weight.grad
+    model.zero_grad()
+    trained(model, x)
+
+
+def an_attack(model: Any, x: Tensor) -> None:
+    shift = torch.zeros_like(x, requires_grad=True)
+    for _ in range(2):
+        F.mse_loss(model(x + shift), torch.ones_like(x)).backward()
+        shift.data = shift.data + shift.grad.sign()
+        shift.grad = None
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("step", [by_hand, an_attack])
+def test_leaves_of_a_step_have_gradients_on_a_card(step: Any) -> None:
+    """Also on a CUDA build without a GPU, whose engine asks for the stream of a leaf that was assigned or created."""
+    found = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=step, device="cuda")
+    plain = estimate_memory(nn.Linear(WIDTH, WIDTH), (WIDTH,), 4, train_step=trained, device="cuda")
+    assert found.peak_bytes > plain.peak_bytes
+    assert not found.unknown and not found.assumptions

@@ -122,7 +122,7 @@ def test_a_step_without_fakes_is_measured(name: str) -> None:
     held = list(model.state_dict().values())
     before = [tensor.to_dense().clone() for tensor in held]
     estimate = estimate_memory(model, input_data=x, mode=mode)
-    assert "measured by a real step on the CPU: the step cannot run on fake tensors" in estimate.assumptions[0]
+    assert "measured in a real step on the CPU: the step cannot run on fake tensors" in estimate.assumptions[0]
     assert all(map(torch.equal, [tensor.to_dense() for tensor in held], before))
     assert estimate.peak_bytes == truth(model, x, mode)
 
@@ -140,7 +140,7 @@ def test_on_a_card_it_is_that_of_the_cpu_and_said_to_be() -> None:
     estimate = estimate_memory(Pooled(), (WIDTH,), ROWS, device="cuda", mode="eval")
     assert [assumption.partition(":")[0] for assumption in estimate.assumptions] == [
         "estimated with the CPU's kernels",
-        "measured by a real step on the CPU",
+        "measured in a real step on the CPU",
     ]
     assert estimate.peak_bytes % 512 == 0
 

@@ -95,6 +95,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "multi_margin": lambda x, i: F.multi_margin_loss(x, i),
     "soft_margin": lambda x: F.soft_margin_loss(x, x.detach().sign()),
     "cross_entropy of both": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+    "cross_entropy, of targets": lambda x: F.binary_cross_entropy(x.detach().sigmoid(), x.sigmoid()),
     "huber": lambda x: F.huber_loss(x, x.detach()),
     "triplet": lambda x: F.triplet_margin_loss(x, x.roll(1), x.roll(2)),
 }
@@ -159,7 +160,7 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
 
 
-@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=())
+@torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=(), schema="(Tensor grad) -> Tensor")
 def picky_backward(grad: Tensor) -> Tensor:
     if not grad.any():
         raise ValueError("nothing but zeros")

@@ -205,7 +205,7 @@ def test_lbfgs_iterates_as_in_a_real_step(scale: float, iterations: int, search:
     assert predicted.peak_bytes == measured.peak_bytes
     assert predicted.steady_bytes == measured.steady_bytes
     assert predicted.peak_range[0] <= predicted.peak_bytes < predicted.peak_range[1]
-    assert "LBFGS in the step, 2 times: iterates as in a real step on the CPU" in predicted.assumptions
+    assert "LBFGS in the step, 2 times: iterates as often as in a real step on the CPU" in predicted.assumptions
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:

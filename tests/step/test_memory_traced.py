@@ -158,4 +158,4 @@ def test_the_range_holds_the_step_that_a_gradient_scaler_skips(scale: float, edg
     real = measure_memory(model, (WIDTH,), batch_size=8, train_step=scaled_step(scale))
     assert real.peak_bytes == estimate.peak_range[edge]
     assert estimate.peak_range[1] == estimate.peak_bytes
-    assert any("skips the optimizer's step" in said for said in estimate.assumptions)
+    assert any("skip the optimizer's step" in said for said in estimate.assumptions)

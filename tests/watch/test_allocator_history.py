@@ -107,7 +107,7 @@ def test_a_peak_that_the_profile_did_not_see_is_told() -> None:
     assert _missed(reader, [(0, 100, 512)], history) == ()
     history.peak_bytes += 512
     (told,) = _missed(reader, [(0, 100, 512)], history)
-    assert f"{reader.peak_bytes() + 512:,} bytes, the profile {reader.peak_bytes():,}" in told
+    assert f"{reader.peak_bytes() + 512:,} bytes, but the profile shows {reader.peak_bytes():,}" in told
 
 
 class StandIn:

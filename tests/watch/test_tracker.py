@@ -300,7 +300,7 @@ def test_the_report_has_all_views() -> None:
     pyplot.close(drawn.figure)
     with pytest.raises(InputError, match=r"column is .bytes."):
         report.tables(columns=["bytes"])
-    with pytest.raises(InputError, match="nothing was tracked"):
+    with pytest.raises(InputError, match="nothing has been tracked"):
         quiet().report().plot()
     del kept
 

@@ -1,1 +1,1 @@
-"""The calls: arguments checked at the border, results returned."""
+"""The public calls: they check their arguments and return results."""

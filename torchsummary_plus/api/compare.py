@@ -26,7 +26,7 @@ from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
 from ..trace.passes import no_collection
 from ..trace.run import Options, read
-from .habits import ELSEWHERE, OptionError, cure
+from .habits import FOR_TABLES, OptionError, cure
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest
 from .step_options import StepOptions, shows, step_keywords
@@ -101,7 +101,7 @@ def compare(
         memory: "train" or options of :func:`estimate_memory` add the peaks of a training and an inference step ("eval":
             of inference only); an open batch counts as 1. With the option ``gpu``, a GPU's name or an amount such as
             "24GiB", the largest batch that fits is added.
-        style, depth, col_names: the layer table's, as in :func:`summary`; every model has the same columns.
+        style, depth, col_names: those of the layer table, as in :func:`summary`; every model has the same columns.
         ratios: also show each figure's ratio to the first model's.
         changes_only: leave out layers that all models share.
 
@@ -127,7 +127,7 @@ def compare(
     if any(isinstance(model, MemoryEstimate) for model in models):
         return _steps(models, names)
     if len(models) < 2:
-        raise InputError(f"the number of models is {len(models)}; accepted: 2 or more")
+        raise InputError(f"{'only one model' if models else 'no model'} was given; accepted: 2 or more")
     entries = [_entry(model, common, memory) for model in models]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
@@ -140,13 +140,13 @@ def compare(
 def _cure(name: str, reading: Mapping[str, Any]) -> str:
     if isinstance(reading[name], (nn.Module, ModelSummary)):
         return f'; name models by a dict: compare({{"{name}": ...}})'
-    return cure(name, READING, ELSEWHERE)
+    return cure(name, READING, FOR_TABLES)
 
 
 def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tuple[Any, ...], Sequence[str] | None]:
-    """Return the entries of a list, or those and the names of a dict by name; the arguments themselves otherwise."""
+    """Unpack a single list of entries, or a single dict of entries by name; return other arguments unchanged."""
     if any(isinstance(model, (tuple, list)) and all(isinstance(size, int) for size in model) for model in models):
-        raise InputError("compare() takes models only; give the size of their inputs as input_size=")
+        raise InputError("compare() takes only models by position; pass the size of their inputs as input_size=")
     if len(models) != 1:
         return models, names
     (only,) = models
@@ -161,9 +161,11 @@ def _steps(estimates: Sequence[Any], names: Sequence[str] | None) -> StepCompari
     """Compare predicted or measured steps."""
     for estimate in estimates:
         if not isinstance(estimate, MemoryEstimate):
-            raise InputError(f"{describe(estimate)} is compared with an estimate; accepted: estimates only, or models")
+            raise InputError(
+                f"{describe(estimate)} cannot be compared with an estimate; accepted: only estimates, or only models"
+            )
     if len(estimates) < 2:
-        raise InputError("the number of estimates is 1; accepted: 2 or more")
+        raise InputError("only one estimate was given; accepted: 2 or more")
     own = ["measured" if estimate.info.measured else "predicted" for estimate in estimates]
     return StepComparison(tuple(_names(own, names)), tuple(estimates))
 
@@ -172,7 +174,7 @@ def _names(own: Sequence[str], names: Sequence[str] | None) -> list[str]:
     """Return a name per entry: the given one, else its ``own``, numbered if several share it."""
     if names is not None:
         if isinstance(names, str) or len(names) != len(own) or len(set(names)) != len(names):
-            raise InputError(f"names are {describe(names)}; accepted: {len(own)} different names")
+            raise InputError(f"names is {describe(names)}; accepted: a list of {len(own)} different names")
         return [str(name) for name in names]
     many, met = Counter(own), Counter[str]()
     called = []
@@ -190,7 +192,7 @@ def _entry(given: Any, common: Mapping[str, Any], memory: str | Mapping[str, Any
     accepted = ("model", "name", "memory", *READING)
     for option in own:
         if option not in accepted:
-            raise choice_error("option of an entry", option, accepted)
+            raise choice_error("an entry's option", option, accepted)
     model, name, settings = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
     options = {**common, **own}
     options["mode"] = options["mode"] or "same"

@@ -1,4 +1,4 @@
-"""`from_config`: a model of transformers' by its ``config.json``, without weights and without code beside it."""
+"""`from_config`: build a transformers model from its ``config.json``, without weights and without running its code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..data.extras import need_extra
 from ..data.units import describe
 
 MOST_BYTES = 10_000_000
-"""The longest config.json that is read."""
+"""Most bytes of a config.json."""
 
 MOST_MODULES = 500_000
-"""The most modules that a config may ask for."""
+"""Most modules of a model that a config describes."""
 
 
 def is_config(path: str | Path) -> bool:
@@ -32,8 +32,8 @@ def is_config(path: str | Path) -> bool:
 def from_config(path: str | Path, **changes: Any) -> nn.Module:
     """Return the transformers model that a folder's ``config.json`` describes, on the meta device: it has no weights.
 
-    ``changes`` replace entries of the config. Its dtype is the config's; a ``quantization_config`` is not applied, as
-    :func:`weights` of the files tells the stored bytes. Files of weights are not opened, code in the folder is not run
+    ``changes`` replace entries of the config. The dtype is the config's; a ``quantization_config`` is not applied (for
+    the stored bytes, call :func:`weights` on the files). Weight files are not opened, code in the folder is not run,
     and nothing is downloaded. Raises :class:`InputError` for a config that is malformed, has entries that transformers
     refuses, or describes more than 500,000 modules, :class:`UnsupportedError` for a model that transformers does not
     have, and :class:`MissingExtraError` without transformers.
@@ -43,9 +43,11 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     transformers = need_extra("transformers", "transformers")
     kind = entries.get("model_type")
     if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
-        remote = ": it needs code of its own (auto_map), which is not run" if "auto_map" in entries else ""
+        cure = "a newer release may have it"
+        if "auto_map" in entries:
+            cure = "its custom code (auto_map) is never run: build the model in Python"
         raise UnsupportedError(
-            f"{place}: transformers {transformers.__version__} has no model {describe(kind)}{remote}"
+            f"{place}: transformers {transformers.__version__} has no model type {describe(kind)}; {cure}"
         )
     unknown = sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"})
     if unknown:
@@ -57,7 +59,7 @@ def from_config(path: str | Path, **changes: Any) -> nn.Module:
     except (InputError, UnsupportedError):
         raise
     except Exception as error:
-        raise InputError(f"{place} describes no model: {type(error).__name__}: {error}") from error
+        raise InputError(f"no model can be built from {place}: {type(error).__name__}: {error}") from error
 
 
 def _read(place: Path) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _read(place: Path) -> dict[str, Any]:
 
 
 def _built(transformers: Any, config: Any) -> nn.Module:
-    """Return the model of the class that the config names, else of the class for its type alone."""
+    """Build the model class that the config names, else the bare model of its type."""
     named = getattr(config, "architectures", None) or ()
     classes = (getattr(transformers, str(name), None) for name in named)
     own = next(
@@ -90,7 +92,7 @@ def _built(transformers: Any, config: Any) -> nn.Module:
 
 @contextmanager
 def _counted() -> Any:
-    """Refuse to build too many modules inside the block."""
+    """Inside the block, raise :class:`InputError` once more than ``MOST_MODULES`` modules have been built."""
     count = 0
 
     def registered(*_: Any) -> None:

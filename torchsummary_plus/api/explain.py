@@ -24,9 +24,9 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
         layer: a row of a summary, or a module; without an input only its parameters are explained.
         input_size, batch_size, options: for a module, as in :func:`summary`.
 
-    The figures of a module include those of the modules inside it, each with its own arithmetic; a row's are its own.
-    The result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX.
-    With an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
+    A module's figures include those of its submodules, each with its own arithmetic; a row's figures are its own. The
+    result maps each figure's name to its value; ``str()`` gives the arithmetic as text, ``to_latex()`` as LaTeX. With
+    an open batch the figures are for a batch of 1. Raises :class:`InputError` for any other ``layer``.
 
     >>> from torch import nn
     >>> print(explain(nn.Conv3d(1, 30, kernel_size=3)))
@@ -60,7 +60,7 @@ def explain_batch(
     I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the
     activation and its gradient. This textbook formula is solved for the largest batch that fits in ``memory`` (bytes,
     "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
-    "24GiB", a GPU's name). It ignores optimizers, workspaces and what the backward really keeps, so the answer of
+    :func:`max_batch_size`, with ``device`` and other ``options``, is shown beside it unless ``engine`` is False.
 
     >>> from torch import nn
     >>> print(explain_batch(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), (8,), 10, 2048, engine=False))

@@ -25,10 +25,10 @@ from .step_options import StepOptions, memory_to_fit
 from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04
-"""The largest relative error seen where tokens were skipped, 3.7 % of a tiny model, rounded up."""
+"""The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up."""
 
 FORMULA_BAND = 0.25
-"""For caches counted by formula: what kernels that did not run may allocate in addition. Chosen, not measured."""
+"""For caches sized by formula: what other kernels may allocate in addition. Chosen, not measured."""
 
 GIVEN = ("parameters", "buffers", "inputs")
 """Kinds that generation does not allocate."""
@@ -36,11 +36,11 @@ GIVEN = ("parameters", "buffers", "inputs")
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
-    """The longest context that fits, in tokens of prompt and answer, with its peak and the next one's, in bytes.
+    """The longest context that fits (tokens of prompt and answer), its peak and that of one token more, in bytes.
 
-    ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many and more do.
-    ``position_limit`` is the longest that the model was made for (None if its configuration has none). ``traced`` are
-    the prompts that were traced.
+    ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
+    ``position_limit`` is the longest context that the model supports (None if its configuration states none).
+    ``traced`` lists the lengths of the prompts that were traced.
     """
 
     context: int
@@ -55,11 +55,11 @@ class ContextLimit:
 
     @property
     def is_beyond_positions(self) -> bool:
-        """Whether more tokens fit than the model was made for."""
+        """Whether more tokens fit than the model supports."""
         return self.position_limit is not None and self.context > self.position_limit
 
     def __str__(self) -> str:
-        beyond = f" (the model was made for {self.position_limit:,})" if self.is_beyond_positions else ""
+        beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
         return (
             f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,} "
             f"(peak {mebibytes(self.peak_bytes)} MB; one more would take {mebibytes(self.next_peak_bytes)} MB); "
@@ -108,14 +108,14 @@ class _Generation:
         return log
 
     def estimate(self, prompt: int, log: MemoryLog) -> MemoryEstimate:
-        """Return the estimate that a log gives."""
+        """Build the estimate of a log."""
         result = self.asked(prompt).estimate(self.batch_size, log)
         words = f"prompt of {prompt:,}, {self.words}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
-    """Return a log with an assumption, and a band around all that tokens allocate."""
+    """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
     storages = tuple(spec if spec.kind in GIVEN else replace(spec, band=max(spec.band, band)) for spec in log.storages)
     return replace(log, storages=storages, assumptions=(note, *log.assumptions))
 

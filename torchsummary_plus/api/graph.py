@@ -24,15 +24,15 @@ def graph(
     mode: str = "same",
     run: str = "auto",
 ) -> ModelGraph:
-    """Return the graph of a model: its calls as nodes, and an edge wherever one reads a tensor that another made.
+    """Return the graph of a model: its calls as nodes, and an edge wherever one reads a tensor that another produced.
 
-    One forward runs, on fake tensors if it can. What made a tensor is known by its storage and version, so views,
-    writes in place, branches and modules that return their input are followed, whatever the model's Python does.
+    One forward runs, on fake tensors if possible. Tensors are followed by storage and version, so views, in-place
+    writes, branches and modules that return their input are recognised, whatever Python code the model runs.
 
     Args:
         model, input_size, batch_size, device, dtypes, input_data, mode, run: as in :func:`summary`.
         depth: the deepest level with nodes of its own; None for every level.
-        repeats: "fold" draws alike neighbours once, with their number; "show" draws each.
+        repeats: "fold" draws equal neighbours once, with their number; "show" draws each.
         functional: also show functional operations (``F.relu``, ``torch.cat``, ``+``) as nodes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Names and arguments familiar from torchsummary, torchinfo, Keras and trainers: accepted, or answered with a cure."""
+"""Arguments familiar from torchsummary, torchinfo, Keras and trainers: accepted, or refused with a cure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,17 @@ ELSEWHERE = {
     "dtype": "dtypes=",
     "optimizer": 'memory={"optimizer": "adamw"}',
     "loss": 'memory={"loss": "cross_entropy"}',
+    "gpu": 'memory={"gpu": "RTX 4090"}',
 }
-"""What other tools call it, and what it is called here."""
+"""Arguments of other tools and calls, and what to write in a table's call instead."""
+
+OF_A_STEP = (
+    *("targets", "autocast", "train_step", "keep_output", "steps", "gradient_accumulation_steps", "allocator"),
+    *("cudnn", "world_size", "rank", "ranks"),
+)
+"""Options of a step that a table's call takes inside ``memory=``."""
+
+FOR_TABLES = {name: f'memory={{"{name}": ...}}' for name in OF_A_STEP} | ELSEWHERE
 
 STEPS = {
     "accumulate_grad_batches": "gradient_accumulation_steps=, with batch_size= of one micro-batch",
@@ -44,27 +53,36 @@ STEPS = {
     "criterion": "loss=",
     "loss_fn": "loss=",
     "memory": "fits(memory) of the result, or max_batch_size",
-    "lr": "optimizer=torch.optim.AdamW(model.parameters(), lr=...), or just its name: memory depends on no rate",
-    "learning_rate": 'optimizer="adamw": memory depends on no rate',
+    "lr": 'optimizer="adamw": memory does not depend on the learning rate',
+    "learning_rate": 'optimizer="adamw": memory does not depend on the learning rate',
     "epochs": "steps=",
     "num_steps": "steps=",
     "training": 'mode="train" or mode="eval"',
     "dtype": "dtypes=, the dtypes of the inputs",
     "gpu": "gpu= in estimate_memory: a measurement runs on the model's own device",
+    "cudnn": "cudnn= in estimate_memory: a measurement runs the installed cuDNN",
+    "world_size": "world_size= in estimate_memory: a measurement runs in this process alone",
+    "rank": "rank= in estimate_memory: a measurement runs in this process alone",
+    "ranks": "ranks= in estimate_memory",
     "batch_size": "batch_size= in estimate_memory: max_batch_size searches for it",
+    "depth": "depth= in to_text() of the result",
+    "style": "style= in to_text() of the result",
+    "columns": "columns= in to_text() of the result",
+    "col_names": "columns= in to_text() of the result",
+    "verbose": "nothing: the call prints nothing; print(result) does",
 }
-"""The same for the calls about a step."""
+"""The same for calls about a step."""
 
 
 HABITS = ("amp", *STEPS)
-"""Names of a step's options elsewhere."""
+"""Names that other tools use for a step's options."""
 
 RUNS_ON = ("input_size", "batch_size", "device", "dtypes", "input_data", "gpu", "cudnn", "world_size", "rank", "ranks")
-"""Options of the calls beside those of a step, for near names."""
+"""Options of the calls besides those of a step, among which near names are looked for."""
 
 
 def check_model(model: object) -> None:
-    """Raise :class:`InputError` unless it is a module; of a class it says to call it."""
+    """Raise :class:`InputError` unless ``model`` is a module; for a class, the message says to call it."""
     if isinstance(model, nn.Module):
         return
     if inspect.isclass(model) and issubclass(model, nn.Module):
@@ -95,26 +113,29 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
             takes = f"it takes {', '.join(own)}" if own else "it takes none"
             raise OptionError(
                 f"{name} is neither an option nor an argument of {type(model).__name__}.forward ({takes})"
-                + cure(name, (*options, *own), ELSEWHERE)
+                + cure(name, (*options, *own), FOR_TABLES)
             )
     return dict(given)
 
 
-def taken(call: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments of a step by their names here. Raises :class:`InputError` for any other, with the cure."""
+def taken(refusal: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """Return a step's arguments under this package's names. Raises :class:`InputError` for any other, with the cure.
+
+    ``refusal`` is the message up to the argument's name.
+    """
     options = tuple(options)
     for name in given:
         if name not in (*options, "amp"):
             known = [other for other in (*options, *RUNS_ON) if other != name]
-            raise OptionError(f"{call}() got an unexpected keyword argument {name!r}" + cure(name, known, STEPS))
+            raise OptionError(f"{refusal} {name!r}" + cure(name, known, STEPS))
     step = {name: value for name, value in given.items() if name != "amp"}
     return step | ({"autocast": given["amp"]} if "amp" in given else {})
 
 
 def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
-    """Return what to write in place of a name, to end a message with; "" where nothing is near.
+    """Return the end of a message that says what to write instead of ``name``; "" if no name is close.
 
-    >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], ELSEWHERE)
+    >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], FOR_TABLES)
     ('; near names: batch_size', '; write depth=')
     """
     if name in elsewhere:

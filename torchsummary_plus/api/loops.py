@@ -1,4 +1,4 @@
-"""Callbacks of training loops: the summary, and the predicted against the measured peak of the first step."""
+"""Callbacks for training loops: the summary, and the first step's peak as predicted and as measured."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .table import summary
 class FirstStep:
     """A loop's first step: its summary, and its peak as predicted and as measured, in bytes.
 
-    ``later`` is the prediction for the steps after it, which have the optimizer's state. ``measured_bytes`` is None on
-    a device whose peak nothing tells.
+    ``later`` is the prediction for the steps after it, which start with the optimizer's state. ``measured_bytes`` is
+    None on a device that reports no peak.
     """
 
     summary: ModelSummary
@@ -38,7 +38,7 @@ class FirstStep:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures as a loop's loggers take them."""
+        """The figures by name, as a training loop's loggers expect them."""
         values = {
             "memory/predicted_peak_bytes": float(self.predicted.peak_bytes),
             "memory/predicted_later_peak_bytes": float(self.later.peak_bytes),
@@ -51,7 +51,7 @@ class FirstStep:
         measured = "not measured on this device"
         if self.measured_bytes is not None:
             off = self.predicted.peak_bytes / self.measured_bytes - 1
-            measured = f"measured {mebibytes(self.measured_bytes)} MB (the prediction is {off:+.1%} off)"
+            measured = f"measured {mebibytes(self.measured_bytes)} MB (prediction off by {off:+.1%})"
         return (
             f"{self.summary}\nPeak of the first step: predicted {mebibytes(self.predicted.peak_bytes)} MB, {measured}; "
             f"of later steps: predicted {mebibytes(self.later.peak_bytes)} MB"
@@ -99,8 +99,8 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
 
     At the end of the first optimizer step it passes them to ``log`` as text, adds the figures to the trainer's log
     history, and keeps them as ``callback.result`` (:class:`FirstStep`). Peaks are measured by CUDA's statistics, on the
-    CPU by torch's profiler, which makes that one step slower. Predicted is one process with the model's own loss.
-    Raises :class:`MissingExtraError` without transformers.
+    CPU by torch's profiler, which makes that one step slower. The prediction is for one process and the model's own
+    loss. Raises :class:`MissingExtraError` without transformers.
 
     Usage: ``Trainer(model, args, train_dataset=data, callbacks=[trainer_callback()])``.
     """
@@ -152,8 +152,8 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
 
     The step is the module's ``training_step`` with its optimizer. After the first one, ``log`` gets them as text, the
     trainer's logger the figures, and ``callback.result`` keeps them (:class:`FirstStep`). Peaks are measured by CUDA's
-    statistics, on the CPU by torch's profiler, which makes that one step slower. Predicted is one process with
-    automatic optimization, whose ``training_step`` does without ``self.trainer``. Raises :class:`MissingExtraError`
+    statistics, on the CPU by torch's profiler, which makes that one step slower. The prediction is for one process with
+    automatic optimization and a ``training_step`` that does not use ``self.trainer``. Raises :class:`MissingExtraError`
     without ``lightning`` or ``pytorch_lightning``.
 
     Usage: ``Trainer(callbacks=[lightning_callback()])``.
@@ -180,7 +180,10 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
                 return
             given, self.batch = self.batch, None
             if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
-                self.watch.log("The first step's memory cannot be predicted: it has several optimizers or its own step")
+                self.watch.log(
+                    "The first step's memory cannot be predicted: "
+                    "the module has several optimizers or manual optimization"
+                )
                 return
             step = {
                 "optimizer": _anew(_plain(trainer.optimizers[0])),
@@ -217,7 +220,7 @@ def _plain(optimizer: Any) -> Any:
 
 
 def _anew(optimizer: Any) -> Any:
-    """Return what makes an optimizer of the same class and options, which has no state yet."""
+    """Return a callable that makes a new optimizer of the same class and options, without state."""
     if optimizer is None:
         return None
     kind: Any = type(optimizer)
@@ -258,7 +261,7 @@ class _TrainingStep(nn.Module):
 
 @contextmanager
 def _apart(module: nn.Module) -> Iterator[None]:
-    """Hide a Lightning module's trainer inside the block, and with it the data and the optimizers."""
+    """Inside the block, hide a Lightning module's trainer, and with it the data and the optimizers."""
     own = vars(module).get("_trainer")
     vars(module)["_trainer"] = None
     try:
@@ -269,7 +272,7 @@ def _apart(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _silent(module: nn.Module) -> Iterator[None]:
-    """Make a Lightning module's ``log`` and ``log_dict`` do nothing inside the block."""
+    """Inside the block, make a Lightning module's ``log`` and ``log_dict`` do nothing."""
     own = {name: value for name, value in vars(module).items() if name in ("log", "log_dict")}
     vars(module).update(log=_nothing, log_dict=_nothing)
     try:

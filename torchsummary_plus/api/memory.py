@@ -80,7 +80,8 @@ def estimate_memory(
         targets: the loss's second argument: a tensor, a size without the batch axis, ``(size, dtype)``, or a list or
             dict of these. They count as inputs and grow with the batch.
         autocast: torch.bfloat16 or torch.float16, the dtype of autocast in the forward and the loss; True for the
-            device's own. ``amp`` is taken for it; options of trainers are answered with the cure.
+            device's own. ``amp`` is another name for it; for other trainers' options, the error says what to write
+            instead.
         train_step: the user's own step, called with the model and its inputs.
         keep_output: whether the loop keeps the output until the next forward returns another.
         steps: number of steps to run; the second one starts with the optimizer's state.
@@ -99,9 +100,9 @@ def estimate_memory(
         progress: show a progress bar after one second, if tqdm is installed and the output is a terminal or notebook.
         options: the step's options as one object, to share between calls; arguments of the call override them.
 
-        prompt, new_tokens: for "generate": the tokens read and written for each of ``batch_size`` sequences.
-        cache, cache_dtype: for "generate": a "dynamic", "static" or "quantized" cache of transformers', the last one of
-            "fp8", "int8", "int4" (its default) or "int2", or "paged:16", blocks of so many tokens, also of "fp8".
+        prompt, new_tokens: for "generate": the number of tokens read and written for each of ``batch_size`` sequences.
+        cache, cache_dtype: for "generate": transformers' "dynamic", "static" or "quantized" cache, the last with dtype
+            "fp8", "int8", "int4" (its default) or "int2"; or "paged:16", blocks of 16 tokens, also with dtype "fp8".
 
     Raises:
         InputError: an argument is not one of the accepted values.
@@ -219,9 +220,9 @@ def max_batch_size(
 
     The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
     extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
-    prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and a
-    batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments
-    and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
+    prediction the search continues, up to eight traces (fourteen if they leave the answer open by more than 0.1 %) and
+    a batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other
+    arguments and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -287,7 +288,7 @@ def _ranks(world_size: int | None, rank: int, ranks: str | Sequence[int] | None)
     if ranks is None:
         return (rank,)
     if world_size is None:
-        raise InputError("ranks were given without world_size; accepted: both, or neither")
+        raise InputError("ranks was given without world_size; pass world_size= too")
     if isinstance(ranks, str):
         if ranks != "all":
             raise InputError(f"ranks is {describe(ranks)}; accepted: None, 'all', or a list of ranks")
@@ -337,14 +338,16 @@ def _request(model: Any, example: Example, options: StepOptions, world_size: int
     """Return the request for a model, or for one rank of a world."""
     if world_size is None:
         if rank != 0:
-            raise InputError(f"rank is {describe(rank)} without world_size; accepted: both, or neither")
+            raise InputError(f"rank is {describe(rank)} without world_size; pass world_size= too")
         if not isinstance(model, nn.Module) and callable(model) and not isinstance(model, type):
-            raise InputError(f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size its builder")
+            raise InputError(
+                f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
+            )
         return StepRequest(model if isinstance(model, ModuleTree) else _a_module(model), example, options)
     if isinstance(model, nn.Module) or not callable(model):
         raise InputError(
             f"model is {describe(model)}; accepted with world_size: a function without arguments that builds and wraps "
-            "the model, since the wrapping must run in that world"
+            "the model, because the wrapping must run inside the simulated process group"
         )
     return _RankRequest(model, example, options, world_size, rank)
 
@@ -356,5 +359,5 @@ def _a_module(model: Any) -> nn.Module:
 
 def _given(example: Example | None) -> Example:
     if example is None:
-        raise InputError("there is no input; accepted: input_size or input_data")
+        raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
     return example

@@ -21,12 +21,12 @@ INPUTS = ("batch_size", "dtypes", "input_data")
 """Options that set the step's inputs, by default those of the table's pass."""
 
 WORLD = ("world_size", "rank", "ranks", "progress", "build")
-"""Options that concern neither the input nor the step; ``build`` builds the model of ``world_size`` processes."""
+"""Options of a distributed step; ``build`` builds the model of ``world_size`` processes."""
 
 
 @dataclass(frozen=True)
 class MemoryRequest:
-    """``memory=`` of a table: inputs unlike the table's, what concerns the world, and the step."""
+    """``memory=`` of a table: inputs that differ from the table's, options of a distributed step, and the step."""
 
     inputs: Mapping[str, Any]
     world: Mapping[str, Any]
@@ -45,7 +45,8 @@ class MemoryRequest:
         build = world.pop("build", None)
         if (build is None) != (world.get("world_size") is None):
             raise InputError(
-                "memory has one of world_size and build; accepted: both, with build the builder of the model"
+                "memory has only one of world_size and build; pass both: "
+                "build is the function that builds and wraps the model"
             )
         if inputs:
             check_batch(inputs.get("batch_size"))
@@ -75,13 +76,14 @@ def memory_of(
 
 
 _WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
-"""The names that wrappers give to what is inside: ``checkpoint_wrapper``, FSDP1, and ``DistributedDataParallel``."""
+"""The names that wrappers give to the module inside them: ``checkpoint_wrapper``, FSDP1, and
+``DistributedDataParallel``."""
 
 
 def _unwrapped(
     known: set[str], calls: Sequence[tuple[str, RowMemory]], held: Mapping[str, RowMemory]
 ) -> tuple[Sequence[tuple[str, RowMemory]], Mapping[str, RowMemory]]:
-    """Return what the modules of a wrapped model take, by their paths in the model itself."""
+    """Return the memory of a wrapped model's modules, by their paths in the model itself."""
 
     def plain(path: str) -> str:
         parts = path.split(".")

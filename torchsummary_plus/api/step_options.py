@@ -30,7 +30,7 @@ AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""
 DEFAULT_MEMORY = "24GiB"
 SHORT: dict[Any, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What trainers call them."""
+"""Trainers' names for them."""
 
 
 class StepArguments(TypedDict, total=False):
@@ -77,12 +77,12 @@ class StepOptions:
     def of(cls, call: str, base: StepOptions | None, step: Mapping[str, Any], /, **own: Any) -> StepOptions:
         """Return ``base`` overridden by a call's arguments: ``step``, and those of ``own`` that are not defaults.
 
-        ``amp`` is taken for ``autocast``. Raises :class:`InputError` for an argument that no step has, with the cure,
-        and for a ``base`` of another type.
+        ``amp`` is accepted as ``autocast``. Raises :class:`InputError` for an unknown argument, with the cure, and for
+        a ``base`` of another type.
         """
         if not isinstance(base, cls | None):
             raise InputError(f"options is {describe(base)}; accepted: None or a StepOptions")
-        step = taken(call, step, StepArguments.__annotations__)
+        step = taken(f"{call}() got an unexpected keyword argument", step, StepArguments.__annotations__)
         options = base or cls()
         return replace(options, **step, **{name: value for name, value in own.items() if value != getattr(cls, name)})
 
@@ -96,12 +96,14 @@ class StepOptions:
                 raise InputError(f"{name} is {describe(value)}; accepted: an integer of at least 1")
         micro_batches = self.gradient_accumulation_steps
         if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
-            other = "train_step, which has a loop of its own" if self.train_step is not None else f"mode {self.mode!r}"
+            other = "train_step, which runs its own loop" if self.train_step is not None else f"mode {self.mode!r}"
             raise InputError(f"gradient_accumulation_steps is {micro_batches:,}; accepted with {other}: 1")
         if self.train_step is not None and not callable(self.train_step):
             raise InputError(f"train_step is {describe(self.train_step)}; accepted: None or a callable")
         if self.train_step is not None and (self.loss is not None or self.targets is not None):
-            raise InputError("loss and train_step were both given; accepted: one of them, as a step has its own loss")
+            raise InputError(
+                "loss or targets were given together with train_step; pass only train_step, which computes its own loss"
+            )
         kind: torch.dtype | None = torch.get_autocast_dtype(device.type)
         if self.autocast is not True:
             kind = None if self.autocast in (None, False) else as_dtype(SHORT.get(self.autocast, self.autocast))
@@ -158,13 +160,13 @@ def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[
         return {field.name: value for field, value in values if value is not field.default}
     if not isinstance(memory, Mapping):
         if memory not in STEP_MODES:
-            raise choice_error("memory", memory, [*STEP_MODES, "a dict of options of estimate_memory"])
+            raise choice_error("memory", memory, [*STEP_MODES, "a dict of estimate_memory's options"])
         return {"mode": memory}
     accepted = (*(field.name for field in fields(StepOptions)), *also)
     for name in memory:
         if name not in (*accepted, *HABITS):
             raise choice_error("memory option", name, accepted)
-    return taken("memory", memory, accepted)
+    return taken("memory has no option", memory, accepted)
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -229,15 +231,15 @@ def called(given: Any) -> str:
 
 
 def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
-    """The memory to fit in, of a call that takes it by size or by a GPU's name: 24 GiB where neither is given.
+    """Return the memory to fit in, from ``memory=`` or ``gpu=`` of a call; 24 GiB if neither is given.
 
-    Raises :class:`InputError` if both are, and they differ.
+    Raises :class:`InputError` if both are given and differ.
 
     >>> memory_to_fit("40GiB", None), memory_to_fit(None, "A100"), memory_to_fit(None, None)
     ('40GiB', 'A100', '24GiB')
     """
     if memory is not None and gpu is not None and memory != gpu:
-        raise InputError(f"memory is {describe(memory)} and gpu {describe(gpu)}; accepted: one of them")
+        raise InputError(f"memory is {describe(memory)} and gpu is {describe(gpu)}; pass only one of them")
     if gpu is not None:
         return gpu
     return DEFAULT_MEMORY if memory is None else memory

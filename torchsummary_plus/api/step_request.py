@@ -1,4 +1,4 @@
-"""A request for a step's memory: what it is of, and how it is traced and explained."""
+"""A request for a step's memory, and how it is traced and turned into an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`summary` and `summary_string`: arguments are checked here, and the work is done below."""
+"""`summary` and `summary_string`: check the arguments, run one pass, and return the table."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ..trace.passes import no_collection
 from ..trace.run import Options, read, trace
 from .habits import check_model, forward_arguments
 from .notebook import show
+from .sharded import is_sharded, with_shards
 
 if TYPE_CHECKING:
     from .step_options import StepOptions
@@ -66,8 +67,8 @@ def summary(
             dict for keyword arguments, or ``((args...), {kwargs})`` for both. The batch size is the first axis of the
             first tensor, or the length of a list of images: ``([image, ...],)``.
         depth: the deepest level with lines of its own; deeper levels fold into the line above them.
-        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; "What each number
-            means" lists them all, and so does the error for another name.
+        col_names: columns after the name, such as ``["output_size", "num_params", "mult_adds"]``; the page "What does
+            each number mean?" lists them all, and so does the error for an unknown name.
         mode: "train" or "eval" during the pass; "same" or None keeps each module's mode.
         run: "fake" computes and allocates nothing, "real" runs the model, "auto" falls back from fake to real.
         style: "torchsummary" (flat), "tree" (nested), or "rich" (nested, in colour where a terminal shows it).
@@ -75,6 +76,7 @@ def summary(
         memory: "train", "eval", :class:`StepOptions` or a dict of options of :func:`estimate_memory` add the memory of
             that step below the table, and memory columns; an open batch counts as 1. With ``world_size`` among the
             options, ``build`` is the function that builds and wraps the model, and the memory is that of one rank.
+            A model that is sharded already has the columns of its rank's parts without it.
         verbose: 0 prints nothing.
         rows: only the rows of a type ("Conv2d"), of a path or pattern ("layer1.*"), of any of several, or of a range:
             ``range(10, 20)`` by number, "layer1:layer2" from the first of one to the last of the other. Totals are of
@@ -84,7 +86,7 @@ def summary(
         row_settings: torchinfo's: any of "var_names", "depth", "ascii_only" and "hide_recursive_layers". The first two
             imply ``style="tree"``.
         col_width: the most characters of a name or shape, by default 60; longer ones end in "...".
-        batch_dim: the place of the batch axis; tensors of ``input_data`` get one there.
+        batch_dim: the position of the batch axis; tensors of ``input_data`` get a new one there, of length 1.
         cache_forward_pass: without effect; ``render`` shows a result again without another pass.
         kwargs: further keyword arguments of the forward.
 
@@ -104,7 +106,7 @@ def summary(
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)
-    is_of_rank = isinstance(memory, Mapping) and memory.get("world_size") is not None
+    is_of_rank = is_sharded(model) or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
     check_view(style, depth, names, memory is not None, is_of_rank)
     if style == "rich":
         need_extra("rich", "rich")
@@ -129,11 +131,11 @@ def tabulated(
     look: Presentation,
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
-    """Return the summary of a model that has been read; ``example_of`` builds its example, also with other inputs."""
+    """Return the summary of a module tree; ``example_of`` builds its example, optionally with changed inputs."""
     done = trace(tree, example_of(), options)
     result = as_summary(build_report(done), look)
     if memory is None:
-        return result
+        return with_shards(result, tree, done)
     from .memory_columns import memory_of  # Imported here: a plain table starts faster without it.
 
     estimate, shares = memory_of(tree, example_of, memory, options.device, done, result.rows)
@@ -154,7 +156,7 @@ def summary_string(
 
 
 def check_pass(model: Any, mode: str, run: str) -> None:
-    """Raise :class:`InputError` for what is no model, and for an unknown mode or kind of pass."""
+    """Raise :class:`InputError` for anything but a module, and for an unknown mode or kind of pass."""
     check_model(model)
     for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
         if value not in accepted:

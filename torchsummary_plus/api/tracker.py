@@ -122,7 +122,7 @@ class MemTracker(ContextDecorator):
         self.track()
 
     def _changes(self) -> tuple[list[Holding], list[Holding]]:
-        """Return what came and went on the device since the last point, except what came and went in between."""
+        """Return what appeared and disappeared on the device since the last point, without short-lived storages."""
         self._live_bytes()
         device = str(self.device)
         appeared, gone = (

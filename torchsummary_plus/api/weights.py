@@ -1,4 +1,4 @@
-"""`weights`: what a file of weights holds, without a model and without reading the weights."""
+"""`weights`: list the contents of a weight file, without a model and without reading the weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def weights(path: str | Path) -> WeightsFile:
 
     ``path`` is a ``.safetensors`` or ``.gguf`` file, the ``.index.json`` of ``.safetensors`` shards, or an ``.onnx``
     file (the extra ``onnx``; data beside it is not read). Raises :class:`InputError` for another kind of file, and for
-    a header that is malformed, contradicts the file's size, or announces more than 100,000,000 bytes or 10,000,000
-    items; of an ``.onnx`` file more than 2 GiB.
+    a header that is malformed, contradicts the file's size, or declares more than 100,000,000 bytes or 10,000,000
+    items, and for an ``.onnx`` file of more than 2 GiB.
     """
     if not is_weights(path):
         raise choice_error("the suffix of the file", "".join(Path(path).suffixes[-2:]), SUFFIXES)

@@ -21,7 +21,7 @@ def open_batch(two: Trace, three: Trace, four: Trace | None = None) -> Trace:
     """
     traces = [two, three, *([four] if four is not None else [])]
     if any(not _alike(two, other) for other in traces[1:]):
-        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batch sizes make other calls"))
+        return replace(two, run=replace(two.run, reason=f"{two.run.reason}; the calls depend on the batch size"))
     calls = tuple(_open_call([trace.calls[index] for trace in traces]) for index in range(len(two.calls)))
     inputs = _open(two.inputs, three.inputs)
     flow = _open_flow(two.flow, three.flow)

@@ -207,7 +207,7 @@ def _needed(kind: type) -> frozenset[str]:
 
 
 def _nearest(objects: Mapping[frozenset[str], type], keys: frozenset[str]) -> type | None:
-    """Return the dataclass with exactly these fields, else the one that needs none beside them and knows most."""
+    """Return the dataclass with exactly these fields, else the one that requires no others and knows most."""
     fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
     return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
 

@@ -12,7 +12,7 @@ class GraphNode:
     """A node: a call of a module or function, a group of calls, or a tensor that the model takes or returns.
 
     ``kind`` is "input", "output", "module", "function" or "group"; groups have the nodes inside them as ``parent`` and
-    no edges of their own. ``index`` is the row's in the summary (inputs and outputs: negative). ``repeats`` alike nodes
+    no edges of their own. ``index`` is the row's in the summary (inputs and outputs: negative). ``repeats`` equal nodes
     are drawn as this one; ``until`` is the name of the last. It is the ``call``-th of ``calls`` of one module, which is
     ``shared`` if another row has counted its parameters. ``num_params`` and ``mult_adds`` include what is folded in.
     """
@@ -37,7 +37,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """What node ``source`` makes and node ``target`` reads: both are node indices. ``tensors`` are as they are read."""
+    """Tensors that node ``source`` produces and node ``target`` reads (node indices), as the latter sees them."""
 
     source: int
     target: int

@@ -19,7 +19,7 @@ KINDS = (
     "temporaries",
     "workspace",
 )
-"""What bytes are for; at any moment the kinds add up to the live bytes."""
+"""Kinds of memory; at any moment they add up to the live bytes."""
 
 UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
     "unsharded_parameters",
@@ -28,15 +28,15 @@ UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS = (
     "buckets",
 )
 RANK_KINDS = (UNSHARDED, ALL_GATHER, REDUCE_SCATTER, BUCKETS)
-"""Further kinds in a step of one rank of many: whole weights, and what collectives fill and send."""
+"""Further kinds in the step of a distributed rank: gathered weights, and the buffers of collectives."""
 KV_CACHE = "kv_cache"
-"""What inference keeps of the tokens it has read: keys and values, or the states of a recurrent model."""
+"""The cache that inference keeps of the tokens read so far: keys and values, or a recurrent model's states."""
 SOME_KINDS = (KV_CACHE, *RANK_KINDS)
 """Kinds that only some steps have; an estimate lists them where they occur."""
 ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
-SUMMED = 'no loss was given: the sum of the output is used; loss="cross_entropy", for example, takes more'
+SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""
 
 
@@ -73,7 +73,7 @@ class StorageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A parameter of a sharded model by its name in its module: the shape of all of it, and of this rank's part.
+    """A sharded parameter: its name in its module, its full shape, and the shape of this rank's part.
 
     >>> Shard("weight", (8, 4), (2, 4)).local_numel
     8
@@ -85,7 +85,7 @@ class Shard:
 
     @property
     def local_numel(self) -> int:
-        """The number of elements that this rank has."""
+        """The number of elements on this rank."""
         return prod(self.local_shape)
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class MemoryLog:
     uncounted: tuple[tuple[str, int], ...] = ()
     """Operators of the last step without a formula for multiply-adds, and how often each ran."""
     shards: tuple[tuple[str, tuple[Shard, ...]], ...] = ()
-    """What one rank of many has of the parameters, by the path of the module that holds them."""
+    """This rank's parts of sharded parameters, by the path of the module that holds them."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""
@@ -186,7 +186,7 @@ def without_optimizer(log: MemoryLog) -> MemoryLog:
 
 
 def there_from_the_start(log: MemoryLog, given: Collection[int]) -> MemoryLog:
-    """Move the given storages, which are never freed, to the start of the log, whenever they were made."""
+    """Move the given storages, which are never freed, to the start of the log, wherever they were allocated."""
     if not given:
         return log
     moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in given)
@@ -235,7 +235,7 @@ class StepInfo:
             f"loss: {self.loss}" if self.loss else "",
             f"gradients of {self.micro_batches:,} micro-batches" if self.micro_batches > 1 else "",
             f"rank {self.rank} of {self.world_size}" if self.world_size else "",
-            f"the worst of {self.ranks}" if self.ranks > 1 else "",
+            f"the highest peak of {self.ranks} ranks" if self.ranks > 1 else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -262,7 +262,7 @@ class RowMemory:
 
     @property
     def local_params(self) -> int:
-        """The number of the module's own parameters that this rank has."""
+        """The number of elements of the module's own parameters on this rank."""
         return sum(shard.local_numel for shard in self.shards)
 
     @property

@@ -16,7 +16,7 @@ from .units import describe
 from .weight_files import MOST_AXES, MOST_ITEMS, WeightEntry
 
 MOST_BYTES = 2**31 - 1
-"""The longest file that is read: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
+"""Most bytes of a file: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``)."""
 
 BITS = {
     "FLOAT": 32, "UINT8": 8, "INT8": 8, "UINT16": 16, "INT16": 16, "INT32": 32, "INT64": 64, "BOOL": 8, "FLOAT16": 16,
@@ -24,11 +24,11 @@ BITS = {
     "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "FLOAT8E8M0": 8,
     "UINT2": 2, "INT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
-"""Bits of an element of each of ONNX's types, but for strings."""
+"""Bits per element of each ONNX type except strings."""
 
 
 def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
-    """Return the initializers and constants of an ONNX file, those of inner graphs and functions too.
+    """Return the initializers and constants of an ONNX file, including those of nested graphs and functions.
 
     Raises :class:`InputError` for a file that is malformed, contradicts itself or exceeds the limits, and
     :class:`MissingExtraError` without the ``onnx`` package.
@@ -56,8 +56,8 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
 
 
 def refused(path: Path, why: str) -> InputError:
-    """Return the error for a file that is not read further."""
-    return InputError(f"{path.name} is not read: {why}")
+    """Return the error for a file that is malformed or exceeds a limit."""
+    return InputError(f"{path.name} cannot be read: {why}")
 
 
 class _Reader:
@@ -77,7 +77,7 @@ class _Reader:
         yield from self.nodes(graph.node)
 
     def nodes(self, nodes: Any) -> Iterator[WeightEntry]:
-        """Yield constants, and what is inside the graphs of control flow."""
+        """Yield the constants of nodes, and those inside the graphs of control flow."""
         for node in nodes:
             self.count()
             for attribute in node.attribute:
@@ -97,30 +97,30 @@ class _Reader:
         dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
         shape = tuple(tensor.dims)
         if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
-            raise refused(self.path, f"the shape of {describe(name)} is not a shape")
+            raise refused(self.path, f"{describe(name)} has an invalid shape")
         if dtype == "STRING":
             return WeightEntry(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
         if dtype not in BITS:
-            raise refused(self.path, f"{describe(name)} is of the unknown type {dtype}")
+            raise refused(self.path, f"{describe(name)} has the unknown type {dtype}")
         nbytes = -(-prod(shape) * BITS[dtype] // 8)
         return WeightEntry(name, shape, dtype, nbytes, self._file(tensor, name, nbytes))
 
     def _file(self, tensor: Any, name: str, nbytes: int) -> str:
-        """Return the file with a tensor's bytes. Raises :class:`InputError` if they are not those of its shape."""
+        """Return the file with a tensor's bytes. Raises :class:`InputError` if they do not match its shape."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             external = {entry.key: entry.value for entry in tensor.external_data}
             place = PurePosixPath(external.get("location", "").replace("\\", "/"))
             if not place.name or place.is_absolute() or ".." in place.parts:
                 raise refused(
-                    self.path, f"{describe(name)} lies at {describe(str(place))}, which is not beside the file"
+                    self.path, f"{describe(name)} is stored at {describe(str(place))}, outside the file's folder"
                 )
             if external.get("length", str(nbytes)) != str(nbytes):
-                raise refused(self.path, f"the bytes of {describe(name)} are not those of its shape")
+                raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
             return str(place)
         if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
-            raise refused(self.path, f"the bytes of {describe(name)} are not those of its shape")
+            raise refused(self.path, f"the bytes of {describe(name)} do not match its shape")
         if not tensor.HasField("raw_data") and prod(tensor.dims) and not self._has_fields(tensor):
-            raise refused(self.path, f"{describe(name)} has a shape and no data")
+            raise refused(self.path, f"{describe(name)} has a shape but no data")
         return self.path.name
 
     def _has_fields(self, tensor: Any) -> bool:

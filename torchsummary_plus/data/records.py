@@ -139,10 +139,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Equal parts of module ``path``, of which a router chooses ``chosen`` of ``count`` for each token.
+    """The experts of module ``path``: a router chooses ``chosen`` of ``count`` for each token.
 
-    ``source`` says what told so: an operator of the pass, or an attribute of a module. ``params`` are the elements of
-    all of them, ``keys`` those of their parameters.
+    ``source`` names the evidence: an operator of the pass or an attribute of a module. ``params`` counts the elements
+    of all experts' parameters, whose keys are in ``keys``.
     """
 
     path: str
@@ -164,7 +164,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter of PEFT's by its name: its parameters, those of them that are trained, and whether it is active."""
+    """A PEFT adapter: its name, its parameter count, how many of these are trained, and whether it is active."""
 
     name: str
     params: int
@@ -174,12 +174,12 @@ class Adapter:
 
 GIVEN = -1
 RETURNED = -2
-"""Owners of the steps in a :class:`Flow` that no call makes: a tensor given to the model, and what it returns."""
+"""Owners of the steps in a :class:`Flow` that belong to no call: a tensor given to the model, and its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A tensor that step ``source`` of a pass makes and step ``target`` reads, as the latter sees it."""
+    """A tensor that step ``source`` of a pass produces and step ``target`` reads, as the latter sees it."""
 
     source: int
     target: int
@@ -188,10 +188,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Which call made each tensor that a call reads.
+    """The call that produced each tensor that another call reads.
 
-    ``owners`` has the owner of each step: the index of a call, :data:`GIVEN` or :data:`RETURNED`. A call without calls
-    inside is one step; each operator that a call runs between the calls inside it is a step of its own.
+    ``owners`` has the owner of each step: the index of a call, :data:`GIVEN` or :data:`RETURNED`. A call without nested
+    calls is one step; in other calls, each operator between the nested calls is a step of its own.
     """
 
     owners: tuple[int, ...]

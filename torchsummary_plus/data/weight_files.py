@@ -59,7 +59,7 @@ class WeightEntry:
 
     @property
     def numel(self) -> int:
-        """Its number of elements, also if they are stored in blocks.
+        """The number of elements, even if they are stored in blocks.
 
         >>> WeightEntry("w", (2, 32), "Q4_0", 36, "").numel
         64
@@ -90,16 +90,16 @@ def _refused(name: str, why: str) -> InputError:
 
 
 def _indexed(path: Path) -> Iterator[WeightEntry]:
-    """The tensors of every shard that an index names; shards lie beside it."""
+    """Yield the tensors of every shard that an index names; shards are in its folder."""
     if path.stat().st_size > MOST_HEADER_BYTES:
         raise _refused(path.name, f"it has more than {MOST_HEADER_BYTES:,} bytes")
     index = _json(path.read_bytes(), path.name)
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-        raise _refused(path.name, "it has no weight_map of names to files")
+        raise _refused(path.name, "it has no weight_map from names to files")
     for shard in sorted(set(shards.values())):
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file beside it")
+            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
         yield from (entry for entry in read_weights(path.parent / shard) if shards.get(entry.name) == shard)
 
 
@@ -116,7 +116,7 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
 def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
-        raise _refused(name, f"{length:,} bytes are announced; the limit is {MOST_HEADER_BYTES:,} and the file's size")
+        raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
     for tensor, entry in _json(file.read(length), name).items():
         if tensor != "__metadata__":
             yield _entry(tensor, entry, size - 8 - length, name)
@@ -124,15 +124,15 @@ def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
 
 def _entry(tensor: str, entry: Any, room: int, name: str) -> WeightEntry:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _refused(name, f"{describe(tensor)} is not described by dtype, shape and data_offsets")
+        raise _refused(name, f"{describe(tensor)} does not have exactly dtype, shape and data_offsets")
     bits, shape, offsets = BITS.get(str(entry["dtype"])), entry["shape"], entry["data_offsets"]
     if bits is None:
-        raise _refused(name, f"{describe(tensor)} is of the unknown dtype {describe(entry['dtype'])}")
+        raise _refused(name, f"{describe(tensor)} has the unknown dtype {describe(entry['dtype'])}")
     if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
-        raise _refused(name, f"{describe(tensor)} has a shape or offsets that are not sizes")
+        raise _refused(name, f"{describe(tensor)} has an invalid shape or invalid offsets")
     begin, end = offsets
     if not begin <= end <= room or 8 * (end - begin) != prod(shape) * bits:
-        raise _refused(name, f"the bytes of {describe(tensor)} are not those of its shape, or lie outside the file")
+        raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
     return WeightEntry(tensor, tuple(shape), entry["dtype"], end - begin, name)
 
 
@@ -146,7 +146,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
         raise _refused(name, "it does not begin with GGUF")
     version, tensors, entries = reader.unpack("IQQ")
     if version not in (2, 3):
-        raise _refused(name, f"version {version} is unknown; accepted: 2, 3")
+        raise _refused(name, f"its version is {version}; accepted: 2, 3")
     reader.count(tensors + entries)
     for _ in range(entries):
         reader.string()
@@ -159,14 +159,14 @@ def _gguf_tensor(reader: _Reader, size: int, name: str) -> WeightEntry:
     tensor = reader.string()
     (axes,) = reader.unpack("I")
     if axes > MOST_AXES:
-        raise _refused(name, f"{describe(tensor)} has {axes:,} axes")
+        raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
     shape = reader.unpack(f"{axes}Q")[::-1]
     kind, offset = reader.unpack("IQ")
     if kind not in BLOCKS:
-        raise _refused(name, f"{describe(tensor)} is of the unknown type {kind}")
+        raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
     dtype, elements, nbytes = BLOCKS[kind]
     if (shape[-1] if shape else 1) % elements or (held := prod(shape) // elements * nbytes) + offset > size:
-        raise _refused(name, f"the bytes of {describe(tensor)} are not those of its shape, or lie outside the file")
+        raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
     return WeightEntry(tensor, shape, dtype, held, name)
 
 
@@ -185,13 +185,13 @@ class _Reader:
             raise _refused(self.name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
         data = self.file.read(count)
         if len(data) != count:
-            raise _refused(self.name, "it ends within the header")
+            raise _refused(self.name, "the file ends inside the header")
         return data
 
     def count(self, items: int) -> None:
         self.items += items
         if self.items > MOST_ITEMS:
-            raise _refused(self.name, f"it announces more than {MOST_ITEMS:,} items")
+            raise _refused(self.name, f"it declares more than {MOST_ITEMS:,} items")
 
     def unpack(self, form: str) -> tuple[int, ...]:
         return struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))
@@ -200,7 +200,7 @@ class _Reader:
         return self.bytes(*self.unpack("Q")).decode()
 
     def skip(self, kind: int) -> None:
-        """Pass over a value, which may be an array, but of plain values and strings alone."""
+        """Skip a value, or an array of plain values or strings. Raises :class:`InputError` for other arrays."""
         if kind == _STRING:
             self.string()
         elif kind in _PLAIN:
@@ -214,6 +214,6 @@ class _Reader:
                 for _ in range(count):
                     self.string()
             else:
-                raise _refused(self.name, f"an array of the unknown type {inner}")
+                raise _refused(self.name, f"it has an array of the unknown type {inner}")
         else:
-            raise _refused(self.name, f"a value of the unknown type {kind}")
+            raise _refused(self.name, f"it has a value of the unknown type {kind}")

@@ -41,7 +41,7 @@ _probed: dict[str, PrivateName] = {}
 
 
 def private_names() -> tuple[PrivateName, ...]:
-    """List the private names of torch in use, with what is lost without each.
+    """List the private names of torch that this package uses, with what is lost without each.
 
     >>> [str(name) for name in private_names() if name.name == "torch._C._swap_tensor_impl" and not name.is_found]
     []
@@ -79,8 +79,8 @@ _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
 _GUARD = "the meta device's guard replaces CUDA's, and tables on CUDA count attention as one formula"
-_TRACED = "graphs that torch traces inside a step, as torch.func.linearize does, are estimated without their constants"
-_HISTORY = "measure_memory() on CUDA reports the sizes of blocks, not of requests"
+_TRACED = "graphs that torch traces inside a step (torch.func.linearize) are estimated without their constants"
+_HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
 # Dispatch: what C++ sees of a fake tensor.
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
@@ -103,13 +103,15 @@ is_wrapper_subclass: Callable[[Any], bool] = probe(
 is_functorch_wrapped: Callable[[Any], bool] = probe(
     "torch:_C._functorch.is_functorch_wrapped_tensor", "torch.func transforms are not detected", lambda _: False
 )
-functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", "see above")
+functorch_unwrapped: Callable[[Any], Any] = probe(
+    "torch:_C._functorch.get_unwrapped", "estimates of steps with torch.func transforms are unavailable"
+)
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
 _has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key",
-    "operators under inference_mode() are seen whole, without their scratch memory",
+    "composite operators under inference_mode() are recorded as one, without their parts' scratch memory",
     lambda *_: False,
 )
 
@@ -118,7 +120,8 @@ _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
 
 # Layouts.
 suggest_memory_format: Callable[[Any], Any] = probe(
-    "torch._prims_common:suggest_memory_format", "the layouts of results are unknown, and fake passes are unavailable"
+    "torch._prims_common:suggest_memory_format",
+    "fake passes are unavailable, because the layouts of results are unknown",
 )
 contiguous_strides: Callable[[Any], Any] = probe("torch._prims_common:make_contiguous_strides_for", _STEP)
 
@@ -128,10 +131,14 @@ RUN_BACKWARD = torch.autograd, "_engine_run_backward"
 probe("torch.autograd:_engine_run_backward", _STEP)
 sequence_number: Callable[[], int] = probe("torch:_C._autograd._get_sequence_nr", _STEP)
 profiler_enabled: Callable[[], bool] = probe(
-    "torch:_C._autograd._profiler_enabled", "other libraries' operators also run under a profiler", lambda: False
+    "torch:_C._autograd._profiler_enabled",
+    "other libraries' operators are run on zeros even while a profiler is active",
+    lambda: False,
 )
 SavedTensor: Any = probe(
-    "torch:_C._autograd.SavedTensor", "what graphs from before a step keep is not counted", instead=type(None)
+    "torch:_C._autograd.SavedTensor",
+    "tensors that autograd graphs keep from before a step are not counted",
+    instead=type(None),
 )
 current_node: Callable[[], Any] = probe("torch:_C._current_autograd_node", _STEP)
 storage_use_count: Callable[[int], int] = probe("torch:_C._storage_Use_Count", _STEP)
@@ -177,7 +184,7 @@ fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
 
 
 def is_torch_fake(value: Any) -> bool:
-    """Whether a tensor is torch's own fake, or a mode the one that makes them; their module is not imported for it."""
+    """Whether a value is torch's own fake tensor or ``FakeTensorMode``, without importing their module."""
     return type(value).__module__ == "torch._subclasses.fake_tensor"
 
 
@@ -192,20 +199,24 @@ has_kernel: Callable[[str, str], bool] = probe(
     "torch:_C._dispatch_has_kernel_for_dispatch_key", "attention on CUDA cannot be estimated", lambda *_: True
 )
 library_scope: Callable[..., AbstractContextManager[Any]] = probe("torch.library:_scoped_library", _CARD)
-parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to the number of a GPU", None)
+parse_to: Any = probe("torch:_C._nn._parse_to", "modules cannot be moved to a GPU given by its number", None)
 accelerator_names = (
     *("_get_accelerator", "_accelerator_getAccelerator", "_accelerator_getDeviceIndex", "_accelerator_setDeviceIndex"),
     *("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_synchronizeDevice"),
 )
-"""What ``torch.accelerator`` calls in ``torch._C``; the later ones exist since torch 2.6."""
-cuda_device_count: Callable[[], int] = probe("torch:_C._cuda_getDeviceCount", "no CUDA is assumed", lambda: 0)
+"""Functions of ``torch._C`` that ``torch.accelerator`` calls; the later ones exist since torch 2.6."""
+cuda_device_count: Callable[[], int] = probe(
+    "torch:_C._cuda_getDeviceCount", "CUDA is assumed to be unavailable", lambda: 0
+)
 
 # The history of CUDA's allocator.
 history_enabled: Callable[[], bool] = probe("torch:_C._cuda_isHistoryEnabled", _HISTORY)
 record_history: Callable[..., None] = probe("torch.cuda.memory:_record_memory_history", _HISTORY)
 allocator_snapshot: Callable[..., Any] = probe("torch.cuda.memory:_snapshot", _HISTORY)
 clear_cublas_workspaces: Callable[[], None] = probe(
-    "torch:_C._cuda_clearCublasWorkspaces", "measure_memory() leaves out cuBLAS workspaces that are there", lambda: None
+    "torch:_C._cuda_clearCublasWorkspaces",
+    "measure_memory() leaves out cuBLAS workspaces that already exist",
+    lambda: None,
 )
 
 _FOREACH = "optimizers are estimated tensor by tensor, although torch runs their foreach kernels"
@@ -238,7 +249,7 @@ _CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_captu
 
 @cache
 def composite_kernel(operator: Any) -> Callable[..., Any] | None:
-    """Return the kernel that runs an operator by means of others on every device, or None.
+    """Return the kernel that composes an operator of others on every device, or None.
 
     Autograd runs it before any mode sees the operator; under ``torch.inference_mode()`` modes see it first.
     """
@@ -295,17 +306,17 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 def step_under_compiler(step: Any) -> Callable[..., Any] | None:
-    """Return an optimizer's step below the decorator that imports ``torch._dynamo``; None for any other."""
+    """Return an optimizer's ``step`` without the decorator that imports ``torch._dynamo``; None for other functions."""
     return _inside(_use_grad, step)
 
 
 def kept_from_compiler(function: Any) -> Callable[..., Any] | None:
-    """Return a function that torch keeps from its compiler, below its decorator; None for any other."""
+    """Return a function that torch hides from its compiler, without that decorator; None for any other."""
     return _inside(_disable_compiler, function)
 
 
 def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
-    """Return what a decorator of torch's wrapped, or None; its wrappers share their code."""
+    """Return the function that one of torch's decorators wraps, or None; a decorator's wrappers share their code."""
     is_wrapped = getattr(function, "__code__", None) is decorator(lambda: None).__code__
     return function.__wrapped__ if is_wrapped else None
 
@@ -341,17 +352,17 @@ def import_compiler() -> None:
 
 
 def import_for_optimizers() -> None:
-    """Import what an optimizer's step imports, which keeps what stands in for ``torch.autograd.backward`` then."""
+    """Import what an optimizer's step imports: those modules would keep a temporary ``torch.autograd.backward``."""
     import_module("torch._dynamo")
 
 
 @cache
 @cache
 def import_for_steps(compiler: bool = False) -> None:
-    """Import what torch imports in the course of a step, whose frames would keep the step's tensors.
+    """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
 
-    An optimizer's step opens a profiler region, and the first has torch 2.13 import a part of itself. ``compiler`` is
-    for steps that reach a part of the compiler, as distributed ones do.
+    In torch 2.13, the first profiler region that an optimizer's step opens imports a part of torch. ``compiler`` is for
+    steps that use a part of the compiler, as distributed ones do.
     """
     with record_function(""):
         pass

@@ -1,4 +1,4 @@
-"""A real pass on the CPU for a step on CUDA: devices that the user's code calls CUDA are the CPU."""
+"""A real CPU pass for a CUDA step: the CPU takes the place of CUDA devices in the user's code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 _STAYS = {Tensor.cuda, Tensor.pin_memory}
 """Methods that return a CPU tensor itself here."""
 _DEVICE_AT = {Tensor.to: 1, compat.parse_to: 0}
-"""Functions that take a device at this position; the others take one by name alone."""
+"""Functions that take a device at this position; the others take one only by keyword."""
 
 
 class CudaAsCpu(TorchFunctionMode):
@@ -36,7 +36,7 @@ class CudaAsCpu(TorchFunctionMode):
 
 
 def _is_cuda(device: Any) -> bool:
-    """Whether a device is given as CUDA's: by name, as an object or as a number.
+    """Whether a value denotes a CUDA device: a name, a device object or a number.
 
     >>> [_is_cuda(device) for device in ("cuda:1", torch.device("cuda"), 0, "cpu", True, None)]
     [True, True, True, False, False, False]
@@ -50,7 +50,7 @@ def _is_cuda(device: Any) -> bool:
 
 @contextmanager
 def cuda_as_cpu(applies: bool = True) -> Iterator[None]:
-    """Let code that names CUDA devices run on CPU tensors; without GPU work, whether there is a GPU or not."""
+    """Let code that names CUDA devices run on CPU tensors; an installed GPU is not used."""
     if not applies:
         yield
         return

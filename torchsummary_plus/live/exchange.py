@@ -73,6 +73,10 @@ class Exchange:
     def __contains__(self, tensor: torch.Tensor) -> bool:
         return id(tensor) in self._pairs
 
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that have been exchanged."""
+        return (tensor for tensor, _, _, _ in self._pairs.values())
+
     def put(self, tensor: torch.Tensor, make: Make) -> torch.Tensor:
         """Turn a tensor into ``make(tensor)`` and return it; where that is impossible, return the new tensor."""
         if tensor in self:

@@ -12,7 +12,7 @@ from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
 from .modules import ModuleTree
 
 Choices = Mapping[int, Mapping[int, tuple[int, str]]]
-"""By module and number of scores: how many of them it chooses for a token, and by which operator."""
+"""By module and number of scores: how many of them it chooses per token, and by which operator."""
 
 TOP_K = (
     "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "num_selected_experts",
@@ -21,12 +21,12 @@ TOP_K = (
 """Attributes of routers, and of the blocks around them, with the number of experts that a token uses."""
 
 NUMBER = ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts")
-"""Attributes with the number of experts of a module whose weights hold them one below the other."""
+"""Attributes with the number of experts of a module whose weights stack them along the rows."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Equal parts that may be experts: ``holder`` has ``count`` of them, which are made of some parameters."""
+    """Equal parts that may be experts: ``holder`` has ``count`` of them, with these parameters."""
 
     holder: int
     count: int
@@ -37,8 +37,8 @@ class _Candidate:
 def find_experts(tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices) -> tuple[Experts, ...]:
     """Return the experts of a model: equal parts beside a router that chooses among as many scores.
 
-    ``choices`` are those that a pass made; where it made none among that many scores, or nothing ran, an attribute
-    of a module beside the experts tells (:data:`TOP_K`).
+    ``choices`` are those that a pass made. If it made none among that many scores, or nothing ran, the number comes
+    from an attribute of a neighbouring module (:data:`TOP_K`).
     """
     candidates = [candidate for index in range(tree.unregistered) for candidate in _candidates(tree, specs, index)]
     if not candidates:
@@ -80,7 +80,7 @@ def _candidates(tree: ModuleTree, specs: tuple[ModuleSpec, ...], index: int) -> 
 
 
 def _stacked(module: nn.Module, spec: ModuleSpec, index: int) -> Iterator[_Candidate]:
-    """Yield experts whose weights are one tensor: an axis more than a matrix, or its rows one below the other."""
+    """Yield experts whose weights are one tensor: with an additional axis, or stacked along the rows."""
     counts = {p.shape[0] for p in spec.parameters if len(p.shape) > 2 and p.shape[0] > 1}
     for count in sorted(counts):
         keys = frozenset(p.key for p in spec.parameters if _is_of_all(p, count))
@@ -126,7 +126,7 @@ def _keys_below(specs: tuple[ModuleSpec, ...], index: int) -> frozenset[int]:
 
 
 class _Search:
-    """Looks for the router of experts: in the module that holds them, and in the block around it."""
+    """Looks for the router of experts in the module that holds them and in the block around it."""
 
     def __init__(
         self, tree: ModuleTree, specs: tuple[ModuleSpec, ...], choices: Choices, candidates: list[_Candidate]
@@ -142,16 +142,16 @@ class _Search:
             self.around.setdefault(candidate.count, set()).update(self._upwards(candidate.holder))
 
     def router(self, candidate: _Candidate) -> tuple[int, str] | None:
-        """Return how many experts a token uses, and what says so; None for parts that are no experts.
+        """Return how many experts a token uses, and the evidence; None for parts that are not experts.
 
-        The block is the first module around that has parameters of its own beside those of experts, and a router
-        belongs to the parts in the innermost module that holds both.
+        The block is the first enclosing module with parameters besides those of experts. A router belongs to the parts
+        in the innermost module that contains both.
         """
         experts = frozenset(self.specs[candidate.holder].children) if candidate.are_modules else frozenset()
         here: int | None = candidate.holder
         while here is not None:
             beside = [n for n in _below(self.specs, here, experts) if self._home(n, candidate.count) == here]
-            choice = self._chosen(beside, candidate.count) or self._said(beside, candidate.count)
+            choice = self._chosen(beside, candidate.count) or self._by_attribute(beside, candidate.count)
             if choice is not None:
                 return choice
             if here != candidate.holder and not _keys_below(self.specs, here) <= self.keys[candidate.count]:
@@ -175,7 +175,7 @@ class _Search:
                 return chosen, f"{operator} of {chosen} in {self.tree.paths[index] or 'the model itself'}"
         return None
 
-    def _said(self, modules: list[int], count: int) -> tuple[int, str] | None:
+    def _by_attribute(self, modules: list[int], count: int) -> tuple[int, str] | None:
         for index in modules:
             held = vars(self.tree.modules[index])
             for name in TOP_K:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,7 +29,7 @@ PRIM_DEVICE = torch.ops.prim.device.default
 class DataDependentError(RuntimeError):
     """A fake tensor was asked for a value, which only a real pass can provide.
 
-    ``count`` counts these errors: a forward may catch one, and its result is then not trusted.
+    ``count`` counts these errors, because a forward that catches one cannot be trusted.
     """
 
     count = 0
@@ -43,19 +43,30 @@ class UnfakeableError(RuntimeError):
     """A tensor whose layout or class meta storage cannot represent."""
 
 
+@runtime_checkable
+class Assignment(Protocol):
+    """What a pass does when a step assigns to a fake's ``data``."""
+
+    def fake_of(self, tensor: torch.Tensor) -> Fake:
+        """Return the fake of a real tensor that is assigned."""
+
+    def follow_assigned(self, fake: Fake) -> None:
+        """Called after a tensor was assigned to a fake's ``data``."""
+
+
 class _Here(threading.local):
     """State of the current thread."""
 
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
-    fake_of: Callable[[torch.Tensor], Any] | None = None
+    assignment: Assignment | None = None
 
 
 _here = _Here()
 _DATA: Any = torch.Tensor.data
 _NOWHERE = 1 << 62
-"""Above all addresses, so that what reads there fails as at 0."""
+"""Above all addresses, so that reading there fails as at address 0."""
 
 
 class Fake(torch.Tensor):
@@ -70,7 +81,7 @@ class Fake(torch.Tensor):
     __torch_function__ = compat.function_disabled
     cuda_is_guarded = False
     current_gpu = 0
-    """The GPU that a CUDA device without a number is."""
+    """Index of the GPU that a CUDA device without a number means."""
     capability: Capability = AMPERE
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
@@ -99,25 +110,28 @@ class Fake(torch.Tensor):
 
     @property
     def data(self) -> Any:
-        """The tensor without its history; a tensor assigned to it also gives its device and values."""
+        """The tensor without its history; assigning a tensor also takes over that tensor's device and values."""
         return _DATA.__get__(self)
 
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
-        if not (_here.in_kernel or _here.fake_of is None or isinstance(tensor, Fake)):
-            tensor = _here.fake_of(tensor)
+        assignment = None if _here.in_kernel else _here.assignment
+        if assignment is not None and not isinstance(tensor, Fake):
+            tensor = assignment.fake_of(tensor)
         _DATA.__set__(self, tensor)
         if isinstance(tensor, Fake):
             self.fake_device, self.known = tensor.fake_device, tensor.known
+        if assignment is not None:
+            assignment.follow_assigned(self)
 
     def data_ptr(self) -> int:
-        """Return a number where no memory is, which tensors share that begin at the same byte; 0 without bytes."""
+        """Return an address without memory, which tensors that begin at the same byte share; 0 without bytes."""
         storage = self.untyped_storage()
         begin = self.storage_offset() * self.element_size()
         return _NOWHERE + storage._cdata + begin if storage.nbytes() else 0
 
     def item(self) -> Any:
-        """Return the value if known, else a float that refuses decisions; may raise :class:`DataDependentError`."""
+        """Return the value if known, else a float that decisions cannot use; may raise :class:`DataDependentError`."""
         _here.in_item, _here.refusal = True, None
         try:
             value = super().item()
@@ -149,17 +163,19 @@ class Fake(torch.Tensor):
     ) -> Any:
         if func is PRIM_DEVICE:
             return args[0].device
+        if any(not issubclass(kind, Fake) for kind in types):
+            return NotImplemented  # The other class's, which may refuse plain tensors beside its own.
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
 
 
-def stand_for_assigned(fake_of: Callable[[torch.Tensor], Any] | None) -> Callable[[torch.Tensor], Any] | None:
-    """Set what makes the fake of a real tensor that is assigned to a fake's ``data``; return what made it before."""
-    outer, _here.fake_of = _here.fake_of, fake_of
+def follow_assignments(assignment: Assignment | None) -> Assignment | None:
+    """Set what to call after assignments to a fake's ``data`` in this thread; return the previous callee."""
+    outer, _here.assignment = _here.assignment, assignment
     return outer
 
 
 def defer_refusal(refusal: Callable[[], None]) -> bool:
-    """Return whether a number may be a placeholder for now; ``refusal`` is called once a decision depends on it."""
+    """Return whether a placeholder may stand for a number; ``refusal`` is called once a decision depends on it."""
     if _here.in_item:
         _here.refusal = refusal
     return _here.in_item
@@ -246,7 +262,7 @@ def check_fakeable(tensor: torch.Tensor) -> None:
     """
     kind = "FlatParameter" if hasattr(tensor, "_is_flat_param") else type(tensor).__name__
     if not (is_plain(tensor) or isinstance(tensor, Fake)) or kind == "FlatParameter":
-        raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {kind}")
+        raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {kind}")
 
 
 def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
@@ -317,7 +333,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
 
 @contextmanager
 def _wrappers_reported() -> Iterator[None]:
-    """Have each new wrapper tensor report its device through the pass, as fakes do."""
+    """Have every new wrapper tensor ask the pass for its device, as fakes do."""
     kind: Any = torch.Tensor
     make = kind._make_wrapper_subclass
 

@@ -19,14 +19,14 @@ _CACHED = type(lru_cache(maxsize=1)(int))
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", _OURS}
 """Packages whose functions keep no tensors of a model."""
 _SEQUENCES = frozenset((list, tuple, set, frozenset))
-"""Containers that are searched by the iterators of C: packages keep tens of thousands of names in them."""
+"""Containers that are searched by C iterators, because packages keep tens of thousands of names in them."""
 
 
 @contextmanager
 def without_cached_tensors(objects: Iterable[Any]) -> Iterator[None]:
-    """Empty the caches that hold tensors, before and after: a step fills them itself, and leaves none behind.
+    """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none.
 
-    ``objects`` are functions and objects of the packages whose caches are meant.
+    ``objects`` are functions and objects whose packages are searched for caches.
     """
     caches = _caches({package_of(function) for function in objects} - _OTHERS)
     _empty(caches)

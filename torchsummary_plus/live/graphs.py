@@ -1,4 +1,4 @@
-"""Tensors that autograd graphs from before a step keep, as those of a state or attention map held with its graph."""
+"""Tensors kept by autograd graphs from before a step, such as the graph of a recurrent state or an attention map."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .stored import all_stored
 from .structures import all_tensors
 
 RAW = "_raw_saved_"
-"""How the attributes of an autograd node begin that hold what its backward needs as it was saved."""
+"""Prefix of an autograd node's attributes with the values saved for its backward, unprocessed."""
 
 
 class KeptByGraphs:
     """Tensors in memory only because a backward may need them: those that the graphs of ``holders`` saved.
 
-    ``lasting`` are the tensors that outlive the graphs. A graph is let go of with the last tensor that holds it, except
-    for what leads to a node that holds itself, which torch never frees.
+    ``lasting`` are the tensors that outlive the graphs. A graph is freed with the last tensor that holds it, except for
+    the part that leads to a node holding itself, which torch never frees.
     """
 
     def __init__(self, holders: Iterable[Tensor], lasting: Iterable[Tensor]) -> None:
@@ -41,7 +41,7 @@ class KeptByGraphs:
         self._watched: list[weakref.ref[Tensor]] = []
 
     def stand_ins(self, of: Callable[[int], Tensor], make: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-        """Yield ``make``'s stand-ins of the tensors, held by the stand-ins ``of`` their holders' ids."""
+        """Yield ``make``'s stand-ins for the tensors, kept alive by the stand-ins of their holders (``of``, by id)."""
         made: dict[int, Tensor] = {}
         self._never_freed = [make(tensor) for tensor in self._never_freed]
         yield from self._never_freed
@@ -56,15 +56,16 @@ class KeptByGraphs:
         yield from made.values()
 
     def clear(self) -> None:
-        """Let go of all tensors."""
+        """Drop all references to tensors."""
         for held in (self._kept, self._never_freed, self._watched):
             held.clear()
 
 
 def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
-    """Return how often, at most, graphs of other tensors hold each tensor's Python object, by its id.
+    """Return, by id, how many references at most the graphs of other tensors hold to each tensor.
 
-    C++ holds one that is saved once; hooks of saved tensors and attributes of nodes hold it besides.
+    They are references to its Python object. C++ holds one to a tensor saved once; hooks of saved tensors and
+    attributes of nodes may hold further ones.
     """
     there = {id(tensor): tensor for tensor in tensors}
     nodes: Graph = {}

@@ -26,23 +26,20 @@ SIZES = "a size such as (3, 224, 224), or a list of sizes [(3, 224, 224), (10,)]
 
 @dataclasses.dataclass(frozen=True)
 class Sized:
-    """An input known by its size without the batch axis; ``dtype`` None is the model's own floating dtype.
-
-    ``batch_dim`` is where the batch axis goes.
-    """
+    """An input given by its size without the batch axis; ``dtype`` None means the model's own floating dtype."""
 
     size: tuple[int, ...]
     dtype: torch.dtype | None
     batch_dim: int = 0
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """The shape with the batch axis in its place."""
+        """Return the shape including the batch axis."""
         return (*self.size[: self.batch_dim], batch, *self.size[self.batch_dim :])
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """What to call the model with. ``batch_size`` is None for an open batch, and fixed for the user's own data.
+    """The arguments of a call of the model. ``batch_size`` is None for an open batch, and fixed for the user's data.
 
     ``args`` and ``kwargs`` hold :class:`Sized` in place of tensors, or the user's own tensors; keyword arguments of
     the forward may stand beside sizes.
@@ -80,12 +77,12 @@ class Example:
 def make_example(
     input_size: Any = None, batch_size: int = -1, dtypes: Any = None, input_data: Any = None
 ) -> Example | None:
-    """What the user gave, checked; None when there is no input at all. Raises :class:`InputError`.
+    """Check the user's input and return it as an example; None without any. Raises :class:`InputError`.
 
-    ``input_data`` may be an example that was made before; one of sizes takes the batch size.
+    ``input_data`` may be an existing example; one given by sizes takes ``batch_size``.
     """
     if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
-        tensors = "; tensors are passed as input_data=" if all_tensors(batch_size) else ""
+        tensors = "; pass tensors as input_data=" if all_tensors(batch_size) else ""
         raise InputError(
             f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1{tensors}"
         )
@@ -100,12 +97,13 @@ def make_example(
     if input_size is None:
         if dtypes is not None:
             raise InputError(
-                "dtypes was given without input_size; accepted with input_data: tensors of the right dtype"
+                "dtypes was given without input_size; with input_data, pass tensors that already have the right dtype"
             )
         return None
     if all_tensors(input_size):
         raise InputError(
-            "input_size holds tensors; pass them as input_data=: a tensor, a tuple for positional arguments, or a dict "
+            "input_size contains tensors; pass them as input_data=: a tensor, a tuple for positional "
+            "arguments, or a dict "
             "(what a tokenizer returns) for keyword arguments"
         )
     batch = None if batch_size == -1 else int(batch_size)
@@ -115,32 +113,32 @@ def make_example(
     sizes = [input_size] if _is_size(input_size) else input_size
     if not isinstance(sizes, (list, tuple)) or not sizes:
         cure = as_tensors(input_size)
-        also = f"; data is passed as input_data=: {cure}" if cure else ""
+        also = f"; pass data as input_data={cure}" if cure else ""
         raise InputError(f"input_size is {describe(input_size)}; accepted: {SIZES}{also}")
     return Example(tuple(_sized(list(sizes), dtypes)), {}, batch, False)
 
 
 def with_arguments(example: Example | None, arguments: Mapping[str, Any]) -> Example | None:
-    """The same with further keyword arguments of the forward. Raises :class:`InputError` for one that is there."""
+    """Return the example with further keyword arguments of the forward. Raises :class:`InputError` for duplicates."""
     if not arguments:
         return example
     if example is None:
         return Example((), dict(arguments), _batch_of(list(arguments.values())), True)
     for name in arguments:
         if name in example.kwargs:
-            raise InputError(f"{name} was given twice; accepted: in the input, or as a keyword argument")
+            raise InputError(f"{name} was given twice; pass it either in the input or as a keyword argument")
     return dataclasses.replace(example, kwargs={**example.kwargs, **arguments})
 
 
 def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
-    """The same with its batch axis elsewhere; tensors get one there, of length 1. Raises :class:`InputError`."""
+    """Return the example with its batch axis elsewhere; tensors get one of length 1. Raises :class:`InputError`."""
     if batch_dim is None or example is None:
         return example
     ranks = [len(sized.size) for sized in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
     if not _is_whole(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
         raise InputError(
-            f"batch_dim is {describe(batch_dim)}; accepted: the place of the batch axis, from 0 (the default) to the "
-            f"{min(ranks, default=0)} axes of the smallest input"
+            f"batch_dim is {describe(batch_dim)}; accepted: the position of the batch axis, from 0 (the default) to "
+            f"{min(ranks, default=0)}, the number of axes of the smallest input"
         )
 
     unsqueezed = once(lambda tensor: tensor.unsqueeze(batch_dim))
@@ -161,11 +159,11 @@ def _batch_of(values: Sequence[Any]) -> int:
     for value in values:
         first = first_tensor(value)
         if first is not None:
-            return len(value) if isinstance(value, list) and all(map(_is_picture, value)) else first.size(0)
+            return len(value) if isinstance(value, list) and all(map(_is_image, value)) else first.size(0)
     return 1
 
 
-def _is_picture(value: Any) -> bool:
+def _is_image(value: Any) -> bool:
     """Whether the value is a (channels, height, width) tensor with an image's number of channels."""
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and value.size(0) in (1, 3, 4)
 
@@ -199,7 +197,7 @@ def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
         return Sized(axes, dtype)
     if isinstance(size, (list, tuple)) and size:
         return [_one_sized(inner, dtype) for inner in size]
-    raise InputError(f"input_size holds {describe(size)}; accepted: {SIZES}")
+    raise InputError(f"input_size contains {describe(size)}; accepted: {SIZES}")
 
 
 def _dtypes(dtypes: Any, count: int) -> list[torch.dtype | None]:
@@ -240,7 +238,7 @@ def as_device(value: Any) -> torch.device | None:
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        accepted = "accepted: None, 'cpu', 'cuda', 'cuda:1' or any other torch.device; a GPU by its name is gpu="
+        accepted = "accepted: None, 'cpu', 'cuda', 'cuda:1' or any other torch.device; pass a GPU model's name as gpu="
         raise InputError(f"device is {describe(value)}; {accepted}") from error
 
 
@@ -297,7 +295,10 @@ def realise(
     def fill(sized: Sized) -> torch.Tensor:
         shape, dtype = sized.shape(batch), sized.dtype or default
         if prod(shape) * dtype.itemsize > MOST_BYTES:
-            raise InputError(f"an input of shape {list(shape)} and {dtype} exceeds 2**63 bytes, the most a tensor has")
+            raise InputError(
+                f"an input of shape {list(shape)} and {dtype} exceeds a tensor's limit of 2**63 bytes; check "
+                "input_size and batch_size"
+            )
         tensors.append(make(shape, dtype))
         return tensors[-1]
 
@@ -308,22 +309,22 @@ def realise(
 
 
 def _is_sized(value: Any) -> bool:
-    """Whether it is a size, or a list of such."""
+    """Whether a value is a :class:`Sized` or a list of these."""
     return isinstance(value, Sized) or (type(value) is list and bool(value) and all(map(_is_sized, value)))
 
 
 def as_tensors(value: Any) -> str:
-    """Return how to make tensors of a value that holds none, such as an array or a loader; "" where nothing is known.
+    """Return an expression that makes tensors of a value without any, such as an array or a loader; "" if unknown.
 
     >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([]))
-    ('torch.tensor(values)', 'one batch of it: next(iter(loader))')
+    ('torch.tensor(values)', 'next(iter(loader)), one batch')
     """
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-        return "torch.as_tensor(numpy.asarray(array)), of the dtype and with the axes that the model takes"
+        return "torch.as_tensor(numpy.asarray(array)), with the dtype and the axes that the model takes"
     if isinstance(value, (Iterator, torch.utils.data.DataLoader)):
-        return "one batch of it: next(iter(loader))"
+        return "next(iter(loader)), one batch"
     if isinstance(value, torch.utils.data.Dataset):
-        return "one batch of it: next(iter(torch.utils.data.DataLoader(dataset, batch_size=...)))"
+        return "next(iter(torch.utils.data.DataLoader(dataset, batch_size=...))), one batch"
     if isinstance(value, (list, tuple)) and value:
         return "torch.tensor(values)" if isinstance(value[0], (int, float)) else as_tensors(value[0])
     return ""

@@ -1,4 +1,4 @@
-"""How many elements of a mask are true, where a pass knows it: that decides what a selection by the mask takes."""
+"""The number of true elements of a mask, if a pass knows it: it decides the size of a selection by the mask."""
 
 from __future__ import annotations
 

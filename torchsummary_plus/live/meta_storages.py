@@ -19,7 +19,7 @@ class MetaStorages:
     """Pairs of a real storage and the meta storage that stands for it in a pass.
 
     A meta storage lives at least as long as its real one, so that tensors kept by the program stay live in the ledger,
-    and then as long as a fake uses it. A tensor and its views share one, in whatever order they are met.
+    and then as long as a fake uses it. A tensor and its views share one, whichever is seen first.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Training or evaluation mode, where a module's own ``train`` may refuse, and gradients for it."""
+"""Set training or evaluation mode, although a module's own ``train`` may refuse, and switch gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .modules import ModuleTree, class_name
 
 @contextmanager
 def gradients(enabled: bool) -> Iterator[None]:
-    """Record gradients or not, also where the caller is inside ``torch.inference_mode()``.
+    """Switch gradient recording on or off, even inside ``torch.inference_mode()``.
 
     >>> with torch.inference_mode(), gradients(True):
     ...     torch.ones(2, requires_grad=True).exp().requires_grad

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -180,6 +180,12 @@ class _Keys:
         return self.storages.setdefault(place, len(self.storages)), nbytes
 
 
+def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Return the parameters and buffers that modules hold themselves."""
+    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
+    return [tensor for tensor in held if tensor is not None]
+
+
 def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
     for name, value in _packed(module):
@@ -211,14 +217,14 @@ def unpacked(state: Any) -> Iterator[torch.Tensor]:
 
 
 def class_name(module: nn.Module) -> str:
-    """The name that a module gives itself (``_get_name``), by default its class; of a scripted one the source's."""
+    """Return a module's own name (``_get_name``), by default its class's; for a scripted module, its source class's."""
     if isinstance(module, torch.jit.ScriptModule):
         return str(module.original_name)
     if type(module)._get_name is nn.Module._get_name:
         return type(module).__name__
     try:
         return str(module._get_name())
-    except Exception:  # What a user's class raises must not hide its row.
+    except Exception:  # An exception in a user's class must not hide its row.
         return type(module).__name__
 
 

@@ -1,4 +1,4 @@
-"""Devices given as numbers, which mean GPUs: torch asks the driver for them, and fails without a GPU.
+"""Devices given as numbers, which mean GPUs: torch queries the driver for them and fails without a GPU.
 
 Source: torch/csrc/utils/python_arg_parser.h, ``toDevice``, and aten/src/ATen/DeviceAccelerator.cpp.
 """
@@ -20,7 +20,7 @@ _parse_to: Any = compat.parse_to
 
 
 def on_numbered_gpus(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return a function's arguments with the numbers of devices as CUDA devices.
+    """Return a function's arguments with device numbers replaced by CUDA devices.
 
     >>> on_numbered_gpus(torch.zeros, (2,), {"device": 1})
     ((2,), {'device': device(type='cuda', index=1)})
@@ -34,7 +34,7 @@ def on_numbered_gpus(func: Any, args: tuple[Any, ...], kwargs: Any) -> tuple[tup
 
 
 class NumberedGpus(TorchFunctionMode):
-    """Functions to which a number is a CUDA device."""
+    """A mode in which torch's functions take a number for a CUDA device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = on_numbered_gpus(func, args, kwargs or {})
@@ -43,11 +43,11 @@ class NumberedGpus(TorchFunctionMode):
 
 @contextmanager
 def numbers_named() -> Iterator[None]:
-    """While it holds, ``torch.device(1)`` is the CUDA device of that number."""
+    """Inside the block, make ``torch.device(1)`` mean the CUDA device of that number."""
     own: Any = torch.device
 
     class Named(type):
-        """The type of what stands in for ``torch.device``, which equals it."""
+        """The type of the replacement for ``torch.device``, which compares equal to it."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             return own("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else own(*args, **kwargs)

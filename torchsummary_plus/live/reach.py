@@ -22,16 +22,16 @@ from . import compat
 from .structures import slot_names
 
 MOST = 1_000_000
-"""Limit on the objects searched; tensors beyond it are picked up when an operator receives them."""
+"""Limit on the objects searched; tensors beyond it are recognised only when an operator receives them."""
 
 _INERT = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, BuiltinFunctionType)
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _FOREIGN = frozenset(sys.stdlib_module_names) | {"numpy", "builtins"}
 """Modules whose objects, other than containers, hold no tensors of a step."""
 _OURS = tuple(f"{__name__.partition('.')[0]}.{room}." for room in ("trace", "data", "memory", "report", "results"))
-"""Where results are from, which hold no tensors, and the objects of an outer pass, reached by a forward within it."""
+"""This package: its results hold no tensors, and a forward can reach the objects of an outer pass."""
 _OWN = frozenset({"torch", __name__.partition(".")[0]})
-"""Packages whose code holds nothing of a step that is not found elsewhere."""
+"""Packages whose code holds no tensors of a step that are not also found elsewhere."""
 _LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, str(Path(__file__).parents[1]))
 """Folders whose code is not searched for globals and classes; this package is among them."""
 
@@ -39,7 +39,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 """Folder names of packages installed for all environments or for a user."""
 
 _HOLDERS = (torch.Tensor, dict, *_SEQUENCES)
-"""What is noted of the globals of installed packages, besides names for nothing and functions."""
+"""Kinds of globals of installed packages that are searched, besides functions."""
 
 
 class Reached:

@@ -31,7 +31,7 @@ def _wrapper(tensor: Any, change: Change) -> Any:
     if all(inner[name] is part for name, part in held.items()):
         return tensor
     if type(tensor).__module__.startswith("torch.distributed") and any(isinstance(t, Fake) for t in inner.values()):
-        raise UnfakeableError(f"no fake tensor can stand for a {tensor.layout} tensor of class {type(tensor).__name__}")
+        raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {type(tensor).__name__}")
     with torch.no_grad():
         if hasattr(tensor, "__tensor_flatten__"):
             names, context = tensor.__tensor_flatten__()

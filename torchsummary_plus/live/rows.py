@@ -1,4 +1,4 @@
-"""Equal layers in a row, as transformers have them: found, and taken out until a few are left."""
+"""Stacks of equal layers, as in transformers: find them, and cut them down to a few layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 @dataclass(frozen=True)
 class Row:
-    """Children of a container by its path: those from ``start`` to ``stop`` are equal layers."""
+    """A stack of equal layers: the children ``start`` to ``stop`` of the container at ``path``."""
 
     path: str
     container: nn.Module
@@ -27,7 +27,7 @@ class Row:
     stop: int
 
     def keep(self, count: int) -> tuple[str, ...]:
-        """Leave so many of the equal layers; the names that are left, numbered anew but in a dictionary."""
+        """Keep ``count`` of the equal layers; return the remaining names, renumbered except in a dictionary."""
         modules = self.container._modules
         kept = [*self.names[: self.start + count], *self.names[self.stop :]]
         left = [modules[name] for name in kept]
@@ -38,7 +38,7 @@ class Row:
 
     @contextmanager
     def cut_to(self, count: int) -> Iterator[tuple[str, ...]]:
-        """While it holds, so many of the equal layers are left; gives the names of all that are."""
+        """Inside the block, keep only ``count`` of the equal layers; yield the names of all remaining children."""
         modules = self.container._modules
         own = dict(modules)
         try:
@@ -49,7 +49,7 @@ class Row:
 
 
 def longest_row(model: nn.Module, least: int) -> Row | None:
-    """The row of equal layers with the most modules in it, of so many layers at least; None where there is none."""
+    """Return the stack with the most modules among those of at least ``least`` equal layers; None if there is none."""
     shared = _shared(model)
     rows = [row for path, module in model.named_modules() for row in _rows(path, module, shared)]
     rows = [row for row in rows if row.stop - row.start >= least]
@@ -72,17 +72,17 @@ def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
 
 
 def _equal(described: list[Any], first: int, other: int) -> bool:
-    """Whether two layers are equal, but for whole numbers that count layers."""
-    one, another = described[first], described[other]
+    """Whether two layers are equal, apart from integers that increase by one per layer."""
+    left, right = described[first], described[other]
     return (
-        another is not None
-        and one[0] == another[0]
-        and all(a == b or b - a == other - first for a, b in zip(one[1], another[1]))
+        right is not None
+        and left[0] == right[0]
+        and all(a == b or b - a == other - first for a, b in zip(left[1], right[1]))
     )
 
 
 def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, list[int]]:
-    """Everything that distinguishes layers, and its integers; names of layers are left out of texts and paths."""
+    """Return everything that distinguishes layers, and their integers; a layer's own name is masked in texts."""
     parts: list[Any] = []
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
@@ -105,7 +105,7 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, 
 
 
 def _plain(value: Any, own: re.Pattern[str]) -> Any:
-    """A value as it can be compared: of a number or text itself, of functions their code, of all else the class."""
+    """Return a comparable form of a value: itself for numbers and text, a function's code, else the class."""
     if isinstance(value, str):
         return own.sub("*", value)
     if isinstance(value, (bool, int, float, bytes, type(None))):
@@ -128,7 +128,7 @@ def _tensor(tensor: Tensor | None, shared: set[int]) -> Any:
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """The ids of parameters that several modules hold."""
+    """Return the ids of parameters that several modules share."""
     seen: set[int] = set()
     twice: set[int] = set()
     for module in model.modules():
@@ -139,7 +139,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 def _sharding(module: nn.Module) -> Any:
-    """How FSDP treats the parameters of a module; a prefetch that names other layers makes it unlike any."""
+    """Return how FSDP treats a module's parameters; a prefetch list makes a module unequal to all others."""
     if hasattr(module, "_handle"):
         return [str(getattr(module, name, None)) for name in _OF_FLAT]
     get_state = getattr(module, "_get_fsdp_state", None)
@@ -153,7 +153,7 @@ def _sharding(module: nn.Module) -> Any:
 
 
 _OF_FLAT = ("sharding_strategy", "mixed_precision", "cpu_offload", "backward_prefetch", "compute_device", "world_size")
-"""What a ``FullyShardedDataParallel`` is told of its flat parameter."""
+"""Settings of a ``FullyShardedDataParallel``'s flat parameter."""
 
 
 def _group(group: Any) -> Any:

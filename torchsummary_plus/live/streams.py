@@ -35,7 +35,7 @@ class Streams:
     """A device's streams by number, 0 being the default one."""
 
     active: Streams | None = None
-    """Those of the pass under way, if it is on CUDA."""
+    """The streams of the current pass, if it is on CUDA."""
 
     def __init__(self, device: torch.device) -> None:
         streams = self
@@ -140,7 +140,7 @@ class Event:
 
 @contextmanager
 def streams_alone(device: torch.device) -> Iterator[None]:
-    """Have ``torch.cuda`` answer for streams and events without a GPU, and ``record_stream`` tell the active ones."""
+    """Make ``torch.cuda``'s streams and events work without a GPU, and report ``record_stream``."""
     streams = Streams(device)
     answers: dict[tuple[Any, str], Any] = {
         (torch.cuda, "Stream"): streams.kind,

@@ -204,8 +204,8 @@ def _shallow(value: Any) -> Any:
         return copy.copy(value)
     except Exception as error:
         name = type(value).__name__
-        cure = ": pass one batch of it, next(iter(loader))" if isinstance(value, Iterator) else ""
-        raise InputError(f"{name} holds tensors and cannot be copied ({type(error).__name__}){cure}") from error
+        cure = ": pass one batch, next(iter(loader))" if isinstance(value, Iterator) else ": pass its tensors in a dict"
+        raise InputError(f"{name} contains tensors and cannot be copied ({type(error).__name__}){cure}") from error
 
 
 def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -241,7 +241,7 @@ _CACHES = ("past_key_values", "cache_params", "mems")
 
 
 def cached_tensors(output: Any) -> list[torch.Tensor]:
-    """What a model's output keeps of the tokens it has read, by transformers' names: keys and values, or states."""
+    """Return the tensors of an output's cache, by transformers' names: keys and values, or recurrent states."""
     if isinstance(output, torch.Tensor):
         return []
     return all_tensors([getattr(output, name, None) for name in _CACHES])

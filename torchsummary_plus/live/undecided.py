@@ -1,4 +1,4 @@
-"""Numbers that stand for values of fake tensors, which nothing may depend on."""
+"""Placeholders for values of fake tensors, which no decision may use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class UndecidedFloat(float):
-    """A placeholder for a fake tensor's value: it can be printed or logged, and refuses when a decision needs it."""
+    """A placeholder for a fake tensor's value: it can be printed or logged, but raises when a decision needs it."""
 
     def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
         fake = super().__new__(cls, value)

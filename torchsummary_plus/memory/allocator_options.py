@@ -47,7 +47,9 @@ class AllocatorOptions:
     def __post_init__(self) -> None:
         divisions, large = self.roundup_power2_divisions, self.large_segment_bytes
         if len(divisions) not in (0, INTERVALS) or not all(n == 0 or is_power_of_two(n) for n in divisions):
-            raise InputError(f"roundup_power2_divisions is {divisions}; accepted: {INTERVALS} powers of 2 or zeros")
+            raise InputError(
+                f"roundup_power2_divisions is {divisions}; accepted: {INTERVALS} numbers, each 0 or a power of 2"
+            )
         if large <= 10 * MIB:
             raise InputError(f"large_segment_size_mb is {large / MIB:g}; accepted: more than 10")
         for name, given in (
@@ -55,7 +57,9 @@ class AllocatorOptions:
             ("max_non_split_rounding_mb", self.max_non_split_rounding_bytes),
         ):
             if given is not None and given < large:
-                raise InputError(f"{name} is {given / MIB:g}; accepted: {large / MIB:g} (large_segment_size_mb) and up")
+                raise InputError(
+                    f"{name} is {given / MIB:g}; accepted: at least {large / MIB:g} (large_segment_size_mb)"
+                )
 
     @classmethod
     def parse(cls, text: str) -> AllocatorOptions:
@@ -129,12 +133,14 @@ PAIR = re.compile(r"([^,:\[\]]+):(\[[^\[\]]*\]|[^,:\[\]]+)(?:,|$)")
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each option and its value, lists with their brackets; blanks are ignored."""
+    """Yield each option and its value, a list with its brackets; blanks are ignored."""
     bare, position = re.sub(r"\s", "", text), 0
     while position < len(bare):
         match = PAIR.match(bare, position)
         if match is None:
-            raise InputError(f"allocator options are {describe(text)}; accepted: name:value,name:value")
+            raise InputError(
+                f"allocator is {describe(text)}; accepted: name:value,name:value, such as expandable_segments:True"
+            )
         yield match[1], match[2]
         position = match.end()
 

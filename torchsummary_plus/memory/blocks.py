@@ -147,13 +147,13 @@ class Pool:
 
 
 class Segments(Protocol):
-    """Where a pool gets its memory from."""
+    """A pool's source of device memory."""
 
     def growth(self, pool: Pool, size: int) -> int:
         """Return the bytes the device must provide for a request that no cached block serves."""
 
     def grow(self, pool: Pool, size: int) -> Block:
-        """Obtain them and return a block that is large enough, not cached."""
+        """Obtain these bytes and return a block that is large enough, not cached."""
 
     def give_back(self, pool: Pool) -> int:
         """Return everything without allocated blocks to the device, and return its bytes."""

@@ -13,14 +13,14 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
-MOST_TRACES = 6
+MOST_TRACES = 8
 """Most traces of a search, for any model, unless they leave the answer open or it is to be proved."""
 
-MOST_BISECTED = 12
+MOST_BISECTED = 14
 """Most traces of a search that bisects because the first ones leave the answer open."""
 
 OPEN = 0.001
-"""Share of the largest batch known to fit by which the smallest known not to may exceed it."""
+"""How far the smallest batch known not to fit may exceed the largest that fits, as a share of the latter."""
 
 FARTHEST = 64
 """How many times the largest batch that fits a guess may be if the traces neither scale to it nor grow.

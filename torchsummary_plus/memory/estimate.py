@@ -151,15 +151,16 @@ class Estimate:
     def fits(self, memory: int | float | str | None = None) -> bool:
         """Return whether the step runs in ``memory``: bytes, "24GiB", or a device's name, less the context.
 
-        None means the GPU that the step was estimated for. The context is the most that one takes on the card named,
-        or on the step's own, or else on any. The log is replayed under the limit, so that the allocator may give cached
-        segments back before it fails, and a kernel does without the scratch memory that it can spare. For devices of
-        AMD, Apple and Intel ("M2 Max 32GB") the tensors alone are counted, as a ``NotModelledWarning`` says. Raises
-        :class:`InputError` for a text that is neither, for a card where the step is not on CUDA, and for None where no
-        GPU was named.
+        None means the GPU that the step was estimated for. The CUDA context counts at its maximum, for the GPU named,
+        else the step's own, else any. The log is replayed under this limit: the allocator may return cached segments
+        before it fails, and kernels do without optional scratch memory. For devices of AMD, Apple and Intel ("M2 Max
+        32GB"), only tensors are counted, and a ``NotModelledWarning`` says so. Raises :class:`InputError` for any other
+        text, for a GPU if the step does not run on CUDA, and for None if no GPU was named.
         """
         if memory is None and not self.info.gpu:
-            raise InputError("no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate with gpu=")
+            raise InputError(
+                "no GPU was named; accepted: fits('24GiB'), fits('RTX 4090'), or an estimate made with gpu="
+            )
         memory = self.info.gpu if memory is None else memory
         return log_fits(self.log, self.backend, self.options, memory, self.info.gpu)
 
@@ -192,7 +193,7 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
 
 
 def tensors_peak(log: MemoryLog) -> int:
-    """The most bytes of tensors at once, without the scratch memory of kernels or an allocator's rounding."""
+    """Return the most bytes of tensors at once, without kernels' scratch memory or an allocator's rounding."""
     scratch = {storage for storage, kind in enumerate(storage_kinds(log)) if kind == "workspace"}
     held: dict[int, int] = {}
     live = most = 0
@@ -264,15 +265,15 @@ def uses_libraries(log: MemoryLog) -> bool:
 
 
 def room_for_tensors(memory: int | float | str, backend: str, with_libraries: bool = True, gpu: str = "") -> int:
-    """Return what the allocator gets of this much memory: all but the most that a CUDA context may take.
+    """Return the bytes that remain for the allocator: all but the most that a CUDA context may take.
 
     Raises :class:`InputError` for a GPU if the step does not run on CUDA.
     """
     card = named_gpu(memory)
     if card is not None and backend != "cuda":
         raise InputError(
-            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; accepted: bytes, or "
-            f"an estimate with gpu={describe(card.name)}"
+            f"memory is {describe(memory)}, a GPU, but the step runs on the {backend.upper()}; pass bytes, or estimate "
+            f"with gpu={describe(card.name)}"
         )
     return parse_memory(memory) - (context_range(memory, with_libraries, gpu)[1] if backend == "cuda" else 0)
 

@@ -1,4 +1,4 @@
-"""Registry of GPUs: the memory a GPU is sold with, and how much of it a program gets.
+"""Registry of GPUs: the memory that a GPU is sold with, and how much of it a program gets.
 
 Each GPU has three figures. The datasheet's: "24 GB" means 24 GiB, since memory is built in powers of 2 and the driver
 confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s total. And what a program sees in
@@ -29,10 +29,10 @@ ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ad
 
 PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
 TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
-"""Where a card's ``smi_mib`` and ``cuda_mib`` come from."""
+"""The sources of ``smi_mib`` and ``cuda_mib``."""
 DATASHEET = "NVIDIA's datasheet alone"
-"""The source of a card whose total nobody has published: a program is assumed to get 9/10 of the datasheet's, less
-than on any card with a published one."""
+"""The source for a GPU without a published total: a program is assumed to get 9/10 of the datasheet's memory, less than
+on any GPU with a published one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,12 @@ def find_gpu(name: str) -> GPU:
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        raise InputError(f"The GPU {describe(name)} has several sizes; accepted: {_names(candidates)}")
+        raise InputError(
+            f"gpu is {describe(name)}, which comes with several memory sizes; accepted: {_names(candidates)}"
+        )
     other = other_device(name)
     if other is not None:
-        raise InputError(f"{other.words}; accepted: an estimate without gpu=, and then fits({describe(name)})")
+        raise InputError(f"{other.words}; leave out gpu= and ask the estimate: fits({describe(name)})")
     near = _near(name)
     raise InputError(
         f"unknown GPU {describe(name)}; similar names: {_names(near)}"
@@ -137,7 +139,7 @@ def find_gpu(name: str) -> GPU:
 
 
 def named_gpu(memory: int | float | str) -> GPU | None:
-    """The card that a ``memory=`` argument names, of several sizes the first; None where it is bytes.
+    """Return the GPU that a ``memory=`` argument names, the first of several sizes; None for an amount of memory.
 
     >>> named_gpu("H200").compute_capability, named_gpu("24GiB")
     ((9, 0), None)
@@ -147,7 +149,7 @@ def named_gpu(memory: int | float | str) -> GPU | None:
 
 
 def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
-    """The least and the most bytes of a CUDA context: on the card that ``memory`` or else ``gpu`` names, else on any.
+    """Return the least and the most bytes of a CUDA context, on the GPU named by ``memory`` or ``gpu``, else on any.
 
     >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
     [224, 990]
@@ -159,13 +161,13 @@ def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: s
 
 
 FEWEST = 1024
-"""A number below this is refused: GB were probably meant."""
+"""Numbers below this are refused, because GB were probably meant."""
 
 
 def parse_memory(value: int | float | str) -> int:
-    """Bytes, from a number of bytes, a text with its unit, or the name of a device (what a program gets of it).
+    """Return bytes, given as a number, as text with a unit, or as a device's name (the memory a program gets of it).
 
-    GiB is 1024**3 bytes and GB or G 1000**3; the same for K, M and T. Raises InputError that names the accepted forms.
+    GiB is 1024**3 bytes and GB or G 1000**3; the same for K, M and T. Raises :class:`InputError` for anything else.
 
     >>> parse_memory("24GiB"), parse_memory("24 GB"), parse_memory("RTX 4090")
     (25769803776, 24000000000, 25250758656)
@@ -176,13 +178,13 @@ def parse_memory(value: int | float | str) -> int:
         nbytes = int(nbytes)
     if is_bare and isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 < nbytes < FEWEST:
         raise InputError(
-            f"memory is {describe(value)}: {nbytes} bytes? accepted: '{nbytes}GiB', '{nbytes}GB', or bytes"
+            f"memory is {describe(value)}, which means {nbytes} bytes; write '{nbytes}GiB' or '{nbytes}GB'"
         )
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(
             f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
-            "or the name of a GPU" + (f"; similar names: {_names(near)}" if near else "")
+            "or a GPU's name" + (f"; similar names: {_names(near)}" if near else "")
         )
     return nbytes
 
@@ -217,7 +219,7 @@ FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b")
 
 @cache
 def _compact(name: str) -> str:
-    """A name without case, blanks and brand words: "a10080gb" for "NVIDIA A100 80GB"."""
+    """Return a name without case, blanks and brand words: "a10080gb" for "NVIDIA A100 80GB"."""
     return BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb").replace("mobile", "laptop")
 
 

@@ -1,10 +1,10 @@
-"""Devices that are not NVIDIA's: how much memory they have is known, their kernels are not modelled.
+"""Devices of makers other than NVIDIA: their memory size is known, but their kernels are not modelled.
 
-What fits in one is judged by the tensors alone: kernels' scratch memory, contexts and allocators differ.
+What fits is judged by tensors alone, since kernels' scratch memory, contexts and allocators differ.
 
-Sources: the makers' datasheets for the memory. Of Apple's unified memory Metal recommends a program 2/3 up to 32 GB
-(21,845 of 32,768 MiB: ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of 98,304:
-#3213).
+Sources: the makers' datasheets for the memory. Of Apple's unified memory, Metal recommends that a program use 2/3 up to
+32 GB (21,845 of 32,768 MiB: ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of
+98,304: #3213).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ INTEL = {
 APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s*gi?b?\)?)?", re.IGNORECASE)
 
 SMALL_MAC = 32
-"""The most GB of a Mac of which a program gets 2/3."""
+"""Up to this many GB, a Mac's programs get 2/3 of them."""
 
 BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphics")
 
 
 class NotModelledWarning(UserWarning):
-    """An answer for a device whose memory is known and whose kernels are not modelled."""
+    """An answer is for a device whose memory size is known but whose kernels are not modelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherDevice:
-    """A device by name, with the GB that it has and the bytes that a program gets."""
+    """A device: its name, its memory in GB, and the bytes of it that a program gets."""
 
     name: str
     maker: str
@@ -59,17 +59,17 @@ class OtherDevice:
 
     @property
     def words(self) -> str:
-        """What is known of it, and what is not."""
-        return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), its kernels are not modelled"
+        """A sentence that says what is known of the device and what is not."""
+        return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), but its kernels are not modelled"
 
     def warn(self) -> None:
         """Warn that an answer counts tensors only, at the line that called this package."""
-        message = f"{self.words}; the answer counts the tensors alone"
+        message = f"{self.words}; the answer counts tensors only"
         warnings.warn(message, NotModelledWarning, stacklevel=_level_of_the_caller())
 
 
 def _level_of_the_caller() -> int:
-    """The stack level, as :func:`warnings.warn` counts, of the innermost frame outside this package."""
+    """Return the stack level of the innermost frame outside this package, as :func:`warnings.warn` counts."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{PACKAGE}."):
         level, frame = level + 1, frame.f_back
@@ -99,7 +99,7 @@ def _mac(name: str, chip: str, kind: str | None, gb: str | None) -> OtherDevice:
     model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
     if gb is None:
         raise InputError(
-            f"memory is {describe(name)}, which comes with several sizes; write '{model} 32GB' or the like"
+            f"memory is {describe(name)}, which comes with several sizes; add its own, as in '{model} 32GB'"
         )
     share = Fraction(2, 3) if int(gb) <= SMALL_MAC else Fraction(3, 4)
     return OtherDevice(f"{model} {gb}GB", "Apple", int(gb), int(int(gb) * GIB * share))

@@ -1,6 +1,6 @@
-"""Small values that a collective gives a rank where all ranks send the same: flags, sizes, pickled objects.
+"""Known values from collectives to which all ranks contribute equally: flags, sizes, pickled objects.
 
-Source: torch/csrc/distributed/c10d/Ops.cpp. Which sum a reduction takes is not known, but zeros give zeros in all.
+Source: torch/csrc/distributed/c10d/Ops.cpp. The kind of a reduction is not known here, but zeros give zeros for all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 AGREED = "every rank is assumed to send the same values"
 
 FROM_ONE = ("c10d::broadcast_", "c10d::scatter_")
-"""What gives a rank the values of one rank; they are known on that rank alone."""
+"""Collectives that give every rank the values of one rank, which only that rank knows."""
 
 Values = Callable[[Tensor], "Tensor | None"]
 
@@ -23,9 +23,9 @@ def agreed(name: str, args: tuple[Any, ...], rank: int, ranks: int, value: Value
     for filled, sent, change in _FILLS.get(name, _nothing)(args, rank, ranks):
         values = value(sent)
         if values is not None:
-            found = change(values)
-            if found is not None:
-                yield filled, found
+            known = change(values)
+            if known is not None:
+                yield filled, known
 
 
 Fill = tuple[Tensor, Tensor, Callable[[Tensor], "Tensor | None"]]
@@ -53,7 +53,7 @@ def _gathered_flat(args: Any, rank: int, ranks: int) -> list[Fill]:
 
 
 def _at_root(fills: Callable[[Any, int, int], list[Fill]], place: int) -> Callable[[Any, int, int], list[Fill]]:
-    """Fill only on the root rank, which is the argument at ``place``."""
+    """Restrict fills to the root rank, which is the argument at ``place``."""
     return lambda args, rank, ranks: fills(args, rank, ranks) if args[place] == rank else []
 
 

@@ -16,7 +16,7 @@ from ..live.streams import Streams, set_to
 
 
 class Gpus:
-    """The GPUs of a machine: how many there are, and the number of the current one."""
+    """A machine's GPUs: their number, and the index of the current one."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -27,7 +27,7 @@ class Gpus:
         return Fake.current_gpu
 
     def switch(self, device: Any) -> int:
-        """Make a device the current one and return the one before; a negative number changes nothing."""
+        """Select a device and return the previous one; a negative index changes nothing."""
         before = Fake.current_gpu
         index = device if isinstance(device, int) else torch.device(device).index
         if index is not None and index >= 0:
@@ -37,10 +37,11 @@ class Gpus:
 
 @contextmanager
 def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
-    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with so many GPUs, ``device`` being current.
+    """Have ``torch.cuda`` and ``torch.accelerator`` answer as on a machine with ``count`` GPUs.
 
-    CUDA is not initialised. Queries from torch/distributed/fsdp, device_mesh.py, pipelining and torch/nn/parallel are
-    answered; everything else fails as it would on a build or machine without CUDA. The pass supplies the streams.
+    ``device`` is the current one. CUDA is not initialised. Queries from torch/distributed/fsdp, device_mesh.py,
+    pipelining and torch/nn/parallel are answered; everything else fails as it would on a build or machine without CUDA.
+    The pass supplies the streams.
     """
     gpus = Gpus(count)
     answers: dict[str, Any] = {
@@ -67,7 +68,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
 
 
 def _of_accelerator(gpus: Gpus) -> tuple[Callable[..., Any], ...]:
-    """The answers to :data:`compat.accelerator_names`, in their order."""
+    """Return the answers to :data:`compat.accelerator_names`, in their order."""
     return (
         *(lambda *_: torch.device("cuda"), lambda *_: torch.device("cuda")),
         *(lambda *_: gpus.current, lambda device: gpus.switch(device) and None),
@@ -85,5 +86,5 @@ _NO_OPS = (
 
 
 def _no_op() -> Callable[..., None]:
-    """Return a new function: torch._dynamo keeps a table of torch's functions, in which none may occur twice."""
+    """Return a new function that does nothing; torch._dynamo's table of torch's functions must not list one twice."""
     return lambda *_, **__: None

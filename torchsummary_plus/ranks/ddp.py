@@ -42,7 +42,7 @@ def ddp_alone(making: Making, seen_as_meta: Callable[[], AbstractContextManager[
 
 
 def _of_cuda(check: Any) -> Any:
-    """The check of a hook, which on the GPU's side counts on NCCL, whatever this build of torch brings."""
+    """Wrap a hook's check, which for CUDA assumes NCCL, although this build of torch may lack it."""
 
     @wraps(check)
     def checked(wrapper: Any, hook: Any) -> None:

@@ -1,4 +1,4 @@
-"""Distributed tensors on CUDA in a build without it: C++ asks a pass for their device, as it does for that of fakes."""
+"""Distributed tensors on CUDA in a build without CUDA: C++ asks the pass for their device, as for fakes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch.distributed.tensor import DTensor
 
 @contextmanager
 def devices_asked() -> Iterator[None]:
-    """While it holds, the device of a new DTensor is asked for, also where C++ makes it without asking.
+    """Inside the block, have C++ ask the pass for every new DTensor's device.
 
-    The autograd engine looks up the accelerator of a gradient on CUDA, and fails where there is none
+    The autograd engine looks up the accelerator of a gradient on CUDA, and fails if there is none
     (torch/csrc/autograd/input_buffer.cpp); a pass tells it meta instead. C++ makes DTensors by ``_dtensor__new__``,
-    which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last: each then gets
-    the implementation of a wrapper that asks.
+    which fixes the device (torch/csrc/autograd/python_variable.cpp), and sets ``_local_tensor`` last; at that moment
+    each gets the implementation of a wrapper that asks. The local tensor is set again when it is added to in place: C++
+    may then hold the DTensor by its implementation, as a parameter holds its gradient.
     """
     kind: Any = DTensor
     slot = vars(kind).get("_local_tensor")
@@ -27,8 +28,9 @@ def devices_asked() -> Iterator[None]:
         return
 
     def take(tensor: Any, local: Any) -> None:
+        is_new = not _is_set(slot, tensor)
         slot.__set__(tensor, local)
-        if local is not None and tensor.grad_fn is None:
+        if is_new and local is not None and tensor.grad_fn is None:
             torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
@@ -42,8 +44,15 @@ def devices_asked() -> Iterator[None]:
             delattr(kind, name)
 
 
+def _is_set(slot: Any, tensor: Any) -> bool:
+    try:
+        return slot.__get__(tensor) is not None
+    except AttributeError:
+        return False
+
+
 _OF_DEVICES = ("device", "is_cuda", "is_cpu", "is_meta")
-"""What Python code may ask outside a pass, where C++ has nobody to ask."""
+"""Attributes that Python code may read outside a pass, when C++ has no pass to ask."""
 
 
 def _of_local(name: str, tensor: Any) -> Any:
@@ -51,7 +60,7 @@ def _of_local(name: str, tensor: Any) -> Any:
 
 
 def _asking(tensor: Any, local: Any) -> Any:
-    """A wrapper like a DTensor that is asked for its device."""
+    """Return a wrapper like a DTensor that asks the pass for its device."""
     make: Any = torch.Tensor._make_wrapper_subclass
     return make(
         type(tensor),

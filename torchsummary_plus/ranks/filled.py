@@ -1,4 +1,4 @@
-"""The log of micro-batches of which some were only noted: what these would do is copied from those that ran."""
+"""Complete a pipeline's log: micro-batches that did not run are copied from those that did."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Event = tuple[int, int, int]
 
 @dataclass
 class _Template:
-    """A part that was run, with its events and those behind it that free what its micro-batch still held."""
+    """A part that ran, with its events and the later ones that free storages of its micro-batch."""
 
     part: Part
     events: Sequence[Event]
     trailing: Sequence[Event]
     first: int
-    """The place of its first event in the log."""
+    """The index of its first event in the log."""
     born: set[int] = field(default_factory=set)
 
 
 def filled(log: MemoryLog, parts: Sequence[Part]) -> MemoryLog:
-    """The log of all micro-batches, without marks. Raises :class:`UnlikeError` where those run are not alike."""
+    """Return the log of all micro-batches, without marks. Raises :class:`UnlikeError` if those that ran differ."""
     return _Filling(log, parts).run()
 
 
 def _is_name(moment: Moment) -> bool:
-    """Whether a moment only names what follows, as ``fully_shard`` does with what it prefetches."""
+    """Whether a moment only names what follows, such as ``fully_shard``'s prefetches."""
     return moment.operator.startswith("profiler::")
 
 
@@ -46,17 +46,17 @@ class _Filling:
         self.ordered = list(accumulate((event[0] for event in log.events), max))
         self.born: dict[int, Part] = {}
         self.order: dict[int, int] = {}
-        """By storage: how many its part allocated before it."""
+        """By storage: the number of storages that its part allocated before it."""
         self.outs = {storage for part in parts for storage in part.outs}
         self.templates = {self._key(part): self._template(part) for part in parts if part.is_run}
         self.copies: dict[tuple[Any, ...], dict[int, int]] = {}
         """By part: its storages by those of its template."""
         self.siblings: dict[int, list[int]] = {}
-        """By storage of a template: those of its copies that are live."""
+        """By storage of a template: its live copies."""
         self.freed: set[int] = set()
         """Copies that have been freed."""
         self.usual: dict[Any, _Template] = {}
-        """By what is run and its step: the part of a micro-batch that is not the step's first."""
+        """By kind of part and step: the part of a micro-batch other than the step's first."""
         for template in self.templates.values():
             if template.part.batch > 0:
                 self.usual.setdefault((template.part.what, template.part.step), template)
@@ -72,7 +72,7 @@ class _Filling:
         self.unknown = Counter(dict(log.unknown))
 
     def place(self, moment: int) -> int:
-        """Return the place of the first event at a moment or after it."""
+        """Return the index of the first event at or after a moment."""
         return bisect_left(self.ordered, moment)
 
     @staticmethod
@@ -91,17 +91,17 @@ class _Filling:
         return template
 
     def _is_of(self, storage: int, part: Part) -> bool:
-        """Whether a storage is of a part's micro-batch, and not returned by one of its parts."""
+        """Whether a storage belongs to a part's micro-batch and is not returned by one of its parts."""
         born = self.born.get(storage)
         return born is not None and storage not in self.outs and self._is_same(born, part)
 
     @staticmethod
     def _is_same(part: Part, other: Part) -> bool:
-        """Whether two parts are of one micro-batch."""
+        """Whether two parts belong to the same micro-batch."""
         return (part.stage, part.step, part.batch) == (other.stage, other.step, other.batch)
 
     def run(self) -> MemoryLog:
-        """Return the log, its storages numbered in the order of their allocations."""
+        """Return the log, with storages numbered in the order of their allocations."""
         self._check()
         at = calls = doubts = 0
         for part in self.parts:
@@ -115,7 +115,7 @@ class _Filling:
         return self._numbered()
 
     def _check(self) -> None:
-        """Compare each template with the part like it before, in this step or the first."""
+        """Compare each template with the previous one of its kind. Raises :class:`UnlikeError` if they differ."""
         like: dict[Any, Any] = {}
         for template in self.templates.values():
             if template.part.batch == 0:
@@ -125,7 +125,7 @@ class _Filling:
                 raise UnlikeError
 
     def _looks(self, template: _Template) -> Any:
-        """All that happens in a part, with storages by what they are and where they come from."""
+        """Return everything that happens in a part, with storages described by their properties and origin."""
         part = template.part
         kept = [moment for moment in range(part.begin + 1, part.end) if not self._is_aside(moment)]
         moments = [replace(self.log.moments[m], step=0) for m in kept]
@@ -139,16 +139,16 @@ class _Filling:
         return moments, events, len(part.outs), part.unknown
 
     def _is_aside(self, moment: int) -> bool:
-        """Whether a moment allocates nothing, and may or may not be there."""
+        """Whether a moment allocates nothing and need not occur in every micro-batch."""
         return self._is_entry(moment) or _is_name(self.log.moments[moment])
 
     def _is_entry(self, moment: int) -> bool:
-        """Whether a moment only begins the forward, as it does after a backward and not after a forward."""
+        """Whether a moment only begins the forward phase, as it does after a backward but not after a forward."""
         current = self.log.moments[moment]
         return current.operator == "" and current.phase == "forward"
 
     def _outside(self, begin: int, end: int, calls: slice, doubts: slice, part: Part | None = None) -> None:
-        """Take over a stretch of the log that was run, of one part or between two."""
+        """Copy a stretch of the log that ran: a part, or what lies between two parts."""
         for moment in range(begin, end):
             self._take_over(moment)
             self.at[moment] = len(self.moments) - 1
@@ -169,7 +169,7 @@ class _Filling:
             self.doubts.append(replace(doubt, event=places[doubt.event - first], moment=self.at[doubt.moment]))
 
     def _take_over(self, moment: int) -> None:
-        """Repeat a moment, unless it is a mark or a name, which only some micro-batches have, within a phase."""
+        """Copy a moment, unless it is a mark, or a name within a phase, which only some micro-batches have."""
         current = self.log.moments[moment]
         before = self.moments[-1] if self.moments else None
         is_within = before is not None and (before.phase, before.step) == (current.phase, current.step)
@@ -177,18 +177,18 @@ class _Filling:
             self.moments.append(current)
 
     def _frees_its_own(self, moment: int, storage: int, part: Part | None) -> bool:
-        """Whether a storage is freed in its micro-batch's part, or right behind it."""
+        """Whether a storage is freed in its own micro-batch's part, or right after it."""
         part = part or self.ends.get(moment)
         return part is not None and self._is_of(storage, part)
 
     def _let_go(self, storage: int) -> bool:
-        """Note that a copy is freed; whether it was live."""
+        """Mark a copy as freed; return whether it was live."""
         live = storage not in self.freed
         self.freed.add(storage)
         return live
 
     def _copied(self, part: Part) -> None:
-        """Put what the template does in the place of a part that was not run."""
+        """Insert the template's events for a part that did not run."""
         template = self.usual[part.what, part.step]
         own = self.log.events[self.place(part.begin) : self.place(part.end)]
         outs = dict(zip(template.part.outs, part.outs))
@@ -217,7 +217,7 @@ class _Filling:
         self.at[part.end] = len(self.moments) - 1
 
     def _moments(self, part: Part) -> dict[int, int]:
-        """Repeat a part's moments; it begins the forward where that has not begun."""
+        """Copy a part's moments, beginning the forward phase first if necessary."""
         needs_entry = part.what[0] == "forward" and self.moments[-1].phase != "forward"
         entries = [moment for moment in range(part.begin, part.end) if self._is_entry(moment)]
         if needs_entry and not entries:
@@ -230,7 +230,7 @@ class _Filling:
         return at
 
     def _copy(self, storage: int, nbytes: int, template: _Template, part: Part, copies: dict[int, int]) -> int:
-        """The storage of a part for that of its template: a new one, or one of the same micro-batch that is freed."""
+        """Return the counterpart of a template's storage: a new one for an allocation, an existing one for a free."""
         if nbytes:
             if storage not in copies:
                 copies[storage] = len(self.storages)
@@ -247,7 +247,7 @@ class _Filling:
         return new
 
     def _calls(self, calls: slice, first: int, places: Sequence[int], copies: Mapping[int, int]) -> None:
-        """Repeat calls whose events begin at ``first``, each of which is now at its place."""
+        """Copy calls; ``places`` maps their events, from ``first`` on, to the positions of the copies."""
         for number in range(*calls.indices(len(self.log.calls))):
             call = self.log.calls[number]
             outer, self.call_at[number] = self.call_at[call.outer], len(self.calls)
@@ -256,7 +256,7 @@ class _Filling:
             self.calls.append(replace(call, outer=outer, start=places[call.start - first], stop=stop, outputs=outputs))
 
     def _numbered(self) -> MemoryLog:
-        """The log, its storages numbered in the order of their allocations."""
+        """Return the log with its storages renumbered in the order of their allocations."""
         order = dict.fromkeys(storage for _, storage, nbytes in self.events if nbytes)
         order |= dict.fromkeys(range(len(self.storages)))
         number = {storage: place for place, storage in enumerate(order)}

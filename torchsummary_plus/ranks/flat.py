@@ -1,4 +1,4 @@
-"""``FullyShardedDataParallel`` (FSDP1) on a single rank: its flat parameters, whose storages it frees and fills."""
+"""``FullyShardedDataParallel`` (FSDP1) on a single rank: its flat parameters, which it resizes to free memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .kinds import ALL_GATHER, GRADIENTS, REDUCE_SCATTER, UNSHARDED, Making
 from .stand_ins import replaced, within
 
 Hold = Callable[[list[torch.Tensor], str], None]
-"""Names the kind of tensors."""
+"""Books tensors under a kind."""
 
 
 class FlatParameters:
-    """The flat parameters that a builder makes. Modules hold views of them, in circles that Python cannot collect."""
+    """The flat parameters that a builder creates. Modules hold views of them, in cycles that Python cannot collect."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Any]] = []
 
     @contextmanager
     def alone(self, making: Making, hold: Hold, follow: Callable[[torch.Tensor], None]) -> Iterator[None]:
-        """Book their tensors under the kind they are for, and compare their storages, not addresses.
+        """Inside the block, book their tensors under their kinds, and compare their storages instead of addresses.
 
         Source: torch/distributed/fsdp/_flat_param.py and _runtime_utils.py.
         """
@@ -51,7 +51,7 @@ class FlatParameters:
             yield
 
     def let_go(self, kept: Iterable[nn.Module]) -> None:
-        """Take their views from modules, except from those that are kept."""
+        """Remove the views of flat parameters from all modules except those in ``kept``."""
         modules = set(kept)
         made = (reference() for reference in self._made)
         for flat in (flat for flat in made if flat is not None):
@@ -69,7 +69,7 @@ class FlatParameters:
 
 
 def _named(hold: Hold, function: Any) -> Any:
-    """Wrap a function so that what shards are cast to and gradients on the CPU are named."""
+    """Wrap a function so that cast shards and gradients on the CPU are booked under their kinds."""
 
     @wraps(function)
     def called(handle: Any) -> None:
@@ -83,11 +83,11 @@ def _named(hold: Hold, function: Any) -> Any:
 
 
 _VIEWS = ("_use_unsharded_flat_param", "_use_unsharded_views")
-"""What makes views of flat parameters, the former of themselves where they are not sharded."""
+"""Functions that make views of flat parameters; the former is for parameters that are not sharded."""
 
 
 def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
-    """Wrap what makes views of a flat parameter, whose node torch makes anew where its dtype has changed."""
+    """Wrap a function that makes views of a flat parameter, whose node torch replaces when its dtype changes."""
 
     @wraps(function)
     def called(handle: Any, *args: Any, **kwargs: Any) -> None:
@@ -98,11 +98,11 @@ def _followed(follow: Callable[[torch.Tensor], None], function: Any) -> Any:
 
 
 _REDUCED = ("_reduce_grad_no_shard", "_accumulate_sharded_grad")
-"""What has a flat parameter's reduced gradient at its end, as ``grad`` or apart from it."""
+"""Functions at whose end a flat parameter has its reduced gradient, as ``grad`` or beside it."""
 
 
 def _gradient_named(hold: Hold, is_late: bool, function: Any) -> Any:
-    """Wrap a function of a state and a handle so that the handle's gradient is named before it, or after it."""
+    """Wrap a function of a state and a handle so that the handle's gradient is booked before or after it."""
 
     def name(flat: Any) -> None:
         hold([one for one in (flat.grad, getattr(flat, "_saved_grad_shard", None)) if one is not None], GRADIENTS)

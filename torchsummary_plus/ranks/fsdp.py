@@ -1,4 +1,4 @@
-"""``fully_shard`` on a single rank: what its tensors are for."""
+"""``fully_shard`` on a single rank: the kinds of its tensors."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _OF_PARAMETERS = {
     "to_sharded_post_forward": UNSHARDED,
     "to_accumulated_grad_if_needed": GRADIENTS,
 }
-"""The same for ``FSDPParam``: the whole weights, also where a shard is the whole and nothing is gathered; a smaller
-shard after the forward; gradients kept until their micro-batch ends."""
+"""The same for ``FSDPParam``: whole weights, even if a shard is the whole and nothing is gathered; a smaller shard
+after the forward; gradients kept until their micro-batch ends."""
 
 
 @contextmanager
 def fsdp_alone(
     making: Making, hold: Callable[[list[torch.Tensor], str], None], follow: Callable[[torch.Tensor], None]
 ) -> Iterator[None]:
-    """Book the tensors that ``fully_shard`` allocates under the kind they are for; ``follow`` unsharded parameters.
+    """Book the tensors that ``fully_shard`` allocates under their kinds, and ``follow`` unsharded parameters.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
@@ -47,7 +47,7 @@ def fsdp_alone(
 
 
 class Chunks(Sequence[torch.Tensor]):
-    """The chunks of a parameter, each made when it is asked for: a rank needs two of them, however large the world.
+    """The chunks of a parameter, made on demand: a rank needs only two of them, however many ranks there are.
 
     Source: torch/distributed/fsdp/_fully_shard/_fsdp_common.py, ``_chunk_with_empty``; ``torch.chunk``.
     """
@@ -94,7 +94,7 @@ def _with_gradient_named(
 
 
 class Change:
-    """What happened to an order of forwards: parameter groups that were appended, and those that were taken back."""
+    """A change to an order of forwards: the parameter groups that were appended, and those that were removed."""
 
     def __init__(self) -> None:
         self.appended: list[Any] = []
@@ -102,7 +102,7 @@ class Change:
 
 
 class Forwards:
-    """The order in which a module's parameter groups ran forward; backwards go through it to prefetch.
+    """The order in which a module's parameter groups ran forward, which backwards use to prefetch.
 
     Source: ``_record_post_forward`` and ``_backward_prefetch`` in torch/distributed/fsdp/_fully_shard.
     """
@@ -119,7 +119,7 @@ class Forwards:
 
     @contextmanager
     def watched(self) -> Iterator[Change]:
-        """Give what changes while it holds."""
+        """Yield a :class:`Change` that is filled in at the end of the block."""
         change = Change()
         length, counts = len(self.order), [len(group._post_forward_indices) for group in self.groups]
         yield change
@@ -127,7 +127,7 @@ class Forwards:
         change.taken = [g for g, count in zip(self.groups, counts) if len(g._post_forward_indices) < count]
 
     def repeat(self, change: Change) -> None:
-        """Change the order once more in the same way."""
+        """Apply a change once more."""
         for group in change.appended:
             group._post_forward_indices.append(len(self.order))
             self.order.append(group)

@@ -24,22 +24,22 @@ COLLECTIVES = "c10d"
 """Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
 
 _PIN = torch.ops.aten._pin_memory.default
-"""What copies to pinned memory of the host, as an offload policy asks for."""
+"""The operator that copies to pinned host memory, as offload policies request."""
 
 _EXCHANGE = torch.ops._c10d_functional.all_to_all_single.default
-"""What sends a part of a tensor to each rank, and gets as much from it where both splits are equal."""
+"""The operator that sends a part of a tensor to each rank, and receives as much if both splits are equal."""
 
 _HISTC = torch.ops.aten.histc.default
 
 _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
-"""What gives its argument back; their kernels for fakes make a tensor instead (_functional_collectives.py)."""
+"""Operators that return their argument; their kernels for fakes return a new tensor (_functional_collectives.py)."""
 
 FUNCTIONAL = "_c10d_functional"
 """Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
 
 
 class RankKernels(StepKernels):
-    """Kernels of a step with collectives: the tensors they fill already exist, and get unknown values."""
+    """Kernels of a step with collectives, which fill existing tensors with unknown values."""
 
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device, answers)
@@ -47,15 +47,16 @@ class RankKernels(StepKernels):
         """Names of the process groups that were communicated in, and pairs of processes in them."""
 
     building = False
-    """Whether the model is being built: its tensors are then placed on the step's device, whatever the builder says."""
+    """Whether the model is being built; its tensors are then placed on the step's device, whatever the builder asks
+    for."""
     built_on_meta = False
-    """Whether the builder made tensors on meta, which are then on the device instead."""
+    """Whether the builder created tensors on meta, which are placed on the device instead."""
     making: str | None = None
-    """Kind of the tensors that torch currently allocates, all as fakes, however small; None outside such parts."""
+    """The kind of the tensors that torch is allocating, all as fakes, however small; None otherwise."""
 
     @contextmanager
     def made_as(self, kind: str, ledger: RankLedger) -> Iterator[None]:
-        """Give new tensors a kind and no values."""
+        """Inside the block, book new tensors under a kind, and give them no values."""
         outer, self.making = self.making, kind
         try:
             with ledger.made_as(kind):
@@ -84,8 +85,8 @@ class RankKernels(StepKernels):
             return self._noted(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             return self._collective(func, args, kwargs)
-        if func is _PIN and isinstance(args[0], Fake):
-            return fake_like(args[0], CPU)
+        if func is _PIN:
+            return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
@@ -99,7 +100,7 @@ class RankKernels(StepKernels):
         return self._value_of(chosen, False) is not None and (func is not _HISTC or chosen.is_floating_point())
 
     def _know(self, filled: torch.Tensor, values: torch.Tensor) -> None:
-        """Give a tensor that a collective filled its values."""
+        """Record the values of a tensor that a collective filled."""
         if isinstance(filled, Fake):
             filled.known = values
             self.spoilt.pop(filled.untyped_storage()._cdata, None)
@@ -108,7 +109,7 @@ class RankKernels(StepKernels):
             self.tainted.pop(filled.untyped_storage()._cdata, None)
 
     def _exchanged(self, sent: torch.Tensor, group: Any) -> Any:
-        """Return what an even exchange gives this rank; of small values, what it gets where all ranks send the same."""
+        """Return what an even exchange gives this rank; small values are those it gets if all ranks send the same."""
         values = self._value_of(sent, False)
         if values is None or len(values) % group.size():
             whole = {"memory_format": torch.contiguous_format}
@@ -131,7 +132,7 @@ class RankKernels(StepKernels):
         return None if not results else tuple(results) if len(results) > 1 else results[0]
 
     def _agreed(self, func: OpOverload, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the tensors that get known values where all ranks send the same, with these."""
+        """Yield the tensors whose values are known if all ranks send the same, and these values."""
         name, group = func._schema.name, next(filter(None, map(_as_group, args)))
         if name == "c10d::alltoall_base_":
             sent = self._value_of(args[1], False)
@@ -144,7 +145,7 @@ class RankKernels(StepKernels):
             yield filled, values
 
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the values of a tensor of counts, flags or bytes; weights and losses steer no program."""
+        """Return the values of a tensor of counts, flags or bytes; weights and losses do not steer a program."""
         return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
 
 
@@ -178,7 +179,7 @@ _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 
 
 def _done(filled: list[Any]) -> Any:
-    """Return finished work, whose future has the tensors, as real backends' does."""
+    """Return completed work whose future holds the tensors, as real backends' does."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(tensors_of(filled))
     c10d: Any = torch._C._distributed_c10d

@@ -1,4 +1,4 @@
-"""What a distributed step's tensors are for, by the part of torch that allocates them."""
+"""Kinds for the tensors of a distributed step, by the part of torch that allocates them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..step.streamed import StreamedLedger
 
 GRADIENTS = "gradients"
 Making = Callable[[str], AbstractContextManager[None]]
-"""Returns a context in which new tensors are of a kind."""
+"""Returns a context in which new tensors are booked under a kind."""
 
 
 class RankLedger(StreamedLedger):
-    """A ledger that gives tensors the kind of the part of torch that allocates them."""
+    """A ledger that books tensors under the kind of the part of torch that allocates them."""
 
     making: str | None = None
 
     @contextmanager
     def made_as(self, kind: str) -> Iterator[None]:
-        """Give newly allocated storages a kind."""
+        """Inside the block, book new storages under a kind."""
         outer, self.making = self.making, kind
         try:
             yield
@@ -30,7 +30,7 @@ class RankLedger(StreamedLedger):
             self.making = outer
 
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
-        """Return the bytes that are live in other storages than those of ``tensors`` and those of a kind."""
+        """Return the live bytes in storages without a kind, other than those of ``tensors``."""
         of_tensors = {self.number_of(tensor) for tensor in tensors}
         others = {number for number, _ in self._live.values() if self.kinds[number] is None} - of_tensors
         return sum(self.nbytes[number] for number in others)

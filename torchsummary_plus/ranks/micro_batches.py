@@ -1,4 +1,4 @@
-"""Micro-batches of a pipeline's stages: the first ones are run, and the rest only noted, to be filled in later."""
+"""Micro-batches of pipeline stages: the first ones run; the others are only noted and filled in later."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from .stand_ins import replaced
 MARK = "micro-batch"
 """The moments at which a part begins and ends."""
 FIRST = 2
-"""Micro-batches to run at the beginning of the first step, the second of which is like those that follow.
-
-Of a later step the first and the last run. The last of all shows whether the second was like the others.
+"""Micro-batches that run at the beginning of the first step; the second one stands for those that follow. In later
+steps the first and the last run. The very last shows whether the second was like the others.
 """
 
 
 class UnlikeError(Exception):
-    """Micro-batches differ, or cannot be shown to be alike."""
+    """Micro-batches differ, or cannot be shown to be equal."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a part was given, what it returned, the phase it ended in, and what it did to the order of forwards."""
+    """A part's arguments, its result, the phase in which it ended, and its change to the order of forwards."""
 
     given: Any
     returned: Any
@@ -70,7 +69,7 @@ class _Seen:
 
 
 class MicroBatches:
-    """Runs the parts of the first micro-batches, and stands in for those of the rest."""
+    """Runs the parts of the first micro-batches, and supplies stand-ins for the results of the others."""
 
     def __init__(self, ledger: RankLedger, number: int, steps: int) -> None:
         self.ledger = ledger
@@ -82,7 +81,7 @@ class MicroBatches:
         self.are_unlike = False
 
     def part(self, name: str, given: Any, run: Callable[[], Any], forwards: Forwards) -> Any:
-        """Return what a part of the current micro-batch returns. Raises :class:`UnlikeError`."""
+        """Run or skip a part of the current micro-batch and return its result. Raises :class:`UnlikeError`."""
         ledger, what = self.ledger, (name, self._stage)
         key = what, self._batch, ledger.step
         if key in self._begun:  # The user's own step runs its schedule more than once.
@@ -112,12 +111,12 @@ class MicroBatches:
         return out
 
     def _runs(self) -> bool:
-        """Whether the current micro-batch is run."""
+        """Whether the current micro-batch has to run."""
         is_last = self._batch == self.last and (self.ledger.step > 0 or self.last_step == 0)
         return is_last or self._batch < (FIRST if self.ledger.step == 0 else FIRST - 1)
 
     def unlike(self) -> UnlikeError:
-        """Return the error to raise; a schedule's code may put one of its own in the place of it."""
+        """Return the error to raise, and note it, because a schedule's code may replace it by its own."""
         self.are_unlike = True
         return UnlikeError()
 
@@ -127,7 +126,7 @@ class MicroBatches:
         return len(ledger.moments) - 1
 
     def _described(self, value: Any) -> Any:
-        """A tree with its tensors described. Raises :class:`UnlikeError` for tensors of classes of their own."""
+        """Return a tree with its tensors described. Raises :class:`UnlikeError` for tensors of other classes."""
         return pytree.tree_map_only(torch.Tensor, self._tensor, value)
 
     def _tensor(self, tensor: torch.Tensor) -> _Tensor:
@@ -137,7 +136,7 @@ class MicroBatches:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While it holds, stages run their micro-batches part by part.
+        """Inside the block, have stages run their micro-batches part by part.
 
         Source: torch/distributed/pipelining/stage.py, ``_PipelineStageBase``; schedules.py, ``_compute_loss``.
         """
@@ -174,14 +173,14 @@ class MicroBatches:
 
 
 def _reduces_by_itself(place: Any) -> bool:
-    """Whether a stage's module reduces its gradients in the last backward, as ``DistributedDataParallel`` does."""
+    """Whether a stage's module reduces gradients in its own last backward, as ``DistributedDataParallel`` does."""
     distributed: Any = sys.modules.get("torch.nn.parallel.distributed")
     return isinstance(getattr(place, "submod", None), distributed.DistributedDataParallel)
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """What a tensor is, without the tensor."""
+    """A tensor's properties, without the tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -190,7 +189,7 @@ class _Tensor:
     requires_grad: bool
 
     def make(self) -> torch.Tensor:
-        """Return a new one like it, a leaf."""
+        """Return a new leaf tensor with these properties."""
         result = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
         return result.requires_grad_(self.requires_grad)
 

@@ -16,7 +16,8 @@ from ..trace.passes import Pass, device_of
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _ON_SHARDS = "run_dtensor_rng_op"
-"""What runs a random operator on a shard, between two states of the generator (torch/_prims/rng_prims.py)."""
+"""The operator that runs a random operator on a shard, between two states of the generator
+(torch/_prims/rng_prims.py)."""
 _DISPATCH_THEMSELVES = (DTensor, AsyncCollectiveTensor)
 
 
@@ -24,8 +25,11 @@ class RankPass(Pass):
     """A pass that leaves operators on distributed tensors to torch and records those on their local parts.
 
     torch dispatches them in C++; calling their class from here would re-enter this mode endlessly. In a backward,
-    Python hooks of torch.distributed see a tensor's true device, the engine itself sees meta.
+    Python hooks of torch.distributed see a tensor's true device, while the engine sees meta. DTensor's own code, such
+    as that of a loss over a split vocabulary, calls composite operators below autograd.
     """
+
+    below_autograd = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = self.state

@@ -1,4 +1,4 @@
-"""Schedules of ``torch.distributed.pipelining`` on a rank that is alone: what its neighbours tell of their stages."""
+"""Schedules of ``torch.distributed.pipelining`` on a single rank, with the shapes of neighbouring stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGES = "torch.distributed.pipelining.stage"
 
 
 class NeedsStageError(Exception):
-    """A stage needs the shapes of what the stage before it gives, which another rank has."""
+    """A stage needs the output shapes of the previous stage, which is on another rank."""
 
     def __init__(self, stage: int, rank: int) -> None:
         super().__init__(f"stage {stage} of rank {rank}")
@@ -27,30 +27,32 @@ class NeedsStageError(Exception):
         self.rank = rank
 
 
-class StageToldError(Exception):
-    """The requested stage has reported its output."""
+class StageReportedError(Exception):
+    """The requested stage has reported the shapes of its output."""
 
 
 class Neighbours:
-    """What stages of other ranks give, by their numbers; ``wanted`` is the one that a rank is run for."""
+    """Output shapes of other ranks' stages, by stage number; ``wanted`` is the stage that a rank is run for."""
 
     def __init__(self) -> None:
-        self.told: dict[int, Any] = {}
+        self.reported: dict[int, Any] = {}
         self.wanted: int | None = None
 
 
 @contextmanager
 def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
-    """While it holds, stages get the shapes of their neighbours from here, and no connection is tried out.
+    """Inside the block, give stages the shapes of their neighbours, and open no connections.
 
-    Before torch 2.13, where a builder's schedule ``runs``, this is refused. Gradients have the shapes of the
-    outputs they are of. Source: torch/distributed/pipelining/stage.py, ``_forward_metadata_inference`` and
+    Before torch 2.13, raises :class:`UnsupportedError` if the builder's schedule ``runs``. Gradients have the shapes of
+    the outputs that they belong to. Source: torch/distributed/pipelining/stage.py, ``_forward_metadata_inference`` and
     ``_backward_metadata_inference``; schedules.py, ``_CONNECTS``.
     """
     stage: Any = sys.modules.get(STAGES)
     if not hasattr(getattr(stage, "PipelineStage", None), "_recv_meta"):
         if runs:
-            raise UnsupportedError("pipeline schedules need torch 2.13; estimate the module of each stage by itself")
+            raise UnsupportedError(
+                "pipeline schedules need torch 2.13 or later; with this release, estimate each stage's module by itself"
+            )
         yield
         return
     from torch.distributed.pipelining import schedules
@@ -68,11 +70,11 @@ def pipelines_alone(neighbours: Neighbours, runs: bool) -> Iterator[None]:
 
 
 _CONNECTS = ("_warmup_p2p", "_initialize_pipeline_distributed_state")
-"""What decides how shapes are learnt, and tries out connections: before torch 2.15, and from then on."""
+"""Methods that decide how shapes are inferred, and that test connections: before torch 2.15, and since."""
 
 
 def _as_of_a_tensor(function: Any) -> Any:
-    """Wrap what releases plain tensors once they are sent, since torch 2.15, so that fakes are plain to it."""
+    """Wrap the check that releases plain tensors once they are sent (since torch 2.15), so that it accepts fakes."""
     plain = torch.empty(0, device="cpu")
 
     def called(stage: Any, output: Any) -> Any:
@@ -82,7 +84,7 @@ def _as_of_a_tensor(function: Any) -> Any:
 
 
 def _decide_mode(_: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
-    """Let a schedule infer shapes where one of this rank's stages has not been given them."""
+    """Let a schedule infer shapes if one of this rank's stages was not given any."""
     from torch.distributed.pipelining._utils import InferenceMode
 
     needed = any(InferenceMode.needs_dynamic(stage._user_meta, has_backward) for stage in stages)
@@ -95,9 +97,9 @@ def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
         stages: Any = sys.modules[STAGES]
         if source > stage.stage_index:
             return stages._StageBackwardMeta(backward_metas=stages._derive_grad_metas(stage._stage_meta.outputs))
-        if source not in neighbours.told:
+        if source not in neighbours.reported:
             raise NeedsStageError(source, stage._resolve_peer_global_rank(source))
-        return neighbours.told[source]
+        return neighbours.reported[source]
 
     return receive
 
@@ -105,9 +107,9 @@ def _receiving(neighbours: Neighbours) -> Callable[[Any, int], Any]:
 def _telling(neighbours: Neighbours) -> Callable[[Any, Any, int], None]:
     def tell(stage: Any, meta: Any, destination: int) -> None:
         if destination > stage.stage_index:
-            neighbours.told[stage.stage_index] = meta
+            neighbours.reported[stage.stage_index] = meta
             if neighbours.wanted == stage.stage_index:
-                raise StageToldError
+                raise StageReportedError
 
     return tell
 
@@ -119,23 +121,23 @@ def is_schedule(built: Any) -> bool:
 
 
 def stages_of(schedule: Any) -> list[Any]:
-    """The stages of this rank."""
+    """Return this rank's stages."""
     return list(getattr(schedule, "_stages", None) or [schedule._stage])
 
 
 def number_of_batches(schedule: Any) -> int:
-    """The number of a schedule's micro-batches; 0 without one."""
+    """Return the number of a schedule's micro-batches; 0 without a schedule."""
     return 0 if schedule is None else int(schedule._n_microbatches)
 
 
 def model_of(schedule: Any) -> nn.Module:
-    """The module of this rank's stage, or its modules."""
+    """Return the module of this rank's stage, or a list of the modules if it has several."""
     modules = [stage.submod for stage in stages_of(schedule)]
     return modules[0] if len(modules) == 1 else nn.ModuleList(modules)
 
 
 class RecordedPipelineSteps(RecordedSteps):
-    """The steps of a schedule: the first stage is given the inputs, the last one targets like the first input."""
+    """The steps of a schedule: the first stage gets the inputs, the last one targets of the first input's shape."""
 
     schedule: Any = None
 
@@ -144,7 +146,10 @@ class RecordedPipelineSteps(RecordedSteps):
             super()._once(args, kwargs, optimizer)
             return
         if self.step.loss is not None:
-            raise InputError("loss and a schedule were both given; accepted: the schedule's loss_fn")
+            raise InputError(
+                "loss was given, but the builder returned a schedule, which has its own; pass the loss as "
+                "the schedule's loss_fn"
+            )
         stages = stages_of(self.schedule)
         given = args if any(stage.is_first for stage in stages) else ()
         target = {"target": args[0]} if any(stage.is_last for stage in stages) and self.step.mode == "train" else {}

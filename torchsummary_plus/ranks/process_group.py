@@ -30,7 +30,7 @@ _REGISTRIES = (
 _SINGLE = ("_world", "_group_count", "_default_pg_init_method", "_backend", "_process_group_name")
 
 _OURS = count(1)
-"""Numbers our groups, so that none shares a name with an existing one, as C++ knows all groups by name."""
+"""Numbers our groups, so that none shares a name with an existing one: C++ looks groups up by name."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Rank:
 
     @property
     def on_machine(self) -> int:
-        """Return the number of processes, and of GPUs, on its machine."""
+        """The number of processes, and of GPUs, on this rank's machine."""
         return min(self.local_size, self.world_size)
 
     def device(self, kind: str) -> torch.device:
-        """Return the process's device: of the GPUs of its machine, that of its local rank."""
+        """Return this process's device: on CUDA, the GPU with its local rank."""
         return torch.device(kind, self.rank % self.on_machine) if kind == "cuda" else torch.device(kind)
 
     def environment(self) -> dict[str, str]:
@@ -65,7 +65,7 @@ class Rank:
 
 
 def as_rank(world_size: Any, rank: Any = 0) -> Rank:
-    """Check and return a rank of a world. Raises :class:`InputError`.
+    """Return a rank after checking it. Raises :class:`InputError`.
 
     >>> as_rank(64, 3)
     Rank(world_size=64, rank=3, local_size=8)
@@ -73,7 +73,7 @@ def as_rank(world_size: Any, rank: Any = 0) -> Rank:
     if not _is_whole(world_size) or world_size < 1:
         raise InputError(f"world_size is {describe(world_size)}; accepted: an integer of at least 1")
     if not _is_whole(rank) or not 0 <= rank < world_size:
-        raise InputError(f"rank is {describe(rank)} in a world of {world_size}; accepted: 0 to {world_size - 1}")
+        raise InputError(f"rank is {describe(rank)} with world_size {world_size}; accepted: 0 to {world_size - 1}")
     return Rank(world_size, rank)
 
 
@@ -89,7 +89,9 @@ def in_world(rank: Rank) -> Iterator[None]:
     process group does nothing, because the world already exists. No port is opened.
     """
     if not dist.is_available():
-        raise UnsupportedError("world_size needs torch.distributed, which this build of torch lacks")
+        raise UnsupportedError(
+            "world_size needs torch.distributed, which this build of torch lacks; install one that has it"
+        )
     with (
         _registries_aside(),
         _environment(rank.environment()),
@@ -106,7 +108,7 @@ def in_world(rank: Rank) -> Iterator[None]:
 
 
 def _begin(rank: Rank) -> None:
-    """Initialise the fake process group, without a store and without the hook it sets on uncaught errors."""
+    """Initialise the fake process group, without a store and without its hook on uncaught errors."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     hook = sys.excepthook
@@ -140,7 +142,7 @@ def _registries_aside() -> Iterator[None]:
 
 @contextmanager
 def _meshes_of_its_own() -> Iterator[None]:
-    """While it holds, no new mesh equals one of another world, whose groups DTensor would take from its caches.
+    """Inside the block, make new meshes unequal to earlier worlds', whose groups DTensor's caches hold.
 
     Source: torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, which compares threads as well.
     """
@@ -164,7 +166,7 @@ def _meshes_of_its_own() -> Iterator[None]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """While it holds, the environment has these values too; what a script sets beside them goes with it."""
+    """Inside the block, set these environment variables too; all changes are undone at the end."""
     own = dict(os.environ)
     os.environ.update(values)
     try:
@@ -177,7 +179,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _accelerate_aside() -> Iterator[None]:
-    """While it holds, accelerate knows of no processes yet; it keeps what it knows for all of a process.
+    """Inside the block, hide accelerate's state, which lasts as long as the process.
 
     Source: accelerate/state.py, the ``_shared_state`` of its classes.
     """
@@ -201,7 +203,7 @@ def _shared_states() -> list[dict[str, Any]]:
 
 @contextmanager
 def _of_one_backend() -> Iterator[None]:
-    """Have further groups be fake too, whichever backend a script names, as for its checkpoints or objects."""
+    """Make further groups fake too, whatever backend a script names for its checkpoints or objects."""
     place: Any = c10d
     own = place._new_process_group_helper
 
@@ -218,7 +220,7 @@ def _of_one_backend() -> Iterator[None]:
 
 @contextmanager
 def _begun_already() -> Iterator[None]:
-    """Turn a script's initialisation and destruction of the default process group, and gloo's barrier, into no-ops."""
+    """Turn a script's calls that initialise or destroy the default group, and gloo's barrier, into no-ops."""
     places: tuple[Any, ...] = (dist, c10d)
     names = ("init_process_group", *_NEVER)
     own = [(place, name, getattr(place, name)) for place in places for name in names if hasattr(place, name)]
@@ -235,7 +237,7 @@ _NEVER = ("destroy_process_group", "monitored_barrier")
 
 
 def _once_begun(function: Callable[..., Any], never: bool) -> Callable[..., None]:
-    """Return the function while there is no world, a no-op afterwards."""
+    """Return a wrapper that calls the function until the world exists, and then does nothing."""
 
     def called(*args: Any, **kwargs: Any) -> None:
         if not never and not dist.is_initialized():

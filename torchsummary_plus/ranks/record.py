@@ -1,4 +1,4 @@
-"""The steps of one rank of many -> their memory events on fake tensors, using the user's own wrapping code."""
+"""Record the steps of one rank of many on fake tensors, using the user's own wrapping code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from .pipelines import (
     NeedsStageError,
     Neighbours,
     RecordedPipelineSteps,
-    StageToldError,
+    StageReportedError,
     is_schedule,
     model_of,
     number_of_batches,
@@ -77,18 +77,18 @@ class _ImportedError(Exception):
 
 @dataclass
 class Known:
-    """What the recordings of a builder's ranks found out: what stages give, by the batch size, and more."""
+    """What recording one rank has shown about the others: shapes of stages by batch size, and what repeats."""
 
     neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
     runs_all_batches: bool = False
-    """Whether a pipeline's micro-batches are not alike, so that all of them have to run."""
+    """Whether a pipeline's micro-batches differ, so that all of them have to run."""
     proved: Proved = field(default_factory=set)
-    """What repeats from layer to layer."""
+    """Periods confirmed to repeat from layer to layer."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """What to record: the steps of a builder's model, as one rank on one device."""
+    """What to record: the steps of a builder's model, on one rank and one device."""
 
     build: Build
     rank: Rank
@@ -98,7 +98,7 @@ class Ranked:
     known: Known = field(default_factory=Known)
 
     def of_rank(self, number: int) -> Ranked:
-        """Return the same for another rank, which need not find out again what this one did."""
+        """Return the same for another rank, which reuses what this one found out."""
         return replace(self, rank=as_rank(self.rank.world_size, number))
 
     def record(self, example: Example, listeners: Sequence[Listener] = ()) -> Recorded:
@@ -118,14 +118,14 @@ class Ranked:
                     self._ask(needed, example, neighbours)
 
     def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
-        """Run a stage's rank until it has reported its output, and the stages that it needs before it."""
+        """Run the rank of a stage, and of the stages it needs itself, until the stage has reported its output."""
         other = replace(self, rank=replace(self.rank, rank=needed.rank))
-        while needed.stage not in neighbours.told:
+        while needed.stage not in neighbours.reported:
             outer, neighbours.wanted = neighbours.wanted, needed.stage
             try:
                 other._record(example, (), Cut(None), neighbours)
                 raise UnsupportedError(f"rank {needed.rank} does not report the output of stage {needed.stage}")
-            except StageToldError:
+            except StageReportedError:
                 return
             except NeedsStageError as earlier:
                 other._ask(earlier, example, neighbours)
@@ -133,9 +133,9 @@ class Ranked:
                 neighbours.wanted = outer
 
     def _deep(self, example: Example, listeners: Sequence[Listener], neighbours: Neighbours) -> Recorded:
-        """The steps of a model, which are grown from those of few layers where it has many equal ones.
+        """Return the steps, extrapolated from those of a few layers if the model has many equal ones.
 
-        An optimizer that the user's own step holds is of all layers: they are then recorded one by one.
+        An optimizer inside the user's own step belongs to all layers; such steps are recorded in full.
         """
         if not takes_all_layers_alike(self.step):
             return self._settled(example, listeners, Cut(None), neighbours)
@@ -156,7 +156,7 @@ class Ranked:
             return self._settled(example, listeners, Cut(None), neighbours)
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
-        """The steps recorded; once more where that imported modules, which hold on to what is there."""
+        """Record the steps, again if recording imported modules, whose frames keep tensors alive."""
         for _ in range(2):
             imported = len(sys.modules)
             with suppress(_ImportedError):
@@ -168,7 +168,7 @@ class Ranked:
     def _alike(
         self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
     ) -> Recorded:
-        """The steps recorded, with all micro-batches where they are not alike."""
+        """Record the steps, with all micro-batches if these differ."""
         try:
             return self._record(example, listeners, cut, neighbours, settles)
         except UnlikeError:
@@ -178,7 +178,7 @@ class Ranked:
     def _record(
         self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
     ) -> Recorded:
-        """The steps recorded; raises :class:`_ImportedError` where they ``settle`` and the builder imported modules."""
+        """Record the steps. Raises :class:`_ImportedError` if ``settles`` is set and the builder imported modules."""
         imported = len(sys.modules) if settles else None
         guesses = Guesses()
         guesses.begin()
@@ -228,9 +228,9 @@ class Ranked:
                 stack.enter_context(batches.watched())
             try:
                 log = filled(steps.record(example, embeddings), batches.parts)
-                notes = (*_said_of_meta(besides), *log.assumptions)
+                notes = (*_note_on_meta(besides), *log.assumptions)
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
-            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageToldError, SummaryError):
+            except (UnlikeError, NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
             except Exception as error:
                 if batches.are_unlike:
@@ -238,13 +238,13 @@ class Ranked:
                 raise steps.blame(error, "") from error
 
     def _copies_batches(self) -> bool:
-        """Whether equal micro-batches are run but once; from torch 2.15 on, what is sent is freed among them."""
+        """Whether equal micro-batches run only once: on CUDA before torch 2.15, which frees sent tensors among them."""
         return self.device.type == "cuda" and not self.known.runs_all_batches and not since("2.15")
 
     def _built(
         self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
     ) -> tuple[nn.Module, Any, Shards]:
-        """Return the model, built of fakes, its schedule if any, and its parameters; all are there from the start."""
+        """Return the model, built of fakes, its schedule if any, and its shards; all exist at the start of the log."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
         if mode_key is not None:
             watch.hold(mode_key)
@@ -282,34 +282,35 @@ class Ranked:
 
 
 def _place_of(tree: ModuleTree, device: torch.device) -> torch.device:
-    """Return the GPU that a builder placed its model on; ``device`` if that is of another kind."""
+    """Return the GPU on which a builder placed its model, or ``device`` if that is of another kind."""
     own = tree.device()
     return own if (own.type, device.type) == ("cuda", "cuda") and own.index is not None else device
 
 
 def _collections() -> int:
-    """Return how often objects were collected so far; between two equal numbers, all new ones are in generation 0."""
+    """Return the number of garbage collections so far; while it is unchanged, all new objects are in generation 0."""
     return sum(int(generation["collections"]) for generation in gc.get_stats())
 
 
 def _local_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """This rank's parts of the parameters and buffers."""
+    """Return this rank's parts of the parameters and buffers."""
     return all_stored((*model.parameters(), *model.buffers()))
 
 
-def _said_of_meta(nbytes: int) -> tuple[str, ...]:
-    """What to say of tensors that a builder on meta holds besides its model's parameters and buffers."""
+def _note_on_meta(nbytes: int) -> tuple[str, ...]:
+    """Return the note on tensors that a builder on meta holds besides the model's parameters and buffers."""
     if not nbytes:
         return ()
     return (
-        f"the builder's tensors that are neither parameters nor buffers ({mebibytes(nbytes)} MB) count as on the "
-        "device, also those made on meta, which to_empty() leaves there: register them as buffers",
+        f"the builder holds {mebibytes(nbytes)} MB of tensors that are neither parameters nor buffers, "
+        "counted on the device "
+        "even if they are on meta, where to_empty() leaves them: register them as buffers",
     )
 
 
 _NOT_COVERED = {
     "DeepSpeedEngine": (
-        "DeepSpeed's engine is not covered: use what is the same in torch. ZeRO 1: DistributedDataParallel with "
+        "DeepSpeed's engine is not supported; estimate torch's equivalent. ZeRO 1: DistributedDataParallel with "
         "ZeroRedundancyOptimizer; ZeRO 2: fully_shard(..., reshard_after_forward=False); ZeRO 3: fully_shard(...); "
         "offload: fully_shard(..., offload_policy=CPUOffloadPolicy())"
     ),
@@ -328,7 +329,7 @@ def _check_covered(model: nn.Module) -> None:
 _WRAPPERS = {
     "deepspeed": "DeepSpeedEngine",
 }
-"""Modules by whose errors in a builder a wrapper is known."""
+"""Modules whose errors in a builder reveal an unsupported wrapper."""
 
 
 def _is_from(module: str, error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Balanced routing: how many tokens each expert gets and each rank sends, where only data would tell."""
+"""Balanced routing: the tokens that each expert gets and each rank sends, which otherwise only data decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 
 def _bins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The number of bins of a histogram; 0 if it depends on the data, or if elements have weights."""
+    """Return the number of bins of a histogram; 0 if it depends on the data, or if elements have weights."""
     given: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
     if func is aten.histc.default:
         return int(given.get("bins", 100))
@@ -38,7 +38,7 @@ COUNTS = (aten.bincount.default, aten.histc.default)
 
 
 def exchanged(counts: Tensor, ranks: int, rank: int) -> Tensor:
-    """What a rank gets where every rank sends these counts: its own part, from each of them.
+    """Return what a rank receives if every rank sends these counts: its own part, from each of them.
 
     >>> exchanged(torch.tensor([3, 3, 2, 2]), ranks=2, rank=0)
     tensor([3, 3, 3, 3])

@@ -1,4 +1,4 @@
-"""What a rank has of the parameters of a sharded model."""
+"""The parts of a sharded model's parameters that a rank stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shards = tuple[tuple[str, tuple[Shard, ...]], ...]
 
 
 def shards_of(model: nn.Module) -> Shards:
-    """Return each module's own parameters by its path; one that several modules share belongs to the first."""
+    """Return each module's own parameters by its path; a shared parameter belongs to the first module."""
     seen: set[int] = set()
     flat = _in_flat_parameters(model, seen)
     shards = []
@@ -24,14 +24,14 @@ def shards_of(model: nn.Module) -> Shards:
             if _counts(parameter) and id(parameter) not in seen
         ]
         seen.update(id(parameter) for _, parameter in own)
-        found = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
-        if found:
-            shards.append((path, found))
+        parts = (*flat.get(id(module), ()), *(_shard(name, parameter) for name, parameter in own))
+        if parts:
+            shards.append((path, parts))
     return tuple(shards)
 
 
 def _in_flat_parameters(model: nn.Module, seen: set[int]) -> dict[int, list[Shard]]:
-    """Return this rank's parts of the parameters that flat ones consist of, by module; ``seen`` gets the tensors.
+    """Return this rank's parts of the parameters inside flat ones, by module; ``seen`` collects the tensors.
 
     Source: ``FlatParameter`` in torch/distributed/fsdp/_flat_param.py.
     """

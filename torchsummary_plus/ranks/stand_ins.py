@@ -1,4 +1,4 @@
-"""Answers, for a single rank, to what torch.distributed asks of other processes or of real tensors.
+"""Answers for a single rank, in place of other processes and of real tensors.
 
 Each stand-in temporarily replaces one function of torch, named next to it.
 """
@@ -24,7 +24,7 @@ from ..live.fakes import Fake, is_plain
 
 @contextmanager
 def replaced(place: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace ``place.name`` by ``make(place.name)``; if there is none, do nothing."""
+    """Inside the block, replace ``place.name`` by ``make(place.name)``; do nothing if it does not exist."""
     own = vars(place).get(name)
     if own is None:
         yield
@@ -74,9 +74,9 @@ def shapes_without_modes() -> Iterator[None]:
 
 @contextmanager
 def objects_sent(kernels: Any) -> Iterator[None]:
-    """Keep the bytes of objects that scripts send, and say what is missing where only another rank has the object.
+    """Keep the bytes of objects that scripts send, and say what is missing if only another rank has the object.
 
-    On the GPU's side an object's bytes would be a fake. Source: torch/distributed/distributed_c10d.py.
+    On CUDA, an object's bytes would become a fake. Source: torch/distributed/distributed_c10d.py.
     """
 
     def pickled(own: Any) -> Any:
@@ -111,7 +111,7 @@ def objects_sent(kernels: Any) -> Iterator[None]:
 
 _NOT_HERE = (
     "this rank receives an object that only another rank has (broadcast_object_list, scatter_object_list or "
-    "recv_object_list): estimate the rank that sends it, or create the object on every rank"
+    "recv_object_list); estimate the rank that sends it, or create the object on every rank"
 )
 
 

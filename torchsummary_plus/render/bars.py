@@ -54,7 +54,7 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
     """Draw the table lines with the largest values of a column, coloured by class. Raises :class:`InputError`."""
     if by not in MEASURES:
         raise choice_error("by", by, MEASURES)
-    check_view("torchsummary", depth, (by,), bool(report.row_memory), report.is_sharded)
+    check_view("torchsummary", depth, (by,), report.has_memory, report.is_sharded)
     column = COLUMNS[by]
     bars = []
     for line in flat_lines(report, depth):

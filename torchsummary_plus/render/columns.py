@@ -206,7 +206,7 @@ COLUMNS: dict[str, Column] = {
         flat_width=25, data=_axes("inputs"),
     ),
     "output_size": Column(
-        "Output Shape", "shapes of the outputs, likewise", _output_size, _shape("outputs"), flat_width=25,
+        "Output Shape", "shapes of the outputs, in the same form", _output_size, _shape("outputs"), flat_width=25,
         data=_axes("outputs"),
     ),
     "num_params": Column(
@@ -217,11 +217,11 @@ COLUMNS: dict[str, Column] = {
         "Param %", "share of all parameters", _params_percent, _share_of_params, "%", 10, adds_up=True
     ),
     "active_params": Column(
-        "Active Param #", "those of `num_params` that a token uses: of experts the share that their router chooses",
+        "Active Param #", "the part of `num_params` that one token uses: of experts, the share that the router chooses",
         _active_params, lambda line, _: line.active_params, "elements", adds_up=True,
     ),
     "param_bytes": Column(
-        "Param Bytes", "stored bytes of `num_params`: of quantized weights the packed ones, with their scales",
+        "Param Bytes", "stored bytes of `num_params`; for quantised weights, the packed bytes with their scales",
         _param_bytes, lambda line, _: line.param_bytes, "bytes", adds_up=True,
     ),
     "kernel_size": Column(
@@ -229,14 +229,14 @@ COLUMNS: dict[str, Column] = {
         data=lambda line: line.row.kernel_size,
     ),
     "groups": Column(
-        "Groups", "`groups` of modules that have it", _groups, lambda line, _: line.row.groups, "count", 10
+        "Groups", "`groups` of modules that have them", _groups, lambda line, _: line.row.groups, "count", 10
     ),
     "mult_adds": Column(
         "Mult-Adds", "multiply-adds of the operators run in this call", _mult_adds, _known_mult_adds, "mult-adds"
     ),
     "trainable": Column(
-        "Trainable", "whether all, some or none of its parameters are trained", _trainable, _as_read(_trainable),
-        flat_width=10,
+        "Trainable", "whether all, some or none of the module's parameters are trained", _trainable,
+        _as_read(_trainable), flat_width=10,
     ),
     "dtype": Column("Dtype", "dtype of the output", _dtype, lambda line, _: line.row.dtype, flat_width=10),
     "output_bytes": Column(
@@ -244,7 +244,7 @@ COLUMNS: dict[str, Column] = {
         lambda line, _: line.row.output_bytes if line.row.called else None, "bytes",
     ),
     "params_arithmetic": Column(
-        "Param Arithmetic", "the arithmetic behind `num_params`, see below", _params_arithmetic,
+        "Param Arithmetic", "the arithmetic behind `num_params` (see [Arithmetic](#arithmetic))", _params_arithmetic,
         _as_read(_params_arithmetic), flat_width=25,
     ),
     "mult_adds_arithmetic": Column(
@@ -253,25 +253,28 @@ COLUMNS: dict[str, Column] = {
         flat_width=25,
     ),
     "connected_to": Column(
-        "Connected to", "the lines whose output it reads, as in Keras", _connected_to, _as_read(_connected_to),
+        "Connected to", "the rows whose output this row reads, as in Keras", _connected_to, _as_read(_connected_to),
         flat_width=25,
     ),
     "var_name": Column(
         "Variable", "attribute name in the parent module", _var_name, lambda line, _: line.row.var_name or None
     ),
     "saved_bytes": _of_memory(
-        "saved_bytes", "Saved", "bytes saved for the backward, by the module whose call saved them"
+        "saved_bytes", "Saved", "bytes that the module's call saves for the backward"
     ),
     "peak_bytes": _of_memory("peak_bytes", "Live", "live bytes when the call returns"),
-    "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of its parameters' gradients"),
-    "optimizer_bytes": _of_memory("optimizer_bytes", "Optimizer", "bytes of its parameters' optimizer state"),
+    "grad_bytes": _of_memory("grad_bytes", "Gradients", "bytes of the gradients of the module's parameters"),
+    "optimizer_bytes": _of_memory(
+        "optimizer_bytes", "Optimizer", "bytes of the optimizer state of the module's parameters"
+    ),
     "local_params": Column(
-        "Local Param #", "of its own parameters, those that this rank has", _local_params,
-        lambda line, _: line.local_params, "elements", of_memory=True, of_ranks=True, adds_up=True,
+        "Local Param #", "this rank's part of the module's own parameters", _local_params,
+        lambda line, _: line.local_params, "elements", of_ranks=True, adds_up=True,
     ),
     "local_shapes": Column(
-        "Local Shape", "shapes of this rank's parts of its own parameters, and of the whole where it differs", _shards,
-        _as_read(_shards), flat_width=25, of_memory=True, of_ranks=True,
+        "Local Shape",
+        "shapes of this rank's parts of the module's own parameters, and the full shapes where they differ", _shards,
+        _as_read(_shards), flat_width=25, of_ranks=True,
     ),
 }  # fmt: skip
 """Every column by its name; the documentation's table is generated from it (docs/columns.py)."""
@@ -280,7 +283,7 @@ DEFAULT_COLUMNS = ("output_size", "num_params")
 MEMORY_COLUMNS = ("saved_bytes", "peak_bytes")
 """Shown in addition by default if a memory estimate was asked for."""
 RANK_COLUMNS = ("local_params", "local_shapes")
-"""Shown before them for an estimate of one rank."""
+"""Shown before them for one rank of many."""
 
 
 def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
@@ -355,7 +358,7 @@ def chosen_names(names: Iterable[str] | None, with_memory: bool = False, with_ra
             raise choice_error("column", name, COLUMNS)
         if COLUMNS[name].of_ranks and not with_ranks:
             raise InputError(
-                f"column {name!r} needs the memory of one rank: "
+                f"column {name!r} needs a model that is sharded, or the memory of one rank: "
                 "summary(..., memory={'world_size': 8, 'build': build}), where build() shards the model"
             )
         if COLUMNS[name].of_memory and not with_memory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..data.records import Group, Structure
@@ -42,7 +42,8 @@ def figures_table(compared: Compared) -> Table:
     first = entries[0].name
     fields = [Field(entry.name, entry.name, "count") for entry in entries]
     ratios = [Field(f"{entry.name}/{first}", f"{entry.name} / {first}", "ratio") for entry in entries[1:]]
-    rows = [_figure_row(figures, compared.ratios) for figures in zip(*map(_figures, entries))]
+    figures = [{total.field.name: total for total in _figures(entry)} for entry in entries]
+    rows = [_figure_row(field, figures, compared.ratios) for field in _shared_order(figures)]
     known = [row for row in rows if any(cell.value is not None for cell in row.cells)]
     return Table(
         title=" / ".join(entry.name for entry in entries),
@@ -54,17 +55,33 @@ def figures_table(compared: Compared) -> Table:
 
 
 def _figures(entry: Entry) -> Iterator[Total]:
-    """Yield an entry's totals (multiply-adds without the list of unknown operators) and the memory of its steps."""
+    """Yield an entry's totals, without the words that a table of one model adds, and the memory of its steps."""
     for total in report_totals(entry.report):
-        yield Total(total.field, replace(total.cell, text=total.cell.text.partition(" (")[0]))
+        plain = total.field.unit == "elements" and total.cell.value is not None
+        text = f"{total.cell.value:,}" if plain else total.cell.text.partition(" (")[0]
+        yield Total(total.field, replace(total.cell, text=text))
     for name, (label, unit) in STEP_FIGURES.items():
         value = None if entry.peaks is None else getattr(entry.peaks, name)
         text = "N/A" if value is None else mebibytes(value) if unit == "bytes" else f"{value:,}"
         yield Total(Field(name, label, unit, scaled=unit == "bytes"), Cell(value, text))
 
 
-def _figure_row(figures: Sequence[Total], with_ratios: bool) -> TableRow:
-    field, cells = figures[0].field, [figure.cell for figure in figures]
+def _shared_order(figures: Iterable[Mapping[str, Total]]) -> list[Field]:
+    """Return the fields of all entries: one that only some entries have follows the field that precedes it there."""
+    fields: dict[str, Field] = {}
+    names: list[str] = []
+    for own in figures:
+        place = 0
+        for name, total in own.items():
+            if name not in fields:
+                names.insert(place, name)
+                fields[name] = total.field
+            place = names.index(name) + 1
+    return [fields[name] for name in names]
+
+
+def _figure_row(field: Field, figures: Iterable[Mapping[str, Total]], with_ratios: bool) -> TableRow:
+    cells = [own[field.name].cell if field.name in own else Cell(None, "N/A") for own in figures]
     best = _best(field.name, cells)
     shown = [replace(cell, best=cell.value is not None and cell.value == best) for cell in cells]
     ratios = [_ratio(cell, cells[0]) for cell in cells[1:]] if with_ratios else []
@@ -91,12 +108,15 @@ def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
         if entry.report.unknown_ops:
             names = ", ".join(f"{name} x {count:,}" for name, count in entry.report.unknown_ops)
             yield f"Not counted in {entry.name}: {names}"
-    steps = [entry for entry in entries if entry.peaks is not None]
-    for entry in steps:
-        peaks = entry.peaks
-        assert peaks is not None
-        limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
-        yield f"Steps of {entry.name}: batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+    steps: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.peaks is not None:
+            peaks = entry.peaks
+            limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
+            settings = f"batch of {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+            steps.setdefault(settings, []).append(entry.name)
+    for settings, of in steps.items():
+        yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +165,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
     ]
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
-        notes.append("Batch sizes differ; what differs only by them is not marked")
+        notes.append("Batch sizes differ; differences due only to the batch size are not marked")
     if compared.changes_only:
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
@@ -155,7 +175,7 @@ def layers_table(compared: Compared, aligned: AlignedLines, columns: Iterable[st
 def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
     reports = [entry.report for entry in compared.entries]
-    with_memory, with_ranks = all(report.row_memory for report in reports), all(report.is_sharded for report in reports)
+    with_memory, with_ranks = all(report.has_memory for report in reports), all(report.is_sharded for report in reports)
     return chosen_names(DEFAULT_COLUMNS if columns is None else columns, with_memory, with_ranks)
 
 

@@ -1,4 +1,4 @@
-"""What each line of a table reads, by the names of the lines it comes from: Keras's "Connected to"."""
+"""The lines whose outputs each line of a table reads: Keras's "Connected to"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..report.report import Report, Row
 
 
 class Connections:
-    """The connections of a table's lines, found when the first is asked for.
+    """The connections of a table's lines, computed on first use.
 
     ``home`` has for each row the one whose line it is folded into; ``names`` has the name of each row with a line.
     """
@@ -22,7 +22,7 @@ class Connections:
         self.names = names
 
     def of(self, row: Row) -> tuple[str, ...] | None:
-        """Return the names of what a row reads from outside itself; None if the row never ran."""
+        """Return the names of the lines that a row reads from outside itself; None if the row never ran."""
         return tuple(self._read[row.index]) if row.index in self._read else None
 
     @cached_property

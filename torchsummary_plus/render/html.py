@@ -30,10 +30,10 @@ INDENT = 2
 PADDING = 3.5
 """Horizontal padding of a cell in digit widths; 24 pixels in table.css."""
 
-NARROWER = 1.6
-"""What a column is narrower by on a narrow page, whose cells have 12 pixels less padding."""
+NARROW_PADDING = 1.9
+"""The same on a narrow page, where cells have 12 pixels of padding and a sort arrow may wrap."""
 
-NARROW_LABEL = 17
+NARROW_LABEL = 15
 """The widest first column on a narrow page, where labels wrap."""
 
 LONG_WORD = 12
@@ -90,13 +90,14 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
         )
         for row, guide in zip(table.rows, guides([row.level for row in table.rows]))
     )
-    widths = [round(width, 1) for width in _widths(table)]
+    widths = [round(width, 1) for width in _widths(table, PADDING, arrow=INDENT)]
+    narrow = [round(width, 1) for width in _widths(table, NARROW_PADDING, arrow=0)]
     drawn = template("table.html.jinja").render(
         table=table,
         rows=rows,
         widths=widths,
         width=round(sum(widths), 1),
-        narrow=[min(NARROW_LABEL, widths[0]), *(round(width - NARROWER, 1) for width in widths[1:])],
+        narrow=[min(NARROW_LABEL, narrow[0]), *narrow[1:]],
         totals_first=totals_first,
     )
     return markup(drawn)
@@ -114,14 +115,14 @@ def _whole(field: Field, values: Sequence[Value]) -> float:
     return sum(figures) if field.adds_up else max(figures, default=0)
 
 
-def _widths(table: Table) -> Iterator[float]:
+def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
     """Yield the width of each column in digit widths, over all rows, so that folding does not change the layout."""
     labels = [LETTER * len(row.label) + INDENT * row.level for row in table.rows]
-    yield min(WIDEST, max([len(table.labels), *labels])) + PADDING + INDENT
+    yield min(WIDEST, max([len(table.labels), *labels])) + padding + INDENT
     for index, field in enumerate(table.fields):
         texts = [len(row.cells[index].text) for row in table.rows]
         widest = max(texts, default=0) * (1 if field.unit else LETTER)
-        yield min(WIDEST, max(_heading_width(field.heading) + INDENT, widest)) + PADDING
+        yield min(WIDEST, max(_heading_width(field.heading) + arrow, widest)) + padding
 
 
 def _heading_width(heading: str) -> int:

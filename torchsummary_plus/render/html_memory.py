@@ -131,7 +131,7 @@ def peak_tiles(estimate: Estimate, width: int = WIDTH) -> dict[str, Any]:
     present = {tile["kind"] for tile in drawn}
     legend = [(kind, kind_label(kind), colour) for kind, colour in LAYERS.items() if kind in present]
     if "other" in present:
-        legend.append(("other", "Of no module, or several too small to draw", ""))
+        legend.append(("other", "Outside any module, or modules too small to draw", ""))
     return {"width": width, "height": height, "tiles": drawn, "legend": legend}
 
 

@@ -62,7 +62,10 @@ def memory_table(
     if set(names) <= set(BY_KIND):
         return _table(estimate, "Kind", tuple(map(_KIND_FIELDS.__getitem__, names)), tuple(_kinds(estimate, names)))
     if set(names) & set(BY_KIND):
-        raise InputError(f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} belong to the table by kind only")
+        raise InputError(
+            f"columns are {', '.join(names)}; {' and '.join(BY_KIND)} belong to the table by kind; choose "
+            "columns of one table"
+        )
     fields = tuple(Field(name, MODULE_COLUMNS[name].heading, "bytes", scaled=True) for name in names)
     return _table(estimate, "Module", fields, tuple(_modules(estimate, names, depth, style == "tree")))
 

@@ -1,4 +1,4 @@
-"""What the tables and pages of a memory estimate say in words."""
+"""The sentences in the tables and pages of a memory estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in characters that a stream can take."""
+"""Text limited to the characters that a stream can encode."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ ASCII = str.maketrans("├└│─", "|`|-")
 
 
 def printable(text: str, stream: TextIO | None = None) -> str:
-    """Return a text in characters that the encoding of a stream, by default standard output, has.
+    """Return text that a stream, by default standard output, can encode.
 
-    Branches become ASCII, and any other character a "?".
+    Tree branches become ASCII, and other characters that it lacks "?".
 
     >>> from io import BytesIO, TextIOWrapper
     >>> [printable("└─fc (Linear)", TextIOWrapper(BytesIO(), encoding)) for encoding in ("utf-8", "ascii")]

@@ -41,7 +41,7 @@ class RowView:
     def style_of(self, style: str) -> str:
         """Return the style: settings of nested rows imply the tree. Raises :class:`InputError`."""
         if style == "torchsummary" and self.repeats == "fold":
-            raise InputError('repeats="fold" folds nested rows; accepted with style="tree"')
+            raise InputError('repeats="fold" folds nested rows only; pass style="tree" too')
         return "tree" if style == "torchsummary" and set(self.settings) & set(NESTED) else style
 
     @property
@@ -100,7 +100,8 @@ def _pattern(pattern: Any) -> str:
     if isinstance(pattern, str) and pattern:
         return pattern
     raise InputError(
-        f'rows holds {describe(pattern)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), range(10, 20), '
+        f'rows contains {describe(pattern)}; accepted: a type ("Conv2d"), a path or pattern ("layer1.*"), '
+        "range(10, 20), "
         'or "layer1:layer2"'
     )
 
@@ -112,7 +113,7 @@ def _is_whole(value: Any) -> bool:
 def shown_lines(report: Report, style: str, depth: int | None, view: RowView) -> list[Line]:
     """Return the lines of a style that a view shows, with their labels. Raises :class:`InputError` if there are none.
 
-    In a nested style the modules around a chosen row stay, for its place.
+    In a nested style, the modules around a chosen row are kept.
     """
     lines = STYLES[style](report, depth)
     nested = style != "torchsummary"
@@ -143,26 +144,29 @@ def _recursive(report: Report) -> set[int]:
 
 
 def rows_note(report: Report, style: str, depth: int | None, view: RowView, lines: Sequence[Line]) -> str:
-    """Return what says that rows are missing; "" where all are shown."""
+    """Return the note that rows are left out; "" if all are shown."""
     if view.rows is None and "hide_recursive_layers" not in view.settings:
         return ""
     return f"Rows shown: {len(lines):,} of {len(STYLES[style](report, depth)):,}"
 
 
 def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
-    """Return the lines that any pattern or range means, in order. Raises :class:`InputError` for one without a row."""
+    """Return the lines that match any pattern or range, in order. Raises :class:`InputError` if one matches none."""
     kept: set[int] = set()
     for pattern in patterns:
         matches = _range(lines, pattern) if ":" in pattern else _matching(lines, pattern)
         if not matches:
             types = ", ".join(dict.fromkeys(line.row.class_name for line in lines))
-            raise InputError(f"rows: no row is {describe(pattern)}; types here: {types}; paths such as 'layer1.*' work")
+            raise InputError(
+                f"rows is {describe(pattern)}, which matches no row; types here: {types}; paths such as "
+                "'layer1.*' also work"
+            )
         kept.update(matches)
     return [line for place, line in enumerate(lines) if place in kept]
 
 
 def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
-    """Return the places of lines whose type, path, last name or label a pattern means."""
+    """Return the positions of lines whose type, path, last name or label matches a pattern."""
     return [
         place
         for place, line in enumerate(lines)
@@ -173,7 +177,7 @@ def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
 
 
 def _range(lines: Sequence[Line], text: str) -> list[int]:
-    """Return the places of a range: of numbers as Python slices, of names from the first to the last that match."""
+    """Return the positions in a range: numbers as in Python slices, names from the first to the last match."""
     first, _, last = text.partition(":")
     if all(part == "" or part.lstrip("-").isdigit() for part in (first, last)):
         return list(range(len(lines)))[slice(int(first) if first else None, int(last) if last else None)]
@@ -215,9 +219,9 @@ class Repeat:
 
 
 def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat]:
-    """Return the lines to print where equal neighbours print as one.
+    """Return the lines to print when equal neighbours are merged.
 
-    Neighbours are equal if they have the same type, work and cells, and so, by name, have all rows inside them.
+    Neighbours are equal if their type, work and cells are the same, and those of all rows inside them, matched by name.
     """
     inside: dict[int | None, list[int]] = {}
     for place, line in enumerate(lines):
@@ -240,7 +244,7 @@ def folded(lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> list[Repeat
 
 
 def folded_lines(lines: Sequence[Line], repeats: Sequence[Repeat]) -> list[Line]:
-    """Return the lines that stand for all, with the number of their equals in the label."""
+    """Return the merged lines, each with the number of equal neighbours in its label."""
     kept = []
     for repeat in repeats:
         line = lines[repeat.place]

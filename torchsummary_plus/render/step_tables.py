@@ -17,7 +17,7 @@ HELD = (
     "Allocated: the allocator's blocks that hold tensors. Reserved: what the caching allocator has taken from the"
     " device for them."
 )
-ON_DEVICE = "The device (nvidia-smi) shows the reserved memory and the CUDA context, however much of it tensors use."
+ON_DEVICE = "nvidia-smi shows the reserved memory plus the CUDA context, whether or not tensors use it."
 
 
 def steps_table(names: Sequence[str], estimates: Sequence[Estimate]) -> Table:

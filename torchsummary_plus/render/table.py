@@ -68,7 +68,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A total: its field, its value, and what to say behind the value in text: ``where`` a peak is."""
+    """A total: its field and its value; ``where`` is text behind the value, such as where a peak is."""
 
     field: Field
     cell: Cell
@@ -94,7 +94,7 @@ class Table:
 
 
 def with_short_cells(table: Table) -> Table:
-    """Return a table with its text cells cut to its width, and its labels if a width was stated; numbers stay whole."""
+    """Return a table with text cells, and labels if a width was requested, shortened; numbers stay whole."""
     rows = tuple(
         replace(
             row,
@@ -110,7 +110,7 @@ def with_short_cells(table: Table) -> Table:
 
 
 def short_label(text: str, width: int) -> str:
-    """Return a label, cut if the width is a stated one."""
+    """Return a label, shortened only if a width was requested."""
     return text if width == WIDEST else shortened(text, width)
 
 

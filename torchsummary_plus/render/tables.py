@@ -24,7 +24,7 @@ def summary_table(
 
     Raises :class:`InputError` for an unknown style, column or depth.
     """
-    known = bool(report.row_memory), report.is_sharded
+    known = report.has_memory, report.is_sharded
     check_view(style, depth, col_names, *known)
     names = chosen_names(col_names, *known)
     nested = style != "torchsummary"

@@ -1,4 +1,4 @@
-"""A summary in a terminal: cells as wide as it has room for, and with rich in colour, under headers that repeat."""
+"""A summary in a terminal: cells as wide as there is room for and, with rich, colours and repeated headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADER_LINES = 4
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """Return how many characters a terminal's line has; None for a pipe or a file."""
+    """Return a terminal's width in characters; None for a pipe or a file."""
     return shutil.get_terminal_size().columns if _is_terminal(stream) else None
 
 
@@ -80,7 +80,7 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
 
 
 def _widths(table: Table, columns: int) -> list[int]:
-    """Return the columns' widths: numbers whole, and of the rest the widest as narrow as the terminal demands."""
+    """Return the columns' widths: numbers in full, the widest other columns narrowed until the table fits."""
     widths = [max(len(table.labels), *(2 * row.level + len(row.label) for row in table.rows))]
     for place, field in enumerate(table.fields):
         widths.append(max([len(field.heading), *(len(row.cells[place].text) for row in table.rows)]))

@@ -129,8 +129,8 @@ def _stack(ax: Axes, points: Sequence[TimelinePoint], kept: Sequence[int], size:
 def _limit(ax: Axes, memory: int | float | str, estimate: Estimate, top: float, size: int) -> float:
     """Draw a line at the memory that the allocator can use, and return the top of the axes that it needs.
 
-    It is named at the very top, above the peak's own name, whose leader so crosses no text. A limit far above the
-    highest point is only named: drawn to scale it would flatten the plot.
+    Its label is at the very top, above that of the peak, so that the peak's leader line crosses no text. A limit far
+    above the highest point gets only a label, since drawn to scale it would flatten the plot.
     """
     gpu = named_gpu(memory)
     nbytes = max(0, room_for_tensors(memory, estimate.backend, uses_libraries(estimate.log), estimate.info.gpu))

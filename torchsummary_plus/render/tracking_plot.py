@@ -28,7 +28,7 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
     """Plot the tensors' bytes as a filled line over the labelled points. Raises :class:`InputError` without points."""
     points = tracking.points
     if not points:
-        raise InputError("nothing was tracked yet; accepted: a report after at least one call of track()")
+        raise InputError("nothing has been tracked yet; call track() at least once before the report")
     known = {name: [read(point) for point in points] for name, _, _, read in LINES}
     values = [value for line in known.values() for value in line if value is not None]
     size, unit = in_units(max([*values, *(point.tensor_bytes for point in points)]))

@@ -46,7 +46,7 @@ def _shown(report: Report, depth: int | None) -> tuple[list[Row], list[int]]:
 def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tuple[int, int], list[TensorSpec]]:
     """Return the tensors between ``leaves``, inputs and output, by the row that each row is folded into (``home``).
 
-    What other rows do themselves between the calls inside them is passed through.
+    Operators that other rows run between their nested calls are passed through.
     """
     given = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
     shown: list[int | None] = []

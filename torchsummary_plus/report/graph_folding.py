@@ -1,4 +1,4 @@
-"""Alike neighbours of a graph, drawn once with their number."""
+"""Equal neighbours of a graph, drawn once with their number."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
 
 
 class _Fold:
-    """What stands for what, found from the outside in."""
+    """Which node stands for which others, worked out from the outside in."""
 
     def __init__(self, trees: Mapping[int, _Tree], edges: Edges) -> None:
         leaves = [tree for tree in trees.values() if not tree.inside]

@@ -60,7 +60,7 @@ class Row:
     is_container: bool = False
     layer: LayerSpec | None = None
     active_params: int = 0
-    """Those of ``num_params`` that a token uses: of experts their share, rounded."""
+    """The part of ``num_params`` that a token uses: of experts the selected share, rounded."""
     param_bytes: int = 0
     """The stored bytes of ``num_params``."""
 
@@ -83,7 +83,7 @@ class Report:
     row_memory: tuple[RowMemory, ...] = ()
     """Each row's memory, if it was asked for."""
     flow: Flow | None = None
-    """Which row made each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
+    """Which row produced each tensor that a row reads; the steps' owners are rows. None if nothing ran."""
     experts: tuple[Experts, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
@@ -99,8 +99,14 @@ class Report:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the memory is that of one rank, which has a part of the parameters."""
+        """Whether it is known which part of the parameters one rank stores."""
         return any(memory.shards for memory in self.row_memory)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the memory of a step is known; of a sharded model, only the parts of its parameters may be."""
+        no_calls = all(memory.peak_bytes is None for memory in self.row_memory)
+        return bool(self.row_memory) and not (self.is_sharded and no_calls)
 
     @property
     def total_bytes(self) -> int:

@@ -42,7 +42,7 @@ class Comparison(Compared, Views, Figures):
     view: Presentation = field(default_factory=Presentation)
 
     _html_style: ClassVar[str | None] = None
-    """None: the rows that only one model has are in between, where a tree would fold them into the others."""
+    """None: rows that only one model has stand between the others, and a tree would fold them away."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
@@ -58,7 +58,7 @@ class Comparison(Compared, Views, Figures):
         return {}
 
     def _aligned(self, style: str, depth: int | None) -> AlignedLines:
-        """The aligned lines, worked out once for each style and depth. Raises :class:`InputError`."""
+        """Return the aligned lines, computed once for each style and depth. Raises :class:`InputError`."""
         check_layout(style, depth)
         if (style, depth) not in self._alignments:
             self._alignments[style, depth] = aligned_lines(self, style, depth)

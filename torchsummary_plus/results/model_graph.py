@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ModelGraph(Views):
-    """The result of :func:`graph`: the nodes and edges of a model as immutable data, drawn by :meth:`to_mermaid`,
-    :meth:`to_dot` and :meth:`to_svg`.
+    """The result of :func:`graph`: a model's nodes and edges as immutable data.
 
-    An edge means that its target reads a tensor that its source made. The main table has a row per node, with the
-    columns ``kind``, ``connected_to``, ``output_size``, ``num_params``, ``mult_adds``, ``output_bytes`` and
-    ``repeats``; the second has a row per edge.
+    :meth:`to_mermaid`, :meth:`to_dot` and :meth:`to_svg` draw it. An edge means that its target reads a tensor that its
+    source produced. The main table has a row per node, with the columns ``kind``, ``connected_to``, ``output_size``,
+    ``num_params``, ``mult_adds``, ``output_bytes`` and ``repeats``; the second has a row per edge.
     """
 
     name: str
@@ -97,6 +96,6 @@ def as_graph(report: Report, depth: int | None, repeats: str) -> ModelGraph:
         raise choice_error("repeats", repeats, REPEATS)
     check_layout("tree", depth)
     if report.flow is None:
-        raise InputError("nothing ran, so there is no graph of calls; accepted: an input_size or input_data")
+        raise InputError("nothing ran, so there is no graph of calls; pass input_size= or input_data=")
     nodes, edges = graph_of(report, depth, repeats == "fold")
     return ModelGraph(report.rows[0].class_name, tuple(nodes), tuple(edges), report.run)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..render.figure import Place
     from ..render.html_report import Section
     from ..render.table import Table
-    from .memory_estimate import MemoryEstimate  # A table alone is quicker without the memory engine.
+    from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
     from .views import Look, RowLook
 
@@ -141,7 +141,7 @@ class ModelSummary(Report, Views, Figures):
         return self if lines.repeats else replace(self, view=replace(self.view, lines=replace(lines, repeats="fold")))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
-        """The table of the layers, and that of the memory at the peak of a step where it was asked for."""
+        """Return the table of the layers and, if a step's memory was requested, that of its peak."""
         table = summary_table(self, *self.view.with_look(columns, depth, style), self.view.lines)
         return (table,) if self.memory is None else (table, *self.memory._tables(..., ..., None))
 
@@ -152,7 +152,7 @@ class ModelSummary(Report, Views, Figures):
         ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
         """
         if table == 0 and self.view.col_names is None:
-            look.setdefault("columns", FRAME_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded))
+            look.setdefault("columns", FRAME_COLUMNS + memory_columns(self.has_memory, self.is_sharded))
         return super().to_dataframe(table=table, **look)
 
     @classmethod
@@ -219,7 +219,7 @@ class ModelSummary(Report, Views, Figures):
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import tables_section
 
-        columns = REPORT_COLUMNS + memory_columns(bool(self.row_memory), self.is_sharded)
+        columns = REPORT_COLUMNS + memory_columns(self.has_memory, self.is_sharded)
         shown = ... if self.view.col_names else columns
         layers = tables_section("Layers", self.tables(columns=shown, depth=None, style="tree", units="auto")[:1])
         return (layers, *(self.memory._sections() if self.memory else ()))

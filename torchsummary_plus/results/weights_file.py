@@ -1,4 +1,4 @@
-"""WeightsFile: what a file of weights holds, by its header, with its views."""
+"""WeightsFile: the contents of a weight file, read from its header, with its views."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ Entry = tuple[Any, Any]
 
 
 class Alone:
-    """Tensors reachable from some roots that only lists, dicts, attributes, names and cells on the way hold.
+    """Tensors reachable from some roots that are held only by lists, dicts, attributes, names and cells on the way.
 
-    So are gradients held only by their tensors, which get a stand-in when exchanged, and tensors that graphs hold too,
-    as often as ``in_graphs`` says by their ids. The reachable objects must have no other references, which would count
-    as holders.
+    They include gradients held only by their tensors, which get a stand-in when these are exchanged, and tensors that
+    autograd graphs also hold, as often as ``in_graphs`` says by id. The reachable objects must have no other
+    references, since these would count as holders.
     """
 
     def __init__(self, reach: Reached, in_graphs: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -49,7 +49,7 @@ class Alone:
                 self._entries += own
 
     def clear(self) -> None:
-        """Let go of the containers."""
+        """Drop the references to the containers."""
         self._entries.clear()
 
     @contextmanager
@@ -58,8 +58,8 @@ class Alone:
     ) -> Iterator[StandIns]:
         """Put ``make``'s stand-ins in their places; yield the stand-ins by the ids of the originals.
 
-        A tensor already exchanged by then, such as an offloaded weight, is skipped. Where the steps use a container's
-        copy, which ``copy_of`` returns, that gets the stand-in.
+        A tensor already exchanged by then, such as an offloaded weight, is skipped. If the steps use a copy of a
+        container (``copy_of``), the copy gets the stand-in.
         """
         stand_ins: dict[int, Tensor] = {}
 
@@ -82,7 +82,7 @@ class Alone:
             changed.append((place, value, [weakref.ref(tensor) for tensor in _held(value_of(place))]))
         given = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
         stand_ins.clear()
-        copied = value = None  # The steps alone hold them.
+        copied = value = None  # From here on, only the steps hold them.
         try:
             yield given
         finally:
@@ -117,6 +117,7 @@ def entries_on_the_way(reach: Reached) -> Iterator[Entry]:
 
 
 def value_of(place: Entry) -> Any:
+    """Return the value at an entry; None if it is gone."""
     container, key = place
     if isinstance(container, CellType):
         return next(iter(content_of(container)), None)
@@ -126,6 +127,7 @@ def value_of(place: Entry) -> Any:
 
 
 def put(place: Entry, value: Any) -> None:
+    """Store a value at an entry."""
     container, key = place
     if isinstance(container, CellType):
         container.cell_contents = value

@@ -95,14 +95,19 @@ class RecordedSteps(Steps):
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
-            for parameter, _ in self.held.values():
-                engine.add_leaf(parameter, lasting=True)
+            for tensor in (*self.exchange, *(parameter for parameter, _ in self.held.values())):
+                engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
             output = self._all(args, kwargs)
             log = self.ledger.log(tuple(self.tree.paths), self._assumed(kernels.answers.assumptions(self.tree.paths)))
             del output
         return log
+
+    def _once(self, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
+        super()._once(args, kwargs, optimizer)
+        if self.kernels.engine is not None:
+            self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)

@@ -28,15 +28,15 @@ BITS = {"int8": 8, "int4": 4, "int2": 2}
 FP8 = "fp8"
 
 PAGES = (
-    "keys and values are sized by formula, in blocks: as many per sequence and layer as its tokens, or its window, "
-    "fill; kernels read them in place"
+    "the cache is sized by formula: each layer allocates the blocks that a sequence's tokens, or its window, fill; "
+    "kernels are assumed to read them in place"
 )
-GROUPS = f"keys and values are sized by formula, quantised: packed, with a scale and a shift per {GROUP} elements"
+GROUPS = f"the cache is sized by formula: packed integers, with a scale and a shift per {GROUP} elements"
 
 
 @dataclass(frozen=True)
 class CacheChoice:
-    """A kind of cache: its name, the tokens of a block and the dtype of what is kept."""
+    """A kind of cache: its name, its tokens per block and the dtype of its contents."""
 
     name: str
     block: int = 0
@@ -44,7 +44,7 @@ class CacheChoice:
 
     @property
     def formula(self) -> str:
-        """What is assumed of a cache that no class of transformers' keeps; "" for their own."""
+        """The assumption for a cache that is sized by formula; "" for transformers' own classes."""
         return PAGES if self.name == PAGED else GROUPS if self.dtype in BITS else ""
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class CacheChoice:
 
 
 def as_choice(cache: Any, dtype: Any) -> CacheChoice:
-    """Return a cache by its name and dtype. Raises :class:`InputError`.
+    """Return a kind of cache by its name and dtype. Raises :class:`InputError`.
 
     >>> str(as_choice("paged:16", None)), str(as_choice("quantized", "int4"))
     ('paged cache in blocks of 16', 'quantized cache of int4')
@@ -73,16 +73,17 @@ def as_choice(cache: Any, dtype: Any) -> CacheChoice:
         return CacheChoice(QUANTIZED, dtype=dtype or "int4")
     if dtype is not None:
         raise InputError(
-            f"cache_dtype is {describe(dtype)} and cache {describe(cache)}, which has the dtype of the model; accepted "
-            'with a dtype: cache="quantized" or "paged:16"'
+            f"cache_dtype is {describe(dtype)}, but cache={describe(cache)} has the model's dtype; pass "
+            "cache_dtype only "
+            'with cache="quantized" or "paged:16"'
         )
     return CacheChoice(cache)
 
 
 def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], Any]:
-    """Return what makes a model's cache for a number of tokens; of None ``generate`` makes its own.
+    """Return a callable that makes a model's cache for ``tokens``; if it returns None, ``generate`` makes its own.
 
-    Raises :class:`UnsupportedError` for a model, or a transformers, that has no such cache.
+    Raises :class:`UnsupportedError` if the model, or the installed transformers, has no such cache.
     """
     if choice.name in (DYNAMIC, STATIC):
         return lambda: None
@@ -90,7 +91,7 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
     supports = getattr(model, "_supports_default_dynamic_cache", lambda: True)()
     if getattr(model.config, "is_encoder_decoder", False) or not supports:
         raise UnsupportedError(
-            f"{type(model).__name__} makes a cache of its own; accepted: cache='dynamic' or 'static'"
+            f"{type(model).__name__} makes its own kind of cache; accepted: cache='dynamic' or 'static'"
         )
     config = model.config.get_text_config(decoder=True)
     try:
@@ -102,19 +103,21 @@ def cache_maker(model: Any, choice: CacheChoice, tokens: int) -> Callable[[], An
         layers = _full_layers(caches, config)
         return lambda: caches.Cache(layers=[_grouped(caches, choice)() for _ in range(layers)])
     except (ValueError, AttributeError, TypeError) as error:
-        raise UnsupportedError(f"this transformers has no {choice} for {type(model).__name__}: {error}") from error
+        raise UnsupportedError(
+            f"the installed transformers has no {choice} for {type(model).__name__}: {error}"
+        ) from error
 
 
 def _full_layers(caches: Any, config: Any) -> int:
-    """Return the number of layers, as ``QuantizedCache`` takes them: with full attention alone."""
+    """Return the number of layers. Raises ``ValueError`` unless all have full attention, as quantized caches need."""
     kinds = {type(layer).__name__ for layer in caches.DynamicCache(config=config).layers} - {"DynamicLayer"}
     if kinds:
-        raise ValueError(f"it needs full attention in all layers, but some are {', '.join(sorted(kinds))}")
+        raise ValueError(f"all layers need full attention, but some are {', '.join(sorted(kinds))}")
     return int(config.num_hidden_layers)
 
 
 def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
-    """Return a model's own cache with layers of blocks where it has keys and values; states of others stay."""
+    """Return a model's own cache with layers of blocks for keys and values; layers of recurrent states stay."""
     cache = caches.DynamicCache(config=config)
     layer = _blocks(caches, choice)
     windows = {caches.DynamicLayer: None, caches.DynamicSlidingWindowLayer: "sliding_window"}
@@ -128,7 +131,7 @@ def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
 
 
 def _blocks(caches: Any, choice: CacheChoice) -> Any:
-    """Return the class of a layer that keeps keys and values in blocks, allocated for all tokens at once."""
+    """Return the class of a layer that keeps keys and values in blocks, all allocated at once."""
     block, held = choice.block, torch.float8_e4m3fn if choice.dtype == FP8 else None
 
     class Blocks(caches.DynamicLayer):  # type: ignore[misc]
@@ -160,7 +163,7 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
             place = 0 if self.window is not None and kept > 1 else (self.length - new) % self.slots
             for pool, one in ((self.keys, keys), (self.values, values)):
                 pool[:, :, place : place + kept] = one[:, :, -kept:]
-            if self.length == new:  # A prompt is read as it came.
+            if self.length == new:  # Attention over the prompt reads the new keys and values themselves.
                 return keys, values
             there = self.length if self.window is None else min(self.length, self.window - 1 + new, self.slots)
             return self.keys[:, :, :there].to(keys.dtype), self.values[:, :, :there].to(values.dtype)
@@ -178,7 +181,7 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
 
 
 def _grouped(caches: Any, choice: CacheChoice) -> Any:
-    """Return the class of transformers' quantised layer with the groups of a library that need not be there."""
+    """Return transformers' quantised layer class with the groups of a library that need not be installed."""
     bits = BITS[str(choice.dtype)]
 
     class Groups(caches.QuantizedLayer):  # type: ignore[misc]
@@ -198,27 +201,27 @@ def _grouped(caches: Any, choice: CacheChoice) -> Any:
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
-    """Return whole numbers of some bits each, as many to a byte as fit.
+    """Pack integers of ``bits`` bits, as many to a byte as fit.
 
     >>> unpacked(packed(torch.tensor([1, 2, 3], dtype=torch.uint8), 4), 4).tolist()
     [1, 2, 3, 0]
     """
     share = 8 // bits
     parts = torch.nn.functional.pad(codes, (0, -codes.numel() % share)).reshape(-1, share)
-    found = parts[:, 0].clone()
+    result = parts[:, 0].clone()
     for place in range(1, share):
-        found |= parts[:, place] << bits * place
-    return found
+        result |= parts[:, place] << bits * place
+    return result
 
 
 def unpacked(codes: Tensor, bits: int) -> Tensor:
-    """Return the whole numbers that :func:`packed` put together, and zeros up to a whole byte."""
+    """Return the integers that :func:`packed` packed, followed by zeros up to a whole byte."""
     mask = (1 << bits) - 1
     return torch.stack([codes >> shift & mask for shift in range(0, 8, bits)], -1).flatten()
 
 
 def kept_shapes(layer: Any) -> list[torch.Size]:
-    """Return the shapes of a layer's keys and values, quantised or not; empty for a layer that has none."""
+    """Return the shapes of a layer's keys and values, quantised or not; empty for a layer without these."""
     names = ("_quantized_keys", "_quantized_values") if hasattr(layer, "_quantized_keys") else ("keys", "values")
     sizes = []
     for name in names:

@@ -28,24 +28,24 @@ Compiled = Callable[..., Any]
 
 @contextmanager
 def refused_to_torch() -> Iterator[None]:
-    """Raise :class:`UnfakeableError` where torch compiles a function of its own: on fakes it cannot."""
+    """Inside the block, raise :class:`UnfakeableError` if torch compiles a function of its own: it fails on fakes."""
 
     def refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-        raise UnfakeableError(f"{name} is compiled by torch, which takes no fakes")
+        raise UnfakeableError(f"torch compiles {name}, and its compiler does not take fake tensors")
 
     with _torch_compiling(lambda name, compiled: partial(refuse, name)):
         yield
 
 
 Operands = dict[tuple[str, tuple[torch.Size, ...]], list[torch.Tensor]]
-"""By what is compiled and their shapes: tensors that a compilation keeps in a process where it is the first."""
+"""By compiled function and shapes: tensors that its first compilation in a process keeps alive."""
 
 
 @contextmanager
 def compiled_for_torch(operands: Operands | None = None) -> Iterator[None]:
-    """Compile what torch compiles itself, although a user's compiled modules run uncompiled.
+    """Inside the block, let torch compile its own functions, while the user's compiled modules run uncompiled.
 
-    ``operands`` receives the tensors given to what is compiled, and so keeps them as a first compilation does.
+    ``operands`` collects the tensors passed to them, which keeps these alive as a first compilation does.
     """
 
     def run(name: str, compiled: Compiled, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ def kept_bytes(operands: Operands) -> int:
 
 
 def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
-    """Add the log of a process in which the compilations are the first, and keep so many bytes."""
+    """Add the log of a process in which the compilations are the first and keep ``kept`` bytes."""
     nbytes = kept + LEAST_DOUBT
     more = replace(
         log,
@@ -78,7 +78,9 @@ def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
         doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
     )
     whose = ", ".join(sorted(set(names)))
-    note = f"{whose}: the first compilation in a process keeps its operands, up to {nbytes:,} bytes not counted here"
+    note = (
+        f"{whose}: the first compilation in a process keeps its operands alive, up to {nbytes:,} bytes not counted here"
+    )
     return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, note))
 
 

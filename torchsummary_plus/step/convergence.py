@@ -13,7 +13,7 @@ from torch.optim import lbfgs
 from ..trace.questions import OUTSIDE, Answers
 from .ledger import Ledger
 
-AS_REAL = "iterates as in a real step on the CPU"
+AS_REAL = "iterates as often as in a real step on the CPU"
 
 TOLERANCES = ("tolerance_grad", "tolerance_change")
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 SMALLEST = 4096
-"""The fewest elements of a parameter whose states have 8 bits (``min_8bit_size``)."""
+"""Fewest elements of a parameter with 8-bit states (``min_8bit_size``)."""
 
 BLOCK = 256
 """Elements with a common scale."""
 
 MAP = 256
-"""Numbers that 8 bits can mean."""
+"""Number of values that 8 bits can represent."""
 
 
 class EightBit(torch.optim.Optimizer):
-    """The states of an optimizer of bitsandbytes, one or two for each parameter."""
+    """The states of a bitsandbytes optimizer, one or two for each parameter."""
 
     states = 2
 
@@ -32,7 +32,7 @@ class EightBit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make the states of parameters with gradients, and change the parameters in place."""
+        """Create the states of parameters with gradients, and update the parameters in place."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -74,7 +74,7 @@ EIGHT_BIT: dict[str, type[EightBit]] = {
     **dict.fromkeys(("adam8bit", "adamw8bit", "adamw_8bit", "adamw_bnb_8bit"), AdamW8bit),
     **dict.fromkeys(("lion8bit", "lion_8bit", "sgd8bit", "rmsprop8bit", "adagrad8bit"), Lion8bit),
 }
-"""The names that bitsandbytes and transformers give them."""
+"""Optimizers by the names that bitsandbytes and transformers use."""
 
 PAGED = "paged_"
-"""In front of a name: states that the driver may move to the host; a peak counts them where they are used."""
+"""Prefix of a name: the driver may move the states to the host; a peak counts them on the device."""

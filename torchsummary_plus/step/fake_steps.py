@@ -152,29 +152,31 @@ def _recorded(task: _Task) -> MemoryLog:
 
 
 def _has_values(task: _Task) -> bool:
-    """Whether a real step could tell more."""
+    """Whether a real step could provide values."""
     return is_complete(task.tree.modules)
 
 
 def _measured_sparse(task: _Task) -> MemoryLog | None:
-    """Return a real step's log, as the sizes of sparse tensors depend on values; None if it cannot run."""
+    """Return a real step's log, since the sizes of sparse tensors depend on values; None if it cannot run."""
     if task.device.type != "cpu":
         return None
     real = task.rehearsed_step()
     if real.journal is None:
         return None
     log = task.measured(real)
-    return replace(log, assumptions=("measured in a real step on the CPU: it makes sparse tensors", *log.assumptions))
+    return replace(
+        log, assumptions=("measured in a real step on the CPU, because it creates sparse tensors", *log.assumptions)
+    )
 
 
 MOST_ANSWERS = 20_000
-"""Values that a forward may ask for, as a loop over pixels does, before its step is measured instead of recorded."""
+"""Most values that a forward may read, as a loop over pixels does; beyond, the step is measured instead of recorded."""
 
 
 def _measured_loop(task: _Task) -> MemoryLog | None:
-    """Return a real step's log where a fake one would take minutes; None if it would not, or no real one can run.
+    """Return a real step's log if a fake one would take minutes; None if it would not, or no real one can run.
 
-    Of an inference that keeps no output, one step is measured: the others are alike.
+    For an inference that keeps no output, one step is measured, since all are equal.
     """
     asked = 0 if task.rehearsal is None else sum(map(len, task.rehearsal.answers.values()))
     if asked <= MOST_ANSWERS or task.device.type != "cpu":
@@ -185,7 +187,7 @@ def _measured_loop(task: _Task) -> MemoryLog | None:
     if real.journal is None:
         return None
     log = task.measured(real)
-    why = f"measured by a real step on the CPU: the code asks for {asked:,} values"
+    why = f"measured in a real step on the CPU, because the code reads {asked:,} values of tensors"
     return replace(log, assumptions=(why, *log.assumptions))
 
 
@@ -226,8 +228,8 @@ def _rehearsed(task: _Task, outside: bool) -> _Task:
         return replace(task, rehearsal=_real_forward(task), real=real, guesses=None if trains else Guesses())
     real = real or task.rehearsed_step()
     kept = real.rehearsal if real.journal is not None or task.rehearsal is None else task.rehearsal
-    found = replace(kept, failure=real.rehearsal.failure)
-    return replace(task, rehearsal=found, real=real, guesses=Guesses())
+    rehearsal = replace(kept, failure=real.rehearsal.failure)
+    return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
 def _real_forward(task: _Task) -> Rehearsal:
@@ -255,15 +257,15 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     if real.journal is None:
         raise with_real_step(error, real.error, real.rehearsal.failure) from error.__cause__
     log = task.measured(real)
-    return replace(log, assumptions=(f"measured by a real step on the CPU: {why}", *log.assumptions))
+    return replace(log, assumptions=(f"measured in a real step on the CPU: {why}", *log.assumptions))
 
 
 OTHER_KERNELS = 0.5
-"""Error assumed for what a step allocates with another device's kernels, of each storage."""
+"""Relative error assumed for each storage that a step allocates with another device's kernels."""
 
 
 def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> MemoryLog:
-    """Return the CPU's log for a GPU: storages of the step may be smaller or larger; cuBLAS and cuDNN come on top."""
+    """Return the CPU's log for a GPU: storages get an error band, and cuBLAS and cuDNN are added."""
     there = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
     storages = tuple(
         spec if number in there else replace(spec, band=max(spec.band, OTHER_KERNELS))
@@ -363,7 +365,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
 
 
 def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embeddings) -> MemoryLog:
-    """Run the steps and return their log; raises the need for values, or the failure as the user should read it."""
+    """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
     try:
         log = steps.record(task.example, embeddings)
     except (NeedsIntegerError, SummaryError):

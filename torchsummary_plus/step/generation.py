@@ -1,4 +1,4 @@
-"""Generation by a model of transformers' as a step: its own ``generate``, greedy, without an end token."""
+"""Generation by a transformers model as a step: its own ``generate``, greedy, without an end token."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from ..data.units import describe
 from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 
 WHOLE = 20_000
-"""Calls of modules up to which each token is generated; of more, the first two and the last one are."""
+"""Module calls up to which every token is generated; beyond, only the first two and the last are."""
 
-SKIPPED = "the tokens between the first two and the last were not generated: the cache's own update let it grow"
+SKIPPED = "only the first two tokens and the last were generated; for the others the cache grew by its own update()"
 
 
 def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
     """Return a step that generates ``new_tokens`` from ``input_ids`` with a kind of cache.
 
-    Raises :class:`InputError` for another number, :class:`UnsupportedError` for a model without ``generate`` or cache.
+    Raises :class:`InputError` for an invalid number, :class:`UnsupportedError` for a model without ``generate`` or such
+    a cache.
     """
     if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 1:
         raise InputError(f"new_tokens is {describe(new_tokens)}; accepted: an integer of at least 1")
     if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
         raise UnsupportedError(
-            f'mode="generate" needs a model of transformers\' that generates, and {type(model).__name__} has no '
-            'generate(): mode="eval" with train_step= estimates a loop of your own'
+            f"{type(model).__name__} has no generate(), which only transformers' generative models have; for "
+            "a generation "
+            'loop of your own, pass mode="eval" and train_step='
         )
     skips = skips_tokens(model, new_tokens, cache)
     cache_maker(model, cache, 1)
@@ -49,7 +51,7 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
 
 
 def skips_tokens(model: Any, new_tokens: int, cache: CacheChoice) -> bool:
-    """Whether a step generates the first and last tokens alone: of many, with a cache that grows with them."""
+    """Whether a step generates only the first two tokens and the last: if there are many and the cache grows."""
     is_long = new_tokens > 3 and new_tokens * sum(1 for _ in model.modules()) > WHOLE
     return is_long and cache.name != STATIC and not getattr(model.config, "is_encoder_decoder", False)
 
@@ -57,10 +59,10 @@ def skips_tokens(model: Any, new_tokens: int, cache: CacheChoice) -> bool:
 def _first_and_last(
     model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int, given: dict[str, Any]
 ) -> None:
-    """Generate two tokens, let the cache grow by its own ``update`` as if by the others, and generate the last one.
+    """Generate two tokens, grow the cache by its own ``update`` as if by the others, and generate the last token.
 
     ``given`` has the cache, if it is not the model's own. A model without keys and values, whose states do not grow,
-    generates them all.
+    generates all tokens.
     """
     with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
         kept = model.generate(input_ids, attention_mask=attention_mask, **given).past_key_values
@@ -83,9 +85,10 @@ def _first_and_last(
 
 
 def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
-    """Let a layer of a cache read as many tokens as are missing.
+    """Append ``missing`` tokens to a layer of a cache.
 
-    One with a sliding window reads until that is full, and then a token more, after which it stays as it is.
+    A layer with a sliding window grows until the window is full, and by one token more; after that its size is
+    constant.
     """
     window = getattr(layer, "sliding_window", None)
     if window is None:
@@ -107,7 +110,7 @@ def _read(cache: Any, number: int, layer: Any, count: int) -> None:
 
 @contextmanager
 def _set_to(model: Any, new_tokens: int, cache: str, **options: Any) -> Iterator[None]:
-    """While it holds, the model generates so many tokens, whatever they are."""
+    """Inside the block, have the model generate exactly ``new_tokens`` tokens, whatever they are."""
     own = model.generation_config
     asked = copy.deepcopy(own)
     for name, value in {

@@ -135,7 +135,7 @@ class Ledger(Listener):
         return self.standing_for(tensor.untyped_storage())
 
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
-        """Book a tensor that no operator created, under the name of what did."""
+        """Book a tensor that no operator created, under the name of the function that did."""
         if self._is_here(tensor):
             owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -192,7 +192,7 @@ class Ledger(Listener):
         return self._node_modules[bisect_right(self._node_starts, node) - 1]
 
     def place(self) -> Hashable:
-        """Return where a library's handle is its own: the engine's thread or the caller's."""
+        """Return the thread whose library handles apply: the engine's or the caller's."""
         return self.phase == "backward"
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:

@@ -24,7 +24,7 @@ _KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
 _INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 
 Settle = Callable[[Any, Any], None]
-"""Gives an original the items that are to be kept of its copy."""
+"""Moves the items worth keeping from a copy to its original."""
 
 
 class LoneContainers:
@@ -48,7 +48,7 @@ class LoneContainers:
         self._copies: dict[int, Any] = {}
 
     def hold(self, tensors: Container[int]) -> None:
-        """Keep the containers that are plain but for tensors, by their ids, that only containers hold."""
+        """Keep the containers whose items are plain, or among ``tensors``: ids of those that only containers hold."""
         self._tensors = tensors
         for key, place in list(self._lone.items()):
             if not self._is_plain(value_of(place)):
@@ -71,12 +71,12 @@ class LoneContainers:
         return self._copies.get(id(container))
 
     def forget_copies(self) -> None:
-        """Leave the copies to the steps alone."""
+        """Drop the references to the copies, so that only the steps hold them."""
         self._copies.clear()
 
     @contextmanager
     def copied(self, settle: Settle) -> Iterator[None]:
-        """Put copies in the containers' places; afterwards ``settle`` each original whose copy is still there."""
+        """Put copies in the containers' places; at the end, ``settle`` each original whose copy is still there."""
         changed = []
         for place in self._outermost:
             original = value_of(place)
@@ -91,7 +91,7 @@ class LoneContainers:
                     put(place, original)
 
     def clear(self) -> None:
-        """Let go of the containers."""
+        """Drop the references to the containers."""
         self._lone.clear()
         self._outermost.clear()
         self._copies.clear()

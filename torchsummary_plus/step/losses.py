@@ -164,7 +164,7 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
     """
     if loss is None:
         if targets is not None:
-            raise InputError("targets were given without a loss; accepted: loss= a name, or a callable that takes them")
+            raise InputError("targets was given without a loss; pass loss= too, a name or a callable that takes them")
         return None
     given = _given(targets)
     named, function = _find(loss)
@@ -174,10 +174,10 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):
-        raise InputError(f"loss is {describe(loss)}; accepted: None, a name of {', '.join(LOSSES)}, or a callable")
+        raise InputError(f"loss is {describe(loss)}; accepted: None, one of {', '.join(LOSSES)}, or a callable")
     if given is None and _needs_targets(loss):
         raise InputError(
-            f"loss {name} takes an output and targets, but no targets were given; accepted: targets= a tensor, a size "
+            f"loss {name} takes an output and targets, but no targets were given; pass targets=, as a tensor, a size "
             "without the batch axis, (size, dtype), or a list or dict of these"
         )
     return Loss(name, loss, given)
@@ -231,7 +231,7 @@ def _given(targets: Any) -> Any:
     if type(targets) in (list, tuple) and targets:
         return type(targets)(map(_given, targets))
     raise InputError(
-        f"targets hold {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
+        f"targets is {describe(targets)}; accepted: a tensor, a size without the batch axis, (size, dtype), or a "
         "list, tuple or dict of these"
     )
 
@@ -246,7 +246,9 @@ def prediction(output: Any) -> Tensor:
     for tensor in all_tensors(output):
         if tensor.is_floating_point() and tensor.requires_grad:
             return tensor
-    raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
+    raise InputError(
+        "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
+    )
 
 
 def _classes_are_last(scores: Tensor, output: Any, given: Any, targets: Any) -> bool:

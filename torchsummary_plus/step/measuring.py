@@ -19,7 +19,7 @@ from ..live import compat
 from ..live.exchange import Copies, Exchange, exchanging
 from ..live.inputs import Example, real_input, realise
 from ..live.modes import gradients, set_mode
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.remaking import remade
 from ..live.stored import all_stored
@@ -35,7 +35,7 @@ from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .compiling import compiled_for_torch
 from .outside import Outside
-from .runner import Holding, Step, Steps, tensors_in, with_loss
+from .runner import Holding, Step, Steps, with_loss
 
 
 def measure_step(
@@ -49,7 +49,8 @@ def measure_step(
     """
     if compat.profiler_enabled():
         raise UnsupportedError(
-            "measure_memory uses torch's profiler, and one is already running; call it outside that profile"
+            "measure_memory uses torch's profiler, and a profiler is already running; call it outside the "
+            "profiled block"
         )
     with one_pass():
         tree = read(model, example)
@@ -82,7 +83,7 @@ def _reserved(device: torch.device, afresh: bool = False) -> int | None:
 def _check_places(tree: ModuleTree, device: torch.device) -> None:
     """Raise :class:`InputError` for a model that cannot run on a device as it is."""
     if not is_complete(tree.modules):
-        raise InputError("the model has meta tensors and cannot run; use estimate_memory")
+        raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
     if tree.device() != device:
         raise InputError(f"the model is on {tree.device()}, not on {device}; move it with model.to({str(device)!r})")
 
@@ -191,7 +192,10 @@ def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
     nbytes = sum(log.storages[number].nbytes for number in garbage)
     if not nbytes:
         return log
-    note = f"{nbytes:,} bytes are held by reference cycles, which Python may free earlier: none were freed in the steps"
+    note = (
+        f"reference cycles hold {nbytes:,} bytes, which Python may free at any time; here none were freed during "
+        "the steps"
+    )
     return replace(log, others=(*log.others, without(log, garbage)), assumptions=(*log.assumptions, note))
 
 
@@ -203,7 +207,7 @@ def _missed(
         return ()
     own = history.peak_bytes + sum(block for _, _, block in before)
     seen = reader.peak_bytes()
-    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, the profile {seen:,}",)
+    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
 
 
 class RealSteps(Steps):

@@ -48,7 +48,7 @@ def optimizer_maker(optimizer: Any) -> OptimizerMaker | None:
 
 
 def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
-    """A maker of an optimizer as a given one was made, which holds other tensors: its class and its defaults."""
+    """Return a maker of optimizers with a given one's class and defaults, for other tensors."""
     kind: Any = type(given)
     accepted = inspect.signature(kind).parameters
     settings = {name: value for name, value in given.defaults.items() if name in accepted}
@@ -58,8 +58,9 @@ def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
         parameters = list(parameters)
         if len(parameters) != held:
             raise InputError(
-                f"the optimizer holds {held:,} parameters and the step trains {len(parameters):,}; accepted: one of "
-                "all that require gradients, or a callable that chooses them: lambda parameters: SGD(...)"
+                f"the optimizer has {held:,} parameters, but {len(parameters):,} require gradients; pass an "
+                "optimizer of all "
+                "of these, or a callable that chooses: lambda parameters: SGD(...)"
             )
         result: torch.optim.Optimizer = kind(parameters, **settings)
         return result

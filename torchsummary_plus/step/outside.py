@@ -74,7 +74,7 @@ class Outside:
             ):
                 yield
         finally:
-            for reached in (self.reach, self._hidden):  # Whoever looks next counts who holds them.
+            for reached in (self.reach, self._hidden):  # The next search counts references to them.
                 reached.tensors.clear()
                 reached.mutable.clear()
             for holding in (self._in_graphs, self._lone, self.alone):
@@ -138,7 +138,7 @@ class Outside:
 
 
 def _keep_log(original: Any, now: Any) -> None:
-    """Give a list or dict what its copy grew by, if that is a log."""
+    """Append to a list or dict what its copy gained, if it is a user's log."""
     if type(original) in LOGS and is_log(items_of(now), items_of(original)):
         refill(original, items_of(now))
 

@@ -14,7 +14,7 @@ from ..data.memory_records import MemoryLog
 from ..live.exchange import Copies, Exchange
 from ..live.fakes import CPU
 from ..live.inputs import Example, real_input, realise
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
@@ -28,7 +28,7 @@ from . import untouched
 from .compiling import Operands, compiled_for_torch, kept_bytes, with_operands
 from .measuring import copied, profiled
 from .outside import Outside
-from .runner import Step, Steps, tensors_in
+from .runner import Step, Steps
 from .untouched import SavedStorages, TooLargeError
 
 

@@ -15,7 +15,7 @@ from ..data.errors import InputError
 from ..data.memory_records import SUMMED
 from ..live import compat
 from ..live.inputs import Example
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
@@ -377,7 +377,9 @@ def default_loss(output: Any) -> Tensor:
         return own
     outputs = [tensor for tensor in all_tensors(output) if tensor.is_floating_point() and tensor.requires_grad]
     if not outputs:
-        raise InputError("no floating-point output requires gradients; accepted: loss= a callable of the output")
+        raise InputError(
+            "no floating-point output requires gradients; pass loss= as a callable that returns a loss with gradients"
+        )
     total = outputs[0].sum()
     for tensor in outputs[1:]:
         total = total + tensor.sum()
@@ -388,9 +390,3 @@ def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
     """Return the modules whose tensors a step uses: the model's, and those of a loss outside it."""
     known = set(map(id, tree.modules))
     return [*tree.modules, *(module for module in (step.loss.modules if step.loss else []) if id(module) not in known)]
-
-
-def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the parameters and buffers that modules hold themselves."""
-    held = (tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values()))
-    return [tensor for tensor in held if tensor is not None]

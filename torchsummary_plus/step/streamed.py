@@ -56,7 +56,7 @@ class StreamedLedger(Ledger):
         return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
 
     def place(self) -> Hashable:
-        """Return where a library's handle is its own: a thread, and the stream that its memory is in."""
+        """Return the thread and the stream whose library handles apply."""
         return super().place(), self._stream()
 
     def _stream(self) -> int:
@@ -79,8 +79,8 @@ class StreamedLedger(Ledger):
         """Return the ledger as plain data, with each storage's stream."""
         if self._elsewhere:
             assumptions += (
-                "record_stream: the memory of such tensors is used again once they are freed; device_bytes' upper end "
-                "holds it until the step ends",
+                "record_stream: such a tensor's memory is reused as soon as it is freed; the upper end of device_bytes "
+                "keeps it until the step ends",
             )
         log = super().log(module_paths, assumptions)
         storages = tuple(

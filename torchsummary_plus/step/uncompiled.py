@@ -44,20 +44,20 @@ def compiler_left_out() -> Iterator[None]:
 
 
 class _HookedSteps:
-    """The steps of the classes whose first optimizer is made meanwhile; torch hooks a class's step once, for good."""
+    """The ``step`` methods of optimizer classes first used meanwhile; torch hooks each class's once, permanently."""
 
     def __init__(self) -> None:
         self._hook = Optimizer.profile_hook_step
         self._own: dict[Step, Step] = {}
 
     def hook(self, step: Step) -> Step:
-        """Return what torch makes of a class's step, without the import."""
+        """Return the hooked form that torch makes of a class's step, without the import."""
         hooked: Step = self._hook(_without_import(step))
         self._own[hooked] = step
         return hooked
 
     def undo(self) -> None:
-        """Give the classes their own steps back; the next optimizer has them hooked anew."""
+        """Restore the classes' own ``step``; torch hooks it again for the next optimizer."""
         for kind in _subclasses(Optimizer):
             own = self._own.get(vars(kind).get("step"))
             if own is not None:

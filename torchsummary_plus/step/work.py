@@ -10,16 +10,16 @@ from ..trace.passes import Frame, Listener
 
 
 class _Clock(Protocol):
-    """Whoever knows the phase and the step that an operator belongs to."""
+    """Knows the phase and the step that an operator belongs to."""
 
     phase: str
     step: int
 
 
 class Work(Listener):
-    """Counts the multiply-adds of the last step, by the formulas of a table; what is between phases is the forward's.
+    """Counts the multiply-adds of the last step by phase; operators between phases count as the forward's.
 
-    What a backward computes is counted as it runs: a frozen layer's weight has no gradient, and costs none.
+    A backward is counted as it runs: a frozen weight has no gradient, and costs nothing.
     """
 
     def __init__(self, clock: _Clock) -> None:

@@ -206,11 +206,13 @@ def _is_unsure(phases: Any) -> bool:
     return not isinstance(phases, int) and any(isinstance(phase, Phase) and phase.band for phase in phases)
 
 
-def _guessed(phases: Any) -> tuple[Phase, ...]:
-    """Mark the scratch of a rule for another release as a guess that may be off by as much."""
+def _guessed(phases: Any) -> tuple[Phase, ...] | Course:
+    """Mark the scratch of a rule for another release as a guess that may be off by as much; a course has no bands."""
     if phases is None or isinstance(phases, int):
         return (Phase(ALL_RESULTS, max(0, phases or 0), 1.0),)
     known = phases.phases if isinstance(phases, AtMost) else phases
+    if known and not isinstance(known[0], Phase):
+        return tuple(known)
     return (*(phase._replace(band=1.0) for phase in known), AT_LAST)
 
 

@@ -19,7 +19,7 @@ from ..live.fakes import DataDependentError, Fake
 from .balanced import BALANCED, CROWDED, Routers
 
 OFTEN = 100
-"""Equal answers in a row at one site, after which the opposite is given, since a loop may wait for it."""
+"""Equal answers in a row at one site after which the opposite is given, since a loop may be waiting for it."""
 
 MOST_TURNS = 8
 """Most answers that are inverted, one after the other, while the step raises."""
@@ -109,7 +109,7 @@ class Guesses:
     ) -> None:
         self.turned = turned
         self.routing = routing
-        """``BALANCED``, ``CROWDED``, or "" where routers are not answered, and each expert may get all tokens."""
+        """``BALANCED``, ``CROWDED``, or "" if routers are not answered, so that each expert may get all tokens."""
         self.routers: Routers | None = None
         """The routers that were answered."""
         self.least = least
@@ -136,7 +136,7 @@ class Guesses:
         self.times[site] = number + 1
         self.asked.append((site, number))
         if number >= 10 * OFTEN:
-            raise DataDependentError(f"{site} keeps asking for a value: its loop does not end on any assumed one")
+            raise DataDependentError(f"{site} keeps asking for a value: its loop ends for none of the assumed ones")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
         if ((site, number) in self.turned) != bool(number // OFTEN % 2):
             value = not value

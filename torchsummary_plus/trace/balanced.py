@@ -9,19 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BALANCED = "every expert is assumed to get the same number of tokens, on every rank"
-"""How a router's choice was answered."""
-CROWDED = "every token is assumed to choose the same experts"
-"""How it is answered for the range of an estimate."""
+BALANCED = "the router is assumed to send every expert the same number of tokens, on every rank"
+"""The assumption about a router's choice."""
+CROWDED = "the router is assumed to send every token to the same experts"
+"""The opposite assumption, for the range of an estimate."""
 
 aten = torch.ops.aten
 
 
 @dataclass
 class Routers:
-    """Choices among as many scores as a model has experts, or in a world of ranks as these together may have.
+    """Assumed choices of routers, recognised by their number of scores: that of the experts.
 
-    ``crowded`` has every token choose the same experts instead of sharing them out.
+    In a world of ranks, it may be the number on all ranks together. With ``crowded``, all tokens choose the same
+    experts; otherwise they are spread evenly.
     """
 
     counts: Collection[int]
@@ -31,7 +32,7 @@ class Routers:
     """Whether any choice was made."""
 
     def chosen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """Return the indices that an operator chooses; None for one that does not choose among experts.
+        """Return the indices that an operator chooses; None if it does not choose among experts.
 
         >>> scores = torch.empty(4, 8, device="meta")
         >>> Routers({8}).chosen(aten.topk.default, (scores, 2), {}).tolist()
@@ -64,7 +65,7 @@ class Routers:
         return self.ranks > 1 and (bool(each) or alone)
 
     def _shared_out(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
-        """Return ``each`` experts for each token, from one that goes on by ``step`` from token to token."""
+        """Return ``each`` consecutive experts for each token, starting ``step`` further from token to token."""
         rest = [size for place, size in enumerate(scores.shape) if place != axis % scores.dim()]
         tokens = torch.arange(torch.Size(rest).numel())[:, None]
         first = torch.zeros_like(tokens) if self.crowded else tokens * step

@@ -1,16 +1,19 @@
 """The autograd engine on a CUDA build without a GPU, where torch's fake device guard replaces CUDA's.
 
 When it starts, the engine queries the driver about each device that the guard counts; when it ends, it looks up the
-streams of the nodes that accumulate gradients. Therefore a guard that counts the real devices is registered until the
-first node runs, and accumulating nodes are created while C++ sees their leaves as meta tensors, without a stream.
+streams of the nodes that accumulated or returned gradients. Therefore a guard that counts the real devices is
+registered until the first node runs, accumulating nodes are created while C++ sees their leaves as meta tensors,
+without a stream, and gradients to return are taken by hooks, the last of which ends the run.
 
-Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams`` and ``exec_post_processing``.
+Source: torch/csrc/autograd/engine.cpp, ``stash_current_streams``, ``evaluate_function`` and ``exec_post_processing``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +27,16 @@ _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _SEEN = "torchsummary_plus"
 """Metadata key of nodes created while their leaf was seen as meta."""
 
+_UNUSED = (
+    "One of the differentiated Tensors appears to not have been used in the graph. "
+    "Set allow_unused=True if this is the desired behavior."
+)
+"""torch's own words."""
+
+
+class _AllTaken(Exception):
+    """Ends a run of the engine whose gradients are known."""
+
 
 class CudaEngine:
     """Workarounds for a backward while :attr:`Slot.filled` replaces the build's own guard; otherwise inactive."""
@@ -31,40 +44,64 @@ class CudaEngine:
     def __init__(self, watch: Pass) -> None:
         self.watch = watch
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
-        self.lasting: list[Any] = []
+        _count_of_a_leaf_alone()  # Outside the pass, whose tensors are fakes.
+        self.lasting: dict[int, Any] = {}
+        """Accumulating nodes by the ids of their leaves, which they hold."""
         self.fresh: list[Any] = []
-        """Accumulating nodes not yet held by a graph, until the engine's next operator. They hold their leaves, not the
-        other way round."""
+        """Accumulating nodes that no graph may hold. They hold their leaves, not the other way round: see
+        :meth:`drop_unreferenced`."""
 
     def add_leaf(self, tensor: torch.Tensor, lasting: bool = False) -> None:
         """Create the node that accumulates a leaf's gradient; if it is not ``lasting``, the engine lets go of it."""
         if self.slot is not None and tensor.requires_grad and tensor.is_leaf:
             node = self._seen_as_meta(tensor).grad_fn.next_functions[0][0]
             node.metadata[_SEEN] = True
-            (self.lasting if lasting else self.fresh).append(node)
+            if lasting:
+                self.lasting[id(tensor)] = node
+            else:
+                self.fresh.append(node)
+
+    def renew_leaf(self, tensor: torch.Tensor) -> None:
+        """Create a leaf's node anew; torch has dropped the one that was made as meta.
+
+        Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::set_data``.
+        """
+        self.add_leaf(tensor, lasting=id(tensor) in self.lasting)
+
+    def drop_unreferenced(self) -> None:
+        """Let go of the leaves that Python no longer refers to; a graph that needs one holds its node."""
+        if self.fresh:
+            alone = _count_of_a_leaf_alone()
+            self.fresh = [node for node in self.fresh if sys.getrefcount(node.variable) > alone]
 
     def let_go(self) -> None:
         """Let go of all nodes, whose leaves lead back here in circles that Python cannot see."""
         self.lasting.clear()
         self.fresh.clear()
 
+    def run(self, run: Callable[..., Any], roots: Sequence[Any], gradients: Any, *how: Any, **kwargs: Any) -> Any:
+        """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream."""
+        if self.slot is None:
+            return run(roots, gradients, *how, **kwargs)
+        with self._started(self.slot, roots) as (begun, nodes):
+            if kwargs["accumulate_grad"]:
+                _check_leaves(nodes)
+                return run(begun, gradients, *how, **kwargs)
+            inputs, allows_unused = how[-2:]
+            return _taken(lambda: run(begun, gradients, *how, **kwargs), _reached(nodes), inputs, allows_unused)
+
     @contextmanager
-    def started(self, roots: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """Yield the roots to run a backward from; inside this context the engine may start."""
-        slot = self.slot
-        if slot is None:
-            yield roots
-            return
+    def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
+        """Yield the roots to run a backward from, and their nodes; inside this context the engine may start."""
         fake = slot.holds()
         begun = tuple(self._seen_as_meta(root) if isinstance(root, torch.Tensor) else root for root in roots)
         heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in begun)
         nodes: list[Any] = [node for node in heads if node is not None]
-        self.fresh.clear()
-        _check_leaves(nodes)
+        self.drop_unreferenced()
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
         slot.put_one_that_counts()
         try:
-            yield begun
+            yield begun, nodes
         finally:
             slot.put(fake)
             for handle in handles:
@@ -80,23 +117,71 @@ class CudaEngine:
             return tensor.view_as(tensor)
 
 
-def _check_leaves(nodes: Sequence[Any]) -> None:
-    """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
+@cache
+def _count_of_a_leaf_alone() -> int:
+    """Return the reference count of a leaf that only its node holds; torch counts its own in newer releases."""
+    leaf = torch.ones(1, device="cpu", requires_grad=True)
+    node: Any = leaf.view_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    del leaf
+    return sys.getrefcount(node.variable)
+
+
+def _reached(nodes: Sequence[Any]) -> set[Any]:
+    """Return the nodes of the graph below some, and these."""
     waiting, seen = list(nodes), set(nodes)
     while waiting:
-        node = waiting.pop()
-        if node.name() == _ACCUMULATES and _has_stream(node):
-            raise UnsupportedError(
-                "a CUDA build of torch needs a GPU for a leaf tensor that the step creates; "
-                "a CPU build estimates the step without one"
-            )
-        following = {following for following, _ in node.next_functions if following is not None} - seen
+        following = {following for following, _ in waiting.pop().next_functions if following is not None} - seen
         seen |= following
         waiting.extend(following)
+    return seen
+
+
+def _check_leaves(nodes: Sequence[Any]) -> None:
+    """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
+    if any(node.name() == _ACCUMULATES and _has_stream(node) for node in _reached(nodes)):
+        raise UnsupportedError(
+            "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
+            "estimate it with a CPU build of torch"
+        )
+
+
+def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
+    """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+    if len(tensors) < len(inputs):
+        return run()
+    with compat.no_function():
+        nodes = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in tensors]
+    wanted = [place for place, node in enumerate(nodes) if node in reached]
+    if not any(_has_stream(nodes[place]) for place in wanted):
+        return run()
+    if len(wanted) < len(inputs) and not allows_unused:
+        raise RuntimeError(_UNUSED)
+    found: dict[int, Any] = {}
+
+    def taking(place: int) -> Callable[[Any], None]:
+        def take(gradient: Any) -> None:
+            found[place] = gradient
+            if len(found) == len(wanted):
+                raise _AllTaken
+
+        return take
+
+    with compat.no_function():
+        handles = [tensors[place].register_hook(taking(place)) for place in wanted]
+    try:
+        return run()
+    except _AllTaken:
+        return tuple(found.get(place) for place in range(len(inputs)))
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _has_stream(node: Any) -> bool:
     """Whether an accumulating node has a CUDA stream; torch knows since 2.5; before that, our metadata does."""
     if hasattr(node, "_input_metadata"):
         return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
+    if node.name() != _ACCUMULATES:
+        return True
     return node.variable.device.type == "cuda" and _SEEN not in node.metadata

@@ -30,7 +30,7 @@ def asks_values(func: OpOverload) -> bool:
 
 
 def gives_at_most(limit: int, func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an operator's result is known to have at most ``limit`` elements, by a rule or as it is no tensor."""
+    """Whether a rule says that an operator's result has at most ``limit`` elements, or it is no tensor."""
     if not any("Tensor" in str(value.type) for value in func._schema.returns):
         return True
     rule = ruled(func, args, kwargs)

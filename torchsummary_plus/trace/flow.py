@@ -1,4 +1,4 @@
-"""The listener that knows which call made each tensor, by the tensor's storage and version."""
+"""A listener that records which call produced each tensor, by the tensor's storage and version."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .kernels import written
 from .passes import Frame, Listener
 
 Origin = tuple[int, int]
-"""The step that made a tensor, and which of its results the tensor is."""
+"""The step that produced a tensor, and which of its results the tensor is."""
 
 Read = tuple[Origin, int, TensorSpec]
-"""Where a tensor came from, the step that reads it, and the tensor as that sees it."""
+"""A tensor's origin, the step that reads it, and the tensor as that step sees it."""
 
 
 class Provenance(Listener):
-    """Notes the step that made each tensor: an operator, or a call that returns what it was given.
+    """Records the step that produced each tensor: an operator, or a call that returns its argument.
 
-    Steps are numbered in the order they run. A tensor has the step that made it, a storage the step that last wrote to
-    it in place; the later of the two is where the tensor's elements come from. ``state`` has the ids of parameters and
-    buffers: what a module writes to its own is not seen as data that its next call reads.
+    Steps are numbered in the order they run. A tensor's elements come from the step that created it, or from the step
+    that last wrote to its storage in place, whichever is later. ``state`` has the ids of parameters and buffers: what a
+    module writes to its own does not count as data that its next call reads.
     """
 
     def __init__(self, given: Sequence[torch.Tensor], state: Collection[int]) -> None:
@@ -41,7 +41,8 @@ class Provenance(Listener):
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
         self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
-        """The fakes that were handed over, and what each is an alias of: aliases of aliases would take longer."""
+        """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
+        followed."""
         self.returned: list[tuple[Origin, TensorSpec]] = []
         for tensor in given:
             self.owners.append(None)
@@ -69,10 +70,10 @@ class Provenance(Listener):
             self._make(tensor, (step, slot))
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """What the caller gets: a fake that the module returns as it was given has a new name, as a view of itself.
+        """Return what a module's caller gets: for a fake that the module returns unchanged, a new view of it.
 
-        So who reads ``nn.Identity()(x)`` is told from who reads ``x``. Real tensors and the module's own stay as they
-        are.
+        This distinguishes readers of ``nn.Identity()(x)`` from readers of ``x``. Real tensors and the module's own are
+        returned as they are.
         """
         if type(output) is tuple:
             return tuple([self.hand_over(frame, item) for item in output])
@@ -87,7 +88,7 @@ class Provenance(Listener):
         return renamed
 
     def end(self, frame: Frame, output: Any) -> None:
-        """Note what a call returns, and what it returns as it was given: from now on that comes from the call."""
+        """Note what a call returns; an argument that it returns unchanged comes from this call from now on."""
         passed = [tensor for tensor in _flat((output,)) if self._is_older(frame, tensor)]
         if passed:
             step = len(self.owners)
@@ -102,7 +103,7 @@ class Provenance(Listener):
             ]
 
     def _aliased(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a tensor that was handed over is an alias of; of any other, itself."""
+        """Return the tensor that a handed-over one is an alias of; any other tensor itself."""
         alias, base = self.aliases.get(id(tensor), (None, None))
         given = None if alias is None or base is None or alias() is not tensor else base()
         return tensor if given is None else given
@@ -120,7 +121,7 @@ class Provenance(Listener):
             self.wrote[place] = (weakref.ref(tensor.untyped_storage()), origin)
 
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
-        """Where a tensor's elements come from; None for a parameter or a constant."""
+        """Return the step that a tensor's elements come from; None for a parameter or a constant."""
         producer, origin, place = self.made.get(id(tensor), _NOTHING)
         if producer is None or producer() is not tensor:
             origin, place = None, self._place_of(tensor)
@@ -132,7 +133,7 @@ class Provenance(Listener):
         return origin
 
     def _place_of(self, tensor: torch.Tensor) -> int | None:
-        """The storage of a tensor that no step made; that of a parameter or buffer is asked for once."""
+        """Return the storage of a tensor that no step produced; for parameters and buffers it is looked up once."""
         if id(tensor) not in self.state:
             return _place(tensor)
         if id(tensor) not in self.places:
@@ -159,14 +160,14 @@ _NOTHING = (None, None, None)
 
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes to in place."""
+    """Return the tensors that an operator writes to in place."""
     schema = getattr(func, "_schema", None)
     return written(func, args, kwargs) if schema is not None and schema.is_mutable else []
 
 
 @cache
 def _reads_no_values(func: Any) -> bool:
-    """Whether an operator takes a tensor for its shape, dtype and device alone: ``zeros_like``, ``new_full``."""
+    """Whether an operator uses only a tensor's shape, dtype and device: ``zeros_like``, ``new_full``."""
     schema = getattr(func, "_schema", None)
     name = "" if schema is None else str(schema.name)
     return name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
@@ -179,7 +180,7 @@ def _module(frame: Frame | None) -> int | None:
 
 
 def _flat(values: Any) -> list[torch.Tensor]:
-    """The tensors of an operator's results."""
+    """Return the tensors of an operator's results."""
     tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -190,7 +191,7 @@ def _flat(values: Any) -> list[torch.Tensor]:
 
 
 def _place(tensor: torch.Tensor) -> int | None:
-    """The address of a tensor's storage; None if it has none of its own."""
+    """Return the address of a tensor's storage; None if it has none of its own."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     try:
@@ -200,10 +201,10 @@ def _place(tensor: torch.Tensor) -> int | None:
 
 
 def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]) -> Flow:
-    """Return the flow with one step for each call that has none inside.
+    """Return the flow with one step for each call that has no nested calls.
 
-    Of the steps between the calls inside a call, those that lead nowhere are left out, and those that lead to one
-    other step of the same call alone are merged with it.
+    Of the steps between a call's nested calls, those that lead nowhere are left out, and those that lead only to one
+    other step of the same call are merged with it.
     """
     step_of = _one_step_a_call(owners, outer)
     targets: dict[int, set[int]] = defaultdict(set)
@@ -228,6 +229,6 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]
 
 
 def _one_step_a_call(owners: Sequence[int], outer: Collection[int]) -> list[int]:
-    """Return the step that each one counts as: for a call without calls inside, its first."""
+    """Return the step that each one counts as: for a call without nested calls, its first."""
     first: dict[int, int] = {}
     return [step if owner < 0 or owner in outer else first.setdefault(owner, step) for step, owner in enumerate(owners)]

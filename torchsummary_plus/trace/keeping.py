@@ -47,7 +47,7 @@ def kept_besides(
                 namespace[name] = value
         for kind, attributes in classes:
             _reset_class(kind, attributes)
-        contents.clear()  # Whoever looks next counts who holds them, even if an exception keeps this frame.
+        contents.clear()  # The next search counts references to them, even if an exception keeps this frame alive.
         objects.clear()
 
 

@@ -44,7 +44,7 @@ _COUNTS = {
         *("index", "index_select", "gather"),
     )
 }
-"""What routers find out from the experts that tokens chose, no larger than that."""
+"""Operators by which routers count the tokens of each expert; their results are no larger than the choices."""
 
 
 class FakeKernels:
@@ -59,13 +59,13 @@ class FakeKernels:
         self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.routers: Routers | None = None
-        """What routers choose where no real pass can tell."""
+        """Assumed choices of routers if no real pass can answer; None if there are none."""
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
         if id(func) in MAKE_SPARSE and self.refuses_sparse():
-            raise UnfakeableError(f"{func} makes a sparse tensor, which has no fake")
+            raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
         _read(args, key, operands)
@@ -98,13 +98,16 @@ class FakeKernels:
         return indices
 
     def refuses_sparse(self) -> bool:
-        """Whether the pass ends where a sparse tensor is made: torch's kernels may end the process on a fake one."""
+        """Whether creating a sparse tensor ends the pass, since torch's kernels may crash the process on a fake one."""
         return True
 
     def fake_of(self, tensor: torch.Tensor) -> Fake:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
+
+    def follow_assigned(self, fake: Fake) -> None:
+        """Called after a step assigned to a fake's ``data``."""
 
     def _has_values(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator may run on values: its tensors are on the CPU, and its result is small enough."""

@@ -43,7 +43,7 @@ def _ctc(read: Read, scores: Tensor, targets: Tensor, inputs: Any, lengths: Any,
 
 
 def longest_target(scores: Tensor, targets: Tensor) -> int:
-    """The most labels that a sequence of CTC can have."""
+    """Return the most labels that a CTC sequence can have."""
     return targets.shape[1] if targets.dim() == 2 else scores.shape[0]
 
 

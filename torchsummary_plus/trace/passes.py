@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.fakes import META, PRIM_DEVICE, Fake, stand_for_assigned
+from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel, tensors_of
@@ -59,14 +59,14 @@ class Listener:
         """Called when a call returns ``output``."""
 
     def hand_over(self, frame: Frame, output: Any) -> Any:
-        """What the caller of a module gets for its ``output``."""
+        """Return what the caller of a module gets for its ``output``."""
         return output
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator runs."""
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
-        """Called when a class dispatches an operator for which torch made tensors of numbers; returns what ends it."""
+        """Called when a class dispatches an operator with tensors that torch made of numbers; returns a callback."""
         return _nothing
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -102,6 +102,8 @@ class Pass(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    below_autograd = False
+    """Whether code of tensor classes calls operators without the layer that takes composite ones apart."""
 
     def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -115,7 +117,7 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.outer_fake_of: Callable[[torch.Tensor], Any] | None = None
+        self.outer_assignment: Assignment | None = None
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
@@ -127,7 +129,7 @@ class Pass(TorchDispatchMode):
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
-        self.outer_fake_of = stand_for_assigned(getattr(self.kernel, "fake_of", None))
+        self.outer_assignment = follow_assignments(self.kernel if isinstance(self.kernel, Assignment) else None)
         if self.around is not None:
             self.around.state.heard = False
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
@@ -135,7 +137,7 @@ class Pass(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _here.innermost = self.around
-        stand_for_assigned(self.outer_fake_of)
+        follow_assignments(self.outer_assignment)
         if self.around is not None:
             self.around.state.heard = True
 
@@ -156,7 +158,7 @@ class Pass(TorchDispatchMode):
             return self._run(func, args, kwargs)
         with compat.no_function():
             composite = compat.composite_kernel(func)
-            if composite is not None and _is_unparted(func, args):
+            if composite is not None and (self.below_autograd or _below_autograd(args)) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
@@ -317,20 +319,19 @@ class Pass(TorchDispatchMode):
         module.register_forward_hook(after, with_kwargs=True)
 
 
-def _is_unparted(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator came here whole only because inference mode leaves out the layer that takes it apart.
+def _below_autograd(args: tuple[Any, ...]) -> bool:
+    """Whether inference mode skips the layer that decomposes composite operators."""
+    return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_of(args))
 
-    A device or a layout may have a kernel of its own for it.
-    """
-    tensors = tensors_of(args)
-    if not (torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors)):
-        return False
+
+def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether neither the device nor the layout of its tensors has a kernel of its own for an operator."""
     return not any(
         tensor.layout is not torch.strided
         or tensor.is_nested
         or tensor.is_quantized
         or compat.has_own_kernel(func, device_of(tensor))
-        for tensor in tensors
+        for tensor in tensors_of(args)
     )
 
 

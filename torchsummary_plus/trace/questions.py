@@ -40,7 +40,7 @@ MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
 TAKEN = "value assumed to be"
 ZEROS = "sizes computed on zeros"
-MADE_UP = "answered as if integer inputs were all zeros; pass real ones as input_data="
+MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as input_data="
 
 aten = torch.ops.aten
 
@@ -70,13 +70,13 @@ class Answers:
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
     def turn(self, question: Question) -> int:
-        """Return how often this was question before, and count it."""
+        """Return how often this question was asked before, and count it."""
         number = self.asked.get(question, 0)
         self.asked[question] = number + 1
         return number
 
     def recall(self, question: Question, number: int) -> Any:
-        """Return the answer that a real forward or step got the ``number``-th time; None if it never question."""
+        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked."""
         answers = (self.recorded or {}).get(question)
         return answers[number % len(answers)] if answers else None
 

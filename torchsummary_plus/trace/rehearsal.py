@@ -53,7 +53,7 @@ class Recorder(Listener):
         self.answers: dict[Question, list[Any]] = {}
         self.multiply_adds = 0
         self.is_aside = False
-        """Whether what asks does not ask on fakes."""
+        """Whether the operator running now would not ask on fakes."""
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
@@ -90,7 +90,7 @@ class Unrolled(TorchFunctionMode):
 
 
 def _has_number(_: Tensor, num_classes: int = -1) -> bool:
-    """Whether ``one_hot`` is told the number of classes, which depends on values otherwise."""
+    """Whether ``one_hot`` is given the number of classes, which otherwise depends on values."""
     return num_classes >= 0
 
 
@@ -106,7 +106,7 @@ class Rehearsal:
     failure: str = ""
 
     def without_sizes(self) -> Rehearsal:
-        """Only the values, and the lengths of packed sequences, which no weight decides."""
+        """Return only the values and the lengths of packed sequences, which do not depend on weights."""
         kept = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
         return Rehearsal(kept, self.failure)
 
@@ -122,7 +122,9 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
     if not is_complete(tree.modules):
         return Rehearsal({}, WITHOUT_VALUES)
     if example.nbytes(tree.dtype()) > MOST_INPUT_BYTES:
-        return Rehearsal({}, f"a real forward was not tried: its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB")
+        return Rehearsal(
+            {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
+        )
     recorder = Recorder(LONGEST)
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A listener for the choices of routers: over how many scores, and how many of them are chosen for a token."""
+"""A listener for routers' choices: the number of scores, and how many of them each token chooses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LARGEST = {torch.ops.aten.argmax.default: "argmax", torch.ops.aten.max.dim: "ma
 
 
 class Routing(Listener):
-    """Notes what each module chooses: the last ``topk`` over a number of scores, else each ``argmax`` over them."""
+    """Records each module's choices: the last ``topk`` over a number of scores, else each ``argmax`` over them."""
 
     def __init__(self) -> None:
         self.choices: dict[int, dict[int, tuple[int, str]]] = {}
         self.largest: Counter[tuple[int, int, str]] = Counter()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note a choice."""
+        """Record a choice."""
         if func is not _TOP_K and func not in _LARGEST:
             return
         around = frame

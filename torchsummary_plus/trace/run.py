@@ -82,8 +82,8 @@ def _refuse_torch_fakes(tensors: Iterable[Tensor]) -> None:
     """Raise :class:`UnsupportedError` for a tensor that was made under a ``FakeTensorMode``."""
     if any(map(compat.is_torch_fake, tensors)):
         raise UnsupportedError(
-            "the model or its input has fake tensors, which work only in the FakeTensorMode that made them; build the "
-            'model under torch.device("meta"), which takes no memory either, and give the input\'s size'
+            "the model or its input has fake tensors, which work only inside their own FakeTensorMode; build the "
+            'model under torch.device("meta"), which takes no memory either, and pass input_size='
         )
 
 
@@ -144,7 +144,7 @@ class _Runner:
         self.own_device = tree.device()
         self.fakes: dict[int, torch.Tensor] = {}
         self.routers: Routers | None = None
-        """What routers choose, where the forward depends on that and the model has no values."""
+        """Assumed choices of routers, if the forward depends on them and the model has no values."""
         self.dtype = tree.dtype()
         self.kind = "fake" if options.run == "auto" else options.run
         self.reason = f'run="{options.run}"' if options.run != "auto" else "every operator has a fake kernel"
@@ -164,7 +164,9 @@ class _Runner:
             three = self.auto(3)
             four = None if is_proportional(two, three) else self.auto(4)
         except ForwardError as error:
-            return replace(two, run=replace(two.run, reason=f"{two.run.reason}; other batches fail: {error.original}"))
+            return replace(
+                two, run=replace(two.run, reason=f"{two.run.reason}; other batch sizes fail: {error.original}")
+            )
         return open_batch(two, three, four)
 
     def _fixed(self, batch: int, failed: ForwardError) -> Trace:
@@ -173,7 +175,7 @@ class _Runner:
             only = self.auto(batch)
         except ForwardError:
             raise failed from failed.__cause__
-        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} works"))
+        return replace(only, run=replace(only.run, reason=f"{only.run.reason}; only a batch of {batch} runs"))
 
     def auto(self, batch: int) -> Trace:
         """Run one pass, fake or real as requested; "auto" falls back to a real pass if the fake one fails."""
@@ -256,7 +258,7 @@ class _Runner:
         set_mode(self.tree, self.options.mode == "train")
         if self.tree.own_modes:
             reasons = "; ".join(self.tree.own_modes)
-            raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; accepted: mode='same'")
+            raise InputError(f"mode={self.options.mode!r} cannot be set: {reasons}; pass mode='same'")
 
     def _run(self, environment: Environment, batch: int, device: torch.device, mode_key: Any) -> Trace:
         try:

@@ -1,4 +1,4 @@
-"""Operators that make sparse tensors, which have no fakes: torch's kernels may end the process on one."""
+"""Operators that create sparse tensors, which have no fakes: torch's kernels may crash the process on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in for a module's methods during a pass: its watched ``forward``, and copies that are not watched."""
+"""A module's methods during a pass: a watched ``forward``, and copying that makes unwatched copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Call = Callable[[Callable[..., Any], Any, Any], Any]
 def stand_ins(module: nn.Module, call: Call) -> dict[str, Any]:
     """Return the instance attributes with which a module is watched.
 
-    A copy of the module that is made meanwhile has none of them; its forward is its own.
+    A copy of the module made meanwhile has none of them and runs its own forward.
     """
     forward = module.forward
 
@@ -59,12 +59,12 @@ _PROTOCOL = 4
 
 
 def originals_of(module: nn.Module) -> dict[str, Any]:
-    """Return the instance attributes of those that :func:`stand_ins` replaces."""
+    """Return the module's own instance attributes that :func:`stand_ins` replaces."""
     return {name: vars(module)[name] for name in _REPLACED if name in vars(module)}
 
 
 def put_back(module: nn.Module, originals: dict[str, Any]) -> None:
-    """Replace what :func:`stand_ins` returned by a module's own attributes."""
+    """Remove the attributes of :func:`stand_ins` and restore a module's own."""
     for name in _REPLACED:
         vars(module).pop(name, None)
     vars(module).update(originals)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Composite(Enum):
-    """Functions of torch that run otherwise under a mode: their last addition is not in place, or they make vectors."""
+    """Functions of torch that differ under a mode: they add out of place, or compute vectors that are not needed."""
 
     ATTENTION = "attention"
     RECURRENCE = "recurrence"
@@ -15,7 +15,7 @@ class Composite(Enum):
 
 
 class State:
-    """Who calls operators at present, inside which function, and whether listeners are notified of them."""
+    """Who is calling operators, inside which function, and whether listeners are notified of them."""
 
     __slots__ = ("as_meta", "autocasts", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
 
@@ -38,7 +38,7 @@ class State:
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
 
     def being(self, **values: Any) -> _Being:
-        """Return a context manager that gives attributes these values, and afterwards those they had.
+        """Return a context manager that sets attributes and restores them on exit.
 
         >>> state = State()
         >>> with state.being(in_engine=True):
@@ -51,7 +51,7 @@ class State:
 
 
 class _Being:
-    """Swaps values with those of a state's attributes, on entry and again on exit."""
+    """Swaps values with those of a state's attributes, on entry and on exit."""
 
     __slots__ = ("state", "values")
 

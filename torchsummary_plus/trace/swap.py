@@ -138,7 +138,7 @@ class _Memory:
                 if getattr(holder, name, None) is not value:
                     object.__setattr__(holder, name, value)
         for kept in (self.empty, self.full, self.generators, self.slots):
-            kept.clear()  # An exception may keep this object, which would count as a holder.
+            kept.clear()  # An exception may keep this object alive, which would count as a holder.
 
 
 _INERT = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size})

@@ -138,7 +138,7 @@ class ValuedKernels(FakeKernels):
         self.made_up[how][storage._cdata] = storage
 
     def made_up_by(self, given: Sequence[Tensor]) -> list[str]:
-        """Return what the values of some tensors assume."""
+        """Return the assumptions behind the values of some tensors."""
         if not any(self.made_up.values()):
             return []
         held = [self._value_of(tensor, False) for tensor in given]
@@ -173,19 +173,19 @@ class ValuedKernels(FakeKernels):
             return self._answered(func, args, kwargs, given, fakes)
         if not given:
             return self._factory_beside(func, args, kwargs)
-        if id(func) in SETS and fakes:  # What the tensor held is gone; of a storage no values are known.
+        if id(func) in SETS and fakes:  # The tensor's old values are gone, and a storage has no known ones.
             return self._run_without_values(func, args, kwargs)
         if not (fakes or self.leaves_cpu(kwargs)) or not self._all_known(func, args, kwargs, given):
             return self._run_without_values(func, args, kwargs)
         try:
             values = self._on_values(func, args, kwargs)
-        except NotImplementedError:  # An operator of GPUs alone, as cuDNN's attention is.
+        except NotImplementedError:  # An operator that only GPUs have, such as cuDNN's attention.
             return self._run_without_values(func, args, kwargs)
         if not tensors_of(values) or _stays_on_cpu(kwargs):
             return values
         out = super().__call__(func, args, kwargs)
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
-            self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # Its values were written to as well.
+            self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # The operator has also written to the known values.
         return _beside(out, values)
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor], fakes: list[Fake]) -> Any:
@@ -209,7 +209,7 @@ class ValuedKernels(FakeKernels):
         return self.answers.answer(query, turn, func, args, kwargs, device)
 
     def _count_masks(self, args: Any) -> None:
-        """Note how many elements of the masks of a write are true, as far as values or a real pass tell."""
+        """Record how many elements of a write's masks are true, if values or a real pass tell."""
         masks = masks_of(args[1])
         if masks:
             query = put_question(self.module(), args)
@@ -301,8 +301,9 @@ def _is_measure(tensor: Tensor) -> bool:
 
 
 FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
-"""How a gradient scaler finds out whether to skip a step. It allocates nothing and here finds no overflow."""
-NO_OVERFLOW = "assumed to find no overflow; a gradient scaler that finds one skips the optimizer's step"
+"""The operator by which a gradient scaler decides whether to skip a step. It allocates nothing; here it finds no
+overflow."""
+NO_OVERFLOW = "the gradient scaler is assumed to find no overflow; if it did, it would skip the optimizer's step"
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class LivePeak:
         self.profile: QuietProfile | None = None
 
     def start(self, tensors: Iterable[Tensor]) -> None:
-        """Begin; on the CPU, where nothing counts what is live, ``tensors`` are those that exist already.
+        """Begin. On the CPU, where nothing counts live bytes, ``tensors`` are those that exist already.
 
         Under the user's own profiler, which this one would end, nothing is measured on the CPU.
         """

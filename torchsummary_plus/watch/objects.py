@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from itertools import chain, groupby, starmap
+from itertools import chain, compress, repeat
 from typing import Any
 
 import torch
@@ -24,18 +24,33 @@ def objects_of(classes: frozenset[type], generation: int | None = None) -> list[
     """Return the instances of some classes and their subclasses in a generation; None for all generations.
 
     No other thread runs while all objects are in a list: a tuple that one is building could not grow while the list
-    refers to it ("bad argument to internal function"). So each pass is one call in C, without a collection.
+    refers to it ("bad argument to internal function"). So one call in C asks for the list, reads it in two places side
+    by side and lets go of it, without a collection: at its end both have asked ``lists`` for another one.
     """
     with no_collection():
-        types = set(map(type, _objects(generation)))
-        passed_over: dict[type, Any] = {kind: () for kind in types if classes.isdisjoint(kind.__mro__)}
-        groups: Iterator[Any] = starmap(passed_over.get, groupby(_objects(generation), type))
-        picked = list(chain.from_iterable(groups))
-    chosen = [value for value in picked if not classes.isdisjoint(type(value).__mro__)]
-    picked.clear()  # It may hold itself, and would keep all of them alive until a collection.
-    return chosen
+        chosen = _derived(classes) if generation is None else _derived_in(classes, generation)
+        lists = _twice(generation)
+        objects = chain.from_iterable(chain(lists, ((None,),)))
+        return list(compress(objects, map(chosen.__contains__, map(type, chain.from_iterable(lists)))))
 
 
-def _objects(generation: int | None) -> Iterator[Any]:
-    """All objects, asked for when the first is taken, and None last: a grouping keeps what it read last."""
-    return chain.from_iterable(chain(map(gc.get_objects, (generation,)), ((None,),)))
+def _derived(classes: frozenset[type]) -> set[type]:
+    """Some classes, and all that derive from them."""
+    known = set(classes)
+    waiting: list[type] = list(classes)
+    while waiting:
+        derived: set[type] = set(type.__subclasses__(waiting.pop())) - known
+        known |= derived
+        waiting.extend(derived)
+    return known
+
+
+def _derived_in(classes: frozenset[type], generation: int) -> set[type]:
+    """Those of them with instances in a generation: libraries have thousands, a young generation has few objects."""
+    kinds = set(map(type, chain.from_iterable(map(gc.get_objects, (generation,)))))
+    return {kind for kind in kinds if not classes.isdisjoint(kind.__mro__)}
+
+
+def _twice(generation: int | None) -> Iterator[list[Any]]:
+    """A list of all objects, asked for when it is first taken, two times."""
+    return chain.from_iterable(map(repeat, map(gc.get_objects, (generation,)), (2,)))

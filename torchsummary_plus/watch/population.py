@@ -312,8 +312,7 @@ class Population:
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors with an unusual one's memory: a sparse one's values and indices, a quantized one's
-    scales. Wrapper subclasses have none: their inner tensors are met by themselves."""
+    """Yield the plain tensors that hold an unusual tensor's memory: a sparse one's values and indices, or scales."""
     with compat.no_subclass_function():
         if tensor.layout is torch.sparse_coo:
             yield from (tensor._values(), tensor._indices())

@@ -115,8 +115,10 @@ def depth_of(names: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class _Open:
-    """A module's active call: its index among the forwards' calls (-1: a repeated forward), and the numbers of its
-    enclosing events. When those end, so does the call, since an exception may have left it."""
+    """A module's active call: its index among the forwards' calls (-1: a repeated forward), and the events around it.
+
+    When these events end, so does the call, since an exception may have left it.
+    """
 
     module: int
     call: int

@@ -1,4 +1,4 @@
-"""torch's profiler of memory, without kineto's notes on standard error at its start and end."""
+"""torch's memory profiler, without kineto's messages on standard error when it starts and ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE = b"USDT:"
 
 
 class QuietProfile:
-    """The memory events of a CPU, and of a CUDA device if asked; other lines still get to standard error.
+    """The memory events of the CPU, and of a CUDA device if asked; other lines still reach standard error.
 
     ``torch.profiler.profile``, which wraps torch's class, imports its compiler stack (seconds).
     """
@@ -49,7 +49,7 @@ class QuietProfile:
 
 @contextmanager
 def without_notes() -> Iterator[None]:
-    """Hold back the process's standard error, and write it on exit without kineto's notes."""
+    """Hold back the process's standard error, and write it on exit without kineto's messages."""
     try:
         stderr = os.dup(2)
     except OSError:  # Standard error is closed, as in a service.

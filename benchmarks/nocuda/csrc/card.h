@@ -1,4 +1,4 @@
-// The card that is played: the JSON file that the variable NOCUDA_CARD names, read once.
+// The simulated GPU: the JSON file that the variable NOCUDA_CARD names, read once.
 #pragma once
 #include <cstddef>
 #include <cstdio>
@@ -14,7 +14,7 @@ struct Card {
   size_t memory_mib, context_mib;
 };
 
-// The text after a key of a flat JSON object; a key that is missing ends the process, for no default would be true.
+// The text after a key of a flat JSON object. A missing key ends the process, because no default would be correct.
 inline const char *json_value(const std::string &text, const std::string &key) {
   size_t at = text.find("\"" + key + "\"");
   if (at == std::string::npos || (at = text.find(':', at)) == std::string::npos) {

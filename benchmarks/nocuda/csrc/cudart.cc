@@ -1,4 +1,4 @@
-// libcudart: device properties, memory, copies, streams and events of a card whose kernels do nothing.
+// libcudart: device properties, memory, copies, streams and events of a GPU whose kernels do nothing.
 #include <cuda_runtime_api.h>
 #include <atomic>
 #include <cstring>
@@ -43,7 +43,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
   p->l2CacheSize = c.l2_bytes;
   p->memoryBusWidth = c.memory_bus_bits;
   p->clusterLaunch = c.major >= 9;
-  // The same on every card since compute capability 7.5.
+  // The same on every GPU since compute capability 7.5.
   p->sharedMemPerBlock = 49152;
   p->reservedSharedMemPerBlock = c.major >= 8 ? 1024 : 0;
   p->regsPerBlock = p->regsPerMultiprocessor = 65536;
@@ -158,7 +158,7 @@ API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, cons
   return cudaSuccess;
 }
 
-// A copy to the host brings zeros: the kernels that would have written something else did nothing.
+// A copy to the host returns zeros, because the kernels that would have written something else did nothing.
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind) {
   if (nocuda_on_device(to)) return cudaSuccess;
   if (nocuda_on_device(from)) memset(to, 0, bytes);
@@ -176,7 +176,7 @@ API cudaError_t cudaMemset(void *p, int value, size_t bytes) {
 }
 API cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) { return cudaMemset(p, value, bytes); }
 
-// ---- streams and events: all work is done when it is asked for ---------------------------------------------------
+// ---- streams and events: all work is done when it is queried -----------------------------------------------------
 API cudaError_t cudaStreamCreate(cudaStream_t *stream) { *stream = (cudaStream_t)new_handle(); return cudaSuccess; }
 API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) { return cudaStreamCreate(stream); }
 API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int) { return cudaStreamCreate(stream); }

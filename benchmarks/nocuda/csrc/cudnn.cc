@@ -1,5 +1,5 @@
-// libcudnn: descriptors, heuristics and plans are the real library's, told of the card by its properties in the place of a
-// handle (cuDNN 9.8 and later: CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR); what runs on a device does nothing.
+// libcudnn: descriptors, heuristics and plans come from the real library, which gets the GPU's properties instead of a
+// handle (cuDNN 9.8 and later: CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR). What runs on a device does nothing.
 #include "cudnn.h"
 #include <cstdint>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 namespace {
-// Of cudnn_graph_v9.h: descriptors, their attributes, and types of attributes.
+// From cudnn_graph_v9.h: descriptors, their attributes, and types of attributes.
 enum { ENGINE = 2, HEURISTICS = 4, PLAN = 5, DEVICE_PROPERTIES = 38 };
 enum { PLAN_HANDLE = 400, PLAN_DEVICE = 407, HEURISTICS_DEVICE = 204, GRAPH_HANDLE = 800, ENGINE_DEVICE = 1307, DEVICE_HANDLE = 2701, DEVICE_JSON = 2702 };
 enum { TYPE_BACKEND_DESCRIPTOR = 15, TYPE_CHAR = 24 };
@@ -43,7 +43,7 @@ Descriptor device_properties() {
     if (!error) error = ask_cudnn("cudnnBackendSetAttribute", d, int(DEVICE_JSON), int(TYPE_CHAR), int64_t(json.size() + 1), (const void *)json.c_str());
     if (!error) error = ask_cudnn("cudnnBackendFinalize", d);
     if (error) {
-      std::fprintf(stderr, "nocuda: cuDNN refuses the card's properties: %d\n", error);
+      std::fprintf(stderr, "nocuda: cuDNN rejects the GPU's properties: %d\n", error);
       std::abort();
     }
     return d;
@@ -102,9 +102,9 @@ API int cudnnBackendFinalize(Descriptor d) {
 API int cudnnBackendExecute(Handle, Descriptor, Descriptor) { return 0; }
 
 // Batch norm's sizes need a handle. Its ops are CUDNN_BATCHNORM_OPS_BN, which takes no reserve space by cuDNN's documentation;
-// the workspace is not known and said to be none (README).
+// the workspace is unknown, and reported as 0 (README).
 API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(Handle, int, int, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, size_t *bytes) { *bytes = 0; return 0; }
 API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(Handle, int, int, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, Descriptor, size_t *bytes) { *bytes = 0; return 0; }
 API int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(Handle, int, int, Descriptor, Descriptor, size_t *bytes) { *bytes = 0; return 0; }
-// By a rule without a source: 6 bytes for each thread that the card can hold (README).
+// A rule without a source: 6 bytes per resident thread of the GPU (README).
 API int cudnnDropoutGetStatesSize(Handle, size_t *bytes) { *bytes = size_t(card().multiprocessors) * card().threads_per_multiprocessor * 6; return 0; }

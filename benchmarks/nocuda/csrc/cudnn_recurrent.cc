@@ -1,5 +1,5 @@
-// libcudnn's recurrent layers: weights where cuDNN lays them out; temporary sizes are those that the real library gives to
-// a handle of zeros, in bfloat16 those of float16.
+// libcudnn's recurrent layers: weights have cuDNN's layout; temporary sizes are those that the real library returns for a
+// zeroed handle, in bfloat16 those of float16.
 #include "cudnn.h"
 #include <cstring>
 #include <mutex>
@@ -19,7 +19,7 @@ Layers layers_of(Descriptor d) {
   std::lock_guard<std::mutex> guard(lock);
   return layers[d];
 }
-// The real library reads sizes off descriptors and little of a handle: zeros do where only a size is asked for.
+// The real library computes sizes from descriptors and reads little of a handle, so zeros suffice for sizes.
 Handle zeros() {
   static char *room = (char *)calloc(1, 2 * MIB);
   return room + MIB;
@@ -60,7 +60,7 @@ API int cudnnSetRNNDescriptor_v8(Descriptor d, int algorithm, int cell, int bias
   }
   return describe(d, algorithm, l);
 }
-// Restored states are not read: the descriptor is set anew, without states, for the sizes that its probability decides.
+// Restored states are not read: the descriptor is set again without states, for the sizes, which depend on its probability.
 API int cudnnSetDropoutDescriptor(Descriptor d, Handle, float probability, void *, size_t, unsigned long long seed) {
   auto set = (int (*)(Descriptor, Handle, float, void *, size_t, unsigned long long))nocuda_cudnn("cudnnSetDropoutDescriptor");
   return set(d, zeros(), probability, nullptr, 0, seed);
@@ -97,8 +97,8 @@ API int cudnnGetRNNWeightParams(Handle, Descriptor d, int pseudo_layer, size_t, 
   if (bias && has_bias) ask_cudnn("cudnnSetTensorNdDescriptor", bias, l.type, 3, (const int *)bias_dims, (const int *)bias_strides);
   return 0;
 }
-// The real library writes both sizes, then fails for want of a device (5003): they are taken where it wrote any. A
-// persistent algorithm is not offered to zeros: the standard one's sizes then; bfloat16 neither: those of float16 then.
+// The real library writes both sizes, then fails without a device (5003); they are used if it wrote any. A zeroed handle
+// gets no persistent algorithm, so the sizes are the standard one's, and no bfloat16, so they are those of float16.
 API int cudnnGetRNNTempSpaceSizes(Handle, Descriptor d, int training, Descriptor x, size_t *workspace, size_t *reserve) {
   Layers l = layers_of(d);
   size_t work = 0, kept = 0;
@@ -123,7 +123,7 @@ API int cudnnGetRNNTempSpaceSizes(Handle, Descriptor d, int training, Descriptor
     ask_cudnn("cudnnDestroyRNNDataDescriptor", same);
   }
   if (!work) {
-    std::fprintf(stderr, "nocuda: cuDNN gives no temporary sizes for a recurrent layer of type %d\n", l.type);
+    std::fprintf(stderr, "nocuda: cuDNN returns no temporary sizes for a recurrent layer of type %d\n", l.type);
     return 5003;
   }
   *workspace = work;

@@ -1,4 +1,4 @@
-// libcuda: virtual memory is counted, device and context are the card's; what is not here is generated, and mostly refuses.
+// libcuda: virtual memory is counted, device and context are the GPU's. All else is generated, and mostly fails.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <cstring>

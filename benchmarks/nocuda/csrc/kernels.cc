@@ -1,4 +1,4 @@
-// libcudart's kernels: registered, asked for their limits, launched without effect.
+// libcudart's kernels: registered, queried for their limits, launched without effect.
 #include <cuda_runtime_api.h>
 #include <algorithm>
 #include <cstring>
@@ -38,7 +38,7 @@ API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void
   memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = REGISTERS;
-  // torch's wheels hold no code for 8.9 (torch.cuda.get_arch_list()): such a card runs that for 8.6, and cub refuses 8.9.
+  // torch's wheels have no code for 8.9 (torch.cuda.get_arch_list()): such a GPU runs that for 8.6, and CUB rejects 8.9.
   const int minor = card().major == 8 && card().minor == 9 ? 6 : card().minor;
   attributes->binaryVersion = attributes->ptxVersion = card().major * 10 + minor;
   attributes->maxDynamicSharedSizeBytes = card().shared_per_block;

@@ -1,4 +1,4 @@
-// The card's memory: bytes are counted in pages of 2 MiB, addresses come from a range that is never backed by memory.
+// The GPU's memory: bytes are counted in pages of 2 MiB; addresses come from a range that is never backed by memory.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <map>
@@ -60,7 +60,7 @@ void give(void *address, size_t bytes) {  // joined with the holes on both sides
 
 API void nocuda_refuse(const char *symbol) {
   refused = symbol;
-  std::fprintf(stderr, "nocuda: %s would have to write an output that is not known here; the call fails\n", symbol);
+  std::fprintf(stderr, "nocuda: %s would have to write an output that is unknown here; the call fails\n", symbol);
 }
 API const char *nocuda_refused() { return refused.c_str(); }
 

@@ -1,4 +1,4 @@
-// libcuda's modules and kernels: loaded as handles that nobody looks into. Without cuda.h: one pattern fits all of them.
+// libcuda's modules and kernels: loaded as opaque handles. Without cuda.h, because one signature fits all of them.
 #include "nocuda.h"
 
 #define LOADS(name) API int name(void **handle, ...) { *handle = (void *)0x66; return 0; }

@@ -1,4 +1,4 @@
-// What the stand-ins share. The definitions live in libcuda's (memory.cc), which is loaded first.
+// What the stubs share. The definitions are in libcuda's (memory.cc), which is loaded first.
 #pragma once
 #include <cstddef>
 #include "card.h"

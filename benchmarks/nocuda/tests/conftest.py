@@ -1,4 +1,4 @@
-"""These tests run on the stand-ins: ``python -m benchmarks.nocuda --card H100 -m pytest benchmarks/nocuda/tests``."""
+"""Tests on the no-op runtime: ``python -m benchmarks.nocuda --card H100 -m pytest benchmarks/nocuda/tests``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from benchmarks.nocuda.runtime import is_active
 
 @pytest.fixture(autouse=True)
 def empty_card() -> Iterator[None]:
-    """A card with nothing on it, before and after."""
+    """Provide an empty GPU, and empty it afterwards."""
     if not is_active():
-        pytest.skip("the stand-ins for CUDA's libraries are not loaded")
+        pytest.skip("the no-op runtime is not active")
     _clear()
     yield
     _clear()

@@ -1,4 +1,4 @@
-"""What torch's own tests ask of its allocator (test/test_cuda.py of pytorch/pytorch), asked of it on the stand-ins."""
+"""torch's own tests of its allocator (test/test_cuda.py of pytorch/pytorch), on the no-op runtime."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_pool_has_segments_of_its_own() -> None:
 
 
 def test_a_block_that_another_stream_uses_is_free_once_its_work_is_done() -> None:
-    """All work is done when it is asked for: the block comes back with the next request."""
+    """All work is done when it is queried, so the block is reused by the next request."""
     stream = torch.cuda.Stream()
     kept = filled(3 * MIB)
     address = kept.data_ptr()

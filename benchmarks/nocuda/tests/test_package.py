@@ -1,4 +1,4 @@
-"""The package's own CUDA paths, run on the stand-ins: measuring, tracking, the allocator's history."""
+"""The package's own CUDA code on the no-op runtime: measuring, tracking, the allocator's history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_step_measured_is_the_step_predicted(optimizer: str) -> None:
     assert measured.peak_bytes == predicted.peak_bytes
     assert measured.reserved_bytes is not None and predicted.reserved_bytes is not None
     spare = predicted.reserved_bytes - measured.reserved_bytes
-    assert spare in (0, 2 << 20)  # small copies fit into what the model's own segment of 2 MiB has left
+    assert spare in (0, 2 << 20)  # small copies fit into the rest of the model's own segment of 2 MiB
     assert not [note for note in measured.assumptions if "allocator's own peak" in note]
 
 

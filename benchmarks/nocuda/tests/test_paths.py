@@ -1,4 +1,4 @@
-"""Every way of the package that a card takes: measuring, tracking, the card that is there, models that are on it."""
+"""The package's code that needs a GPU, on the no-op runtime: measuring, tracking, the installed GPU, models on it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_is_measured_is_what_is_predicted(changes: dict[str, Any]) -> None:
 def test_the_workspace_of_a_recurrent_layer_is_cudnns(
     kind: Callable[..., nn.Module], settings: dict[str, Any], dtype: torch.dtype, within: float
 ) -> None:
-    """300 steps: more than the forward computes the gates of together; blocks whose rest is not split off differ."""
+    """300 steps are more than the forward computes gates for at once; blocks whose rest is not split off differ."""
     layer = kind(256, 512, batch_first=True, **settings).to(dtype)
     step = asked(batch_size=16, loss=lambda out: out[0].sum())
     predicted = estimate_memory(layer, (300, 256), gpu=torch.cuda.get_device_name(), progress=False, **step)
@@ -175,7 +175,7 @@ def test_the_tracker_is_a_context_manager_that_names_the_card() -> None:
 
 
 class TwoStreams(nn.Module):
-    """Its first layer runs on a stream of its own."""
+    """A model whose first layer runs on its own stream."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""torch's own allocator and cuDNN's own heuristics on the stand-ins: sizes, limits, errors."""
+"""torch's own allocator and cuDNN's own heuristics on the no-op runtime: sizes, limits, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_card_is_the_one_of_the_file() -> None:
 
 
 def test_the_allocator_rounds_and_reserves_as_it_is_documented_to() -> None:
-    """Blocks of 512 bytes; segments of 2 MiB for up to 1 MiB, of 20 MiB for up to 10 MiB, else in whole 2 MiB."""
+    """Blocks have 512 bytes; segments have 2 MiB up to 1 MiB, 20 MiB up to 10 MiB, then multiples of 2 MiB."""
     held = [torch.empty(1, device="cuda")]
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (512, 2 * MIB)
     held.append(torch.empty(3 * MIB, dtype=torch.int8, device="cuda"))
@@ -63,7 +63,7 @@ def test_what_comes_back_from_the_card_is_zero() -> None:
 
 
 def workspace(run: Any) -> int:
-    """The most that a call allocates and frees again."""
+    """Return the most that a call allocates and frees again."""
     kept = run()
     before = torch.cuda.memory_allocated()
     del kept
@@ -74,7 +74,7 @@ def workspace(run: Any) -> int:
 
 
 def test_a_convolution_has_the_workspace_that_cudnn_names() -> None:
-    """None where a kernel needs none, much where the heuristics take Winograd or an implicit product's transforms."""
+    """It is 0 if a kernel needs none, and large if cuDNN chooses Winograd or an implicit product's transforms."""
     with torch.no_grad():
         x = torch.empty(16, 64, 224, 224, device="cuda")
         wide = workspace(lambda: F.conv2d(x, torch.empty(64, 64, 3, 3, device="cuda"), padding=1))
@@ -85,7 +85,7 @@ def test_a_convolution_has_the_workspace_that_cudnn_names() -> None:
 
 
 def test_a_function_without_an_answer_fails_by_its_name() -> None:
-    """Not a zero that nobody asked for: the plan of a Fourier transform has a workspace that is not known here."""
+    """It must not return 0: the plan of a Fourier transform has a workspace, whose size is unknown here."""
     with pytest.raises(RuntimeError, match=r"cuFFT|CUFFT"):
         torch.fft.fft(torch.empty(64, 64, device="cuda"))
     refused = pytest.raises(RuntimeError, match="no-op CUDA runtime: cudaStreamBeginCapture")

@@ -43,7 +43,7 @@ def compare_parser() -> argparse.ArgumentParser:
     add_table_options(parser)
     add_memory_options(parser)
     group = parser.add_argument_group("comparison")
-    group.add_argument("--names", metavar="NAME[,NAME...]", help="names of the models")
+    group.add_argument("--names", metavar="NAME[,NAME...]", help="names to show for the models")
     group.add_argument("--ratios", action="store_true", help="also show ratios to the first model")
     group.add_argument("--changes-only", action="store_true", help="hide layers that all models share")
     return parser
@@ -52,7 +52,7 @@ def compare_parser() -> argparse.ArgumentParser:
 def comparison(arguments: argparse.Namespace) -> str:
     """Return the tables for parsed arguments. Raises :class:`SummaryError`.
 
-    A word with a colon is a model, any other a size.
+    A word with a colon names a model; any other word is a size.
     """
     places = [parse_place(word) for word in arguments.words if ":" in word]
     names = [name for _, name in places]

@@ -41,7 +41,8 @@ def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
         with torch.device("meta") if on_meta else contextlib.nullcontext():
             return target(**kwargs)
     except Exception as error:
-        raise BuildError(f"the model cannot be built: {type(error).__name__}: {error}") from error
+        cure = "; pass arguments as --kwargs NAME=VALUE" if isinstance(error, TypeError) else ""
+        raise BuildError(f"the model cannot be built: {type(error).__name__}: {error}{cure}") from error
 
 
 def find(source: str, name: str) -> Any:

@@ -36,9 +36,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_pass_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for running the model."""
     group = parser.add_argument_group("forward pass")
-    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="-1, the default, leaves the batch open")
+    group.add_argument("--batch-size", metavar="N", type=int, default=-1, help="default: -1, an open batch")
     group.add_argument("--device", help="cpu, cuda, cuda:1, ...; default: the model's")
-    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="for all inputs, or one per input: float32,int64")
+    group.add_argument("--dtypes", metavar="DTYPE[,DTYPE...]", help="one dtype for all inputs, or one per input")
     modes = one_of(PASS_MODES)
     group.add_argument("--mode", default="same", help=f"{modes}; same, the default, keeps the model's mode")
     group.add_argument("--run", default="auto", help=f"{one_of(RUNS)}; fake runs on shapes alone, real computes")
@@ -62,7 +62,9 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for the rows of one model's table."""
     group = parser.add_argument_group("rows")
     group.add_argument(
-        "--rows", metavar="WHICH[,WHICH...]", help="only a type (Conv2d), a path or pattern (layer1.*), a range (0:20)"
+        "--rows",
+        metavar="WHICH[,WHICH...]",
+        help="show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)",
     )
     group.add_argument("--repeats", help=f"{one_of(REPEATS)} equal neighbours; nested text folds by default")
     group.add_argument("--col-width", metavar="N", type=int, help="most characters of a name or shape; default: 60")
@@ -71,7 +73,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
 def add_memory_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options of a memory estimate; any of them turns the estimate on."""
     group = parser.add_argument_group("memory estimate of a step")
-    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; alone: train")
+    group.add_argument("--memory", metavar="STEP", help=f"kind of step: {one_of(STEP_MODES)}; without a value: train")
     group.add_argument("--optimizer", metavar="NAME", help="a torch.optim optimizer: sgd, adam, adamw, ...")
     group.add_argument("--loss", metavar="NAME", help="cross_entropy, mse, causal_lm, ...; default: the output's sum")
     group.add_argument("--autocast", metavar="DTYPE", help="run the forward under autocast: bfloat16, float16")

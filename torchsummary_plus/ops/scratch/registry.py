@@ -131,7 +131,7 @@ _OF_LIBRARIES = (
     *("linalg_ldl_solve", "linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp", "_trilinear"),
     *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
 )
-"""Operators on CUDA of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU tells, and composites without a rule."""
+"""CUDA operators of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU can report, and composites without a rule."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(

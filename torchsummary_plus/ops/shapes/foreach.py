@@ -1,4 +1,4 @@
-"""Foreach operators, of which torch would look at each tensor of the lists by itself."""
+"""Foreach operators, whose tensors torch would otherwise check one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEEPING = (
 
 @rule(*(f"_foreach_{name}" for name in KEEPING.split()))
 def kept(*args: Any, **options: Any) -> Outs:
-    """New tensors like those of the lists, which agree in shape, strides and dtype, beside real numbers."""
+    """New tensors like those of the lists, if these agree in shape, strides and dtype and all numbers are real."""
     others = [value for value in (*args, *options.values()) if not _is_tensors(value)]
     sure(all(isinstance(number, (int, float)) for value in others for number in _numbers(value)))
     return [_like(tensors) for tensors in _by_place(args)]

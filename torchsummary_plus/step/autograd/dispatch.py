@@ -51,20 +51,25 @@ class StepKernels(ValuedKernels):
         """Views whose nodes the engine may have replaced before its first operator."""
 
     def follow_leaf(self, leaf: torch.Tensor) -> None:
-        """Have the engine know a leaf that lives on after a backward."""
+        """Tell the engine about a leaf that outlives a backward."""
         if self.engine is not None:
             self.engine.add_leaf(leaf, lasting=True)
+
+    def follow_assigned(self, fake: Fake) -> None:
+        """Create the node anew that accumulates a leaf's gradient: torch drops it where the device differs."""
+        if self.engine is not None:
+            self.engine.renew_leaf(fake)
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
         return module_of(self.watch.frame)
 
     def refuses_sparse(self) -> bool:
-        """Whether this is not the backward or an optimizer, where gradients of embeddings are sparse."""
+        """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
         return torch.is_grad_enabled() or self.module() != OUTSIDE
 
     def as_called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Return what the engine's current node calls on the device, which listeners then hear."""
+        """Return the call that the engine's current node makes on the device; listeners are told of this call."""
         return call_of(compat.current_node(), self.device.type == "cuda", func, args, kwargs)
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -80,7 +85,7 @@ class StepKernels(ValuedKernels):
         if not state.in_engine:
             return self._known_or_on_zeros(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
-            self.engine.fresh.clear()  # A forward run again in the backward is over: its graph holds its leaves.
+            self.engine.drop_unreferenced()  # A forward run again in the backward is over.
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
@@ -190,9 +195,8 @@ def _without_vectors(
 
 
 _DETERMINANT = "LinalgDetBackward0"
-"""A node whose formula, where it is differentiated again, asks for singular matrices.
-
-Under a mode it computes both cases instead: torch/csrc/autograd/FunctionsManual.cpp, ``linalg_det_backward``.
+"""A node whose formula, when differentiated again, checks for singular matrices. Under a mode it computes both cases
+instead: torch/csrc/autograd/FunctionsManual.cpp, ``linalg_det_backward``.
 """
 _LOGITS = "BinaryCrossEntropyWithLogitsBackward0"
 _ZEROS = {aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default}
@@ -211,7 +215,7 @@ _IN_PLACE = {
     aten.sub.Tensor: InPlace(aten.sub_.Tensor, {aten.sigmoid.default, aten.add.Scalar, aten.mul_.Tensor}, {_LOGITS}),
     aten.mul.Tensor: InPlace(
         aten.mul_.Tensor,
-        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default},
+        {aten.sub_.Tensor, aten.mul_.Tensor, aten.logit.default, aten.neg_.default},
         {_LOGITS, "BinaryCrossEntropyBackward0"},
     ),
 }
@@ -251,10 +255,9 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
-            functions.engine.started(roots) as begun,
             nullcontext() if is_on(StepFunctions) else functions.again(),
         ):
-            return run(begun, gradients, keeps_graph, *args, **kwargs)
+            return functions.engine.run(run, roots, gradients, keeps_graph, *args, **kwargs)
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

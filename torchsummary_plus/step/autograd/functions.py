@@ -72,6 +72,7 @@ class StepFunctions(TorchFunctionMode):
             return func(*args)
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
+        self.engine.drop_unreferenced()
         state = self.watch.state
         state.autocasts = self.device.type if torch.is_autocast_enabled(self.device.type) else ""
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
@@ -79,6 +80,8 @@ class StepFunctions(TorchFunctionMode):
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
             if func in _LEAF_MAKERS:
                 self.engine.add_leaf(args[0])
+            elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
+                self.engine.add_leaf(out)
             if isinstance(out, torch.Tensor) and compat.is_functorch_wrapped(out):
                 self.keep_number(args, out)
             return out
@@ -124,7 +127,7 @@ class StepFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Read the values of a real tensor, which no operator does, and note what they assume."""
+        """Read a real tensor's values, for which no operator runs, and note what they assume."""
         kernels: Any = self.watch.kernel
         for how in [] if isinstance(tensor, Fake) else kernels.made_up_by([tensor]):
             self._assume(func.__name__, how)
@@ -187,7 +190,7 @@ class StepFunctions(TorchFunctionMode):
 _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
 _HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
-"""What torch sets to None while it replaces a view's node, holding the view's lock.
+"""The attribute that torch sets to None while it replaces a view's node, holding the view's lock.
 
 Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
 """
@@ -297,7 +300,7 @@ def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.
 
         overrides.has_torch_function = has_torch_function
         layers.linear = functions.linear
-        # By its name, torch.distributed.tensor.experimental finds what to put context parallelism around.
+        # torch.distributed.tensor.experimental looks it up by this name for context parallelism.
         layers.scaled_dot_product_attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
         torch.get_rng_state = random.get_rng_state = noticed_rng_state
         try:

@@ -1,7 +1,7 @@
 """Gradients of products of elements, whose formulas check for zeros.
 
-Under a mode torch uses the formulas without the check, which hold several times as much. A step is assumed to have no
-zeros.
+Under a mode torch uses the formulas without the check, which keep several times as much memory. A step is assumed to
+have no zeros.
 
 Source: torch/csrc/autograd/FunctionsManual.cpp, ``prod_backward`` and ``cumprod_backward``.
 """

@@ -77,7 +77,7 @@ def _nodes(view: Tensor, first: int) -> Iterator[Any]:
     base: Any = view._base
     try:
         node, end = view.grad_fn, base.grad_fn
-    except RuntimeError:  # The view was made without gradients: torch refuses its node, and its user meets the error.
+    except RuntimeError:  # Made without gradients: torch raises when asked for its node, for the user too.
         return
     while node is not None and node is not end and node.name() != _LEAF and node._sequence_nr() >= first:
         yield node

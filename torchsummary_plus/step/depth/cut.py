@@ -1,4 +1,4 @@
-"""A model cut down to a few of its equal layers."""
+"""Cut a model down to a few of its equal layers."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from ...live.rows import longest_row
 from .tokens import Stack
 
 FEWEST = 3
-"""Layers that are recorded at least of many equal ones: a first, a last, and one with both neighbours."""
+"""Fewest of many equal layers that are recorded: a first, a last, and one between two others."""
 WORTH = 5 * FEWEST
-"""Equal layers from which on recording ``FEWEST``, one more and two more is quicker than recording all."""
+"""Number of equal layers from which recording ``FEWEST``, one more and two more is faster than recording all."""
 
 
 class Cut:
-    """Takes all but ``count`` of the equal layers out of a model, if it has a row of many; None for none of them.
+    """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing.
 
-    The buckets of DDP are laid out for all layers when a model is wrapped: such a model is left whole.
+    A model with DDP keeps all layers, because its buckets were laid out for them when it was wrapped.
     """
 
     def __init__(self, count: int | None) -> None:
         self.count = count
         self.paths: tuple[str, ...] = ()
         self.whole: Stack | None = None
-        """The layers that there were, where some have been taken out; ``left`` are those that are left."""
+        """All layers, if some have been removed; ``left`` are the remaining ones."""
         self.left = Stack("", ())
 
     def make(self, model: nn.Module) -> None:
-        """Cut a model, for good."""
+        """Cut the model permanently."""
         if self.count is None or any(_WITH_BUCKETS in _names(module) for module in model.modules()):
             return
         row = longest_row(model, WORTH)
@@ -39,7 +39,7 @@ class Cut:
 
 
 _WITH_BUCKETS = "DistributedDataParallel"
-"""A class by its name: torch.distributed takes a while to import."""
+"""A class given by name, because torch.distributed is slow to import."""
 
 
 def _names(module: nn.Module) -> set[str]:

@@ -1,32 +1,32 @@
-"""The log of a deep model, grown from those of two shallow ones and checked against that of a third.
+"""The log of a deep model, extrapolated from the logs of two shallow ones and checked against a third.
 
-Equal layers leave the same tokens in each sweep over them: a forward goes up, a backward down, an optimizer's operator
-along all parameters. A model with one layer more has one period more in each sweep, and every number in a token (the
-layer, a position, a size) goes on as it did.
+Equal layers leave equal tokens in each sweep over them: a forward goes up, a backward goes down, an optimizer's
+operator runs along all parameters. One more layer adds one period to each sweep, and every number in a token (a layer,
+a position, a size) continues its arithmetic progression.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from operator import add, sub
 from typing import Any
 
 from ...data.memory_records import MemoryLog
-from .tokens import NotRepeatingError, Reader, Stack, Token, Writer
+from .tokens import Alike, NotRepeatingError, Reader, Stack, Token, Writer
 
 LOOKAHEAD = 256
-"""Tokens behind a period that are compared."""
+"""Tokens after a period that are compared."""
 
 
 Proved = set[tuple[bool, Any]]
-"""Periods of which a third log has confirmed that they repeat."""
+"""Periods that a third log has confirmed to repeat."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A period that is in the deeper of two token lists alone: its tokens are ``deeper[place : place + length]``."""
+    """A period that only the deeper of two token lists has: the tokens ``deeper[place : place + length]``."""
 
     place: int
     length: int
@@ -35,15 +35,16 @@ class Sweep:
 def grown(
     logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack, proved: Proved | None = None
 ) -> MemoryLog:
-    """The log of a model with the layers of ``whole``, from those with some, one more, and two more of them.
+    """Extrapolate the log of a model with the layers of ``whole`` from those with a few layers, one more, and two more.
 
-    ``proved`` takes in the periods that the third confirms; where they are all known already, two logs are enough.
-    Raises :class:`NotRepeatingError` where the third is not what follows from the first two, :class:`UnprovedError`
-    where it is needed.
+    ``proved`` collects the periods that the third log confirms; if all are known already, two logs are enough. Raises
+    :class:`NotRepeatingError` if the third log is not what the first two predict, and :class:`UnprovedError` if a third
+    log is needed.
     """
     if any(log.others or log.in_blocks for log in logs):
         raise NotRepeatingError
-    few, more, *most = (Reader(log, stack).read() for log, stack in zip(logs, stacks))
+    alike: dict[Hashable, Alike] = {}
+    few, more, *most = (Reader(log, stack, alike).read() for log, stack in zip(logs, stacks))
     known = set() if proved is None else proved
     sweeps = _proved_sweeps(few, more, most[0], known) if most else _known_sweeps(few, more, known)
     times = len(whole.names) - len(stacks[0].names)
@@ -56,11 +57,11 @@ def grown(
 
 
 class UnprovedError(Exception):
-    """Two logs tell what repeats, but no third has confirmed it yet."""
+    """Two logs show what repeats, but no third log has confirmed it yet."""
 
 
 def _known_sweeps(few: Sequence[Token], more: Sequence[Token], proved: Proved) -> list[Sweep]:
-    """The sweeps between two lists, of periods confirmed before. Raises :class:`UnprovedError`."""
+    """Return the sweeps between two lists if all their periods are confirmed. Raises :class:`UnprovedError`."""
     for by_place in (True, False):
         try:
             sweeps = find_sweeps(few, more, by_place)
@@ -72,7 +73,7 @@ def _known_sweeps(few: Sequence[Token], more: Sequence[Token], proved: Proved) -
 
 
 def _periods(more: Sequence[Token], sweeps: Sequence[Sweep], by_place: bool) -> Proved:
-    """What happens in each sweep's period, wherever it begins."""
+    """Return the contents of each sweep's period, independent of where the period begins."""
     return {
         (by_place, frozenset(Counter(token[:2] for token in more[sweep.place : sweep.place + sweep.length]).items()))
         for sweep in sweeps
@@ -80,10 +81,10 @@ def _periods(more: Sequence[Token], sweeps: Sequence[Sweep], by_place: bool) -> 
 
 
 def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[Token], proved: Proved) -> list[Sweep]:
-    """The sweeps that lead from the first two lists to the third. Raises :class:`NotRepeatingError`.
+    """Return the sweeps by which the first two lists predict the third. Raises :class:`NotRepeatingError`.
 
-    Where a layer at an end holds more than those between, only the places of storages tell it from them; elsewhere
-    these places may grow with the depth.
+    Places of storages are compared first: they alone distinguish a first or last layer that keeps more than the others.
+    Elsewhere they may grow with the depth, so that the second attempt ignores them.
     """
     wanted = [token[:3] for token in most]
     for by_place in (True, False):
@@ -98,7 +99,7 @@ def _proved_sweeps(few: Sequence[Token], more: Sequence[Token], most: Sequence[T
 
 
 def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> list[Sweep]:
-    """Where the deeper list has a period more. Raises :class:`NotRepeatingError`."""
+    """Return where the deeper list has an additional period. Raises :class:`NotRepeatingError`."""
     known: dict[object, int] = {}
     short, long = (
         [known.setdefault(_likeness(token, by_place), len(known)) for token in tokens] for tokens in (few, more)
@@ -121,13 +122,13 @@ def find_sweeps(few: Sequence[Token], more: Sequence[Token], by_place: bool) -> 
 
 
 def _likeness(token: Token, by_place: bool) -> object:
-    """What tokens of equal layers have in common."""
+    """Return what tokens of equal layers have in common."""
     place = token.numbers[1:] if by_place and token.what in ("free", "output") else ()
     return token.what, token.same, token.size, place
 
 
 def _centred(long: Sequence[int], place: int, length: int) -> Sweep:
-    """The period in the middle of those that are there: the first and the last layer have but one neighbour."""
+    """Return the middle one of the repeated periods, since the first and the last layer have only one neighbour."""
     first = place
     while first >= length and long[first - length : first] == long[place : place + length]:
         first -= length
@@ -136,9 +137,9 @@ def _centred(long: Sequence[int], place: int, length: int) -> Sweep:
 
 
 def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
-    """The length of a period that begins at ``long[j]``, as the one before it did; 0 where there is none.
+    """Return the length of a period that begins at ``long[j]`` and repeats the one before it; 0 if there is none.
 
-    Of several lengths it is the one behind which the lists agree the longest.
+    If several lengths are possible, it is the one after which the lists agree longest.
     """
     best, longest = 0, 0
     for length in range(1, min(j, len(long) - j) + 1):
@@ -151,7 +152,7 @@ def _period(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
 
 
 def _agreed(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
-    """For how many tokens two lists agree from there on, up to so many; the end agrees with the end."""
+    """Return for how many tokens two lists agree from there on, at most ``LOOKAHEAD``; a common end counts too."""
     for count in range(LOOKAHEAD):
         if i + count == len(short) or j + count == len(long):
             return count + (len(short) - i == len(long) - j)
@@ -161,7 +162,7 @@ def _agreed(short: Sequence[int], long: Sequence[int], i: int, j: int) -> int:
 
 
 def repeated(few: Sequence[Token], more: Sequence[Token], sweeps: Sequence[Sweep], times: int) -> list[Token]:
-    """The tokens with so many periods more in each sweep than there are in the shallower list."""
+    """Return the shallower list's tokens with ``times`` additional periods in each sweep."""
     tokens: list[Token] = []
     i = j = 0
     for sweep in (*sweeps, Sweep(len(more), 0)):
@@ -189,9 +190,11 @@ def _difference(before: Token, after: Token) -> tuple[int, ...]:
 
 
 def _further(few: Token, more: Token, times: int) -> Token:
-    """A token that both lists have, with its numbers as they go on."""
+    """Return a token that both lists have, with its numbers extrapolated by ``times`` steps."""
+    if few.numbers == more.numbers:
+        return few
     by = _difference(few, more)
-    return _moved(few, tuple(times * number for number in by)) if any(by) else few
+    return _moved(few, tuple(times * number for number in by))
 
 
 def _moved(token: Token, by: tuple[int, ...]) -> Token:

@@ -1,4 +1,4 @@
-"""The steps of a model on one device, of which equal layers are recorded a few times and no more."""
+"""Record the steps of a model on one device, with only a few of many equal layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tokens import NotRepeatingError, Stack
 
 
 def takes_all_layers_alike(step: Step) -> bool:
-    """Whether a step does with each layer what it does with any: nothing of the user's own may pick some of them."""
+    """Whether a step treats all layers alike: no code of the user's that may pick out some of them."""
     maker: Any = step.optimizer.func if isinstance(step.optimizer, partial) else step.optimizer
     return (
         step.train_step is None and step.mode in ("train", "eval") and (maker is None or isinstance(maker, (str, type)))
@@ -41,7 +41,7 @@ def record_deep_step(
     listeners: Sequence[Listener] = (),
     cudnn: Cudnn | None = None,
 ) -> MemoryLog:
-    """What :func:`record_step` gives, sooner for a model with many equal layers; the model is left unchanged."""
+    """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged."""
     model = tree.modules[0]
     row = longest_row(model, WORTH) if takes_all_layers_alike(step) else None
     asked = example, step, device, capability, listeners, cudnn

@@ -1,4 +1,4 @@
-"""A memory log as a flat list of tokens, in which layers are counted, and back."""
+"""A memory log as a flat list of tokens in which layers are numbered, and back."""
 
 from __future__ import annotations
 
@@ -10,44 +10,63 @@ from ...data.memory_records import Doubt, MemoryLog, ModuleCall, Moment, Storage
 from ...trace.questions import OUTSIDE
 
 
-class Token(NamedTuple):
-    """Something that happens in a step: ``same`` at every depth, with ``numbers`` that may grow with the depth.
+class Alike:
+    """What tokens have in common, compared often: it keeps its hash."""
 
-    ``size`` is that of the storages it is about, which few tokens have otherwise at another depth.
+    __slots__ = ("hashed", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.hashed = hash(value)
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Alike) and self.value == other.value)
+
+
+NOTHING = Alike(None)
+
+
+class Token(NamedTuple):
+    """An event of a step: ``same`` at every depth, with ``numbers`` that may grow with the depth.
+
+    ``size`` is that of its storage, which for few tokens depends on the depth.
     """
 
     what: str
-    same: Hashable
+    same: Alike
     numbers: tuple[int, ...]
     size: Hashable = None
 
 
 class Live:
-    """What is allocated, by what is alike: a storage is named by its place among those, the oldest first.
+    """Live storages grouped by key; a storage is identified by its position among those of its key, oldest first.
 
-    Such a place is the same in each of many equal layers, whatever the first and the last one do besides.
+    The position is the same in each of many equal layers, whatever else the first and the last layer do.
     """
 
     def __init__(self) -> None:
         self.alike: dict[Hashable, list[int]] = {}
 
     def begin(self, key: Hashable, storage: int) -> None:
-        """Take in a storage that is allocated."""
+        """Add an allocated storage."""
         self.alike.setdefault(key, []).append(storage)
 
     def place(self, key: Hashable, storage: int) -> int:
-        """The place of a storage that may be free by now; -1 for none."""
+        """Return a storage's position, or -1 if it is no longer live."""
         alike = self.alike.get(key, [])
         return alike.index(storage) if storage in alike else -1
 
     def end(self, key: Hashable, place: int) -> int:
-        """Let go of the storage at a place. Raises :class:`NotRepeatingError`."""
+        """Remove and return the storage at a position. Raises :class:`NotRepeatingError`."""
         storage = self.at(key, place)
         del self.alike[key][place]
         return storage
 
     def at(self, key: Hashable, place: int) -> int:
-        """The storage at a place. Raises :class:`NotRepeatingError`."""
+        """Return the storage at a position. Raises :class:`NotRepeatingError`."""
         alike = self.alike.get(key, [])
         if not 0 <= place < len(alike):
             raise NotRepeatingError
@@ -55,18 +74,18 @@ class Live:
 
 
 class NotRepeatingError(Exception):
-    """The logs of shallow models do not go on as those of equal layers do."""
+    """The logs of shallow models do not continue as those of equal layers would."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A container of layers by its path, and the names of its layers."""
+    """A container of layers: its path, and the names of its layers."""
 
     path: str
     names: tuple[str, ...]
 
     def place(self, path: str) -> tuple[str | None, str, int]:
-        """Split the path of a module into the container's, what follows the layer's name, and the layer's number.
+        """Split a module's path into the container's path, the rest after the layer's name, and the layer's number.
 
         >>> Stack("body", ("0", "1")).place("body.1.mlp")
         ('body', '.mlp', 1)
@@ -80,15 +99,19 @@ class Stack:
         return self.path, inside[len(name) :], self.names.index(name)
 
     def path_of(self, rest: str, layer: int) -> str:
-        """The path of a module inside a layer."""
+        """Return the path of a module inside a layer."""
         return f"{self.path}.{self.names[layer]}{rest}" if self.path else f"{self.names[layer]}{rest}"
 
 
 class Reader:
-    """The tokens of a log, in their order: moments, allocations, frees, calls, doubts."""
+    """Converts a log to tokens in order: moments, allocations, frees, calls and doubts."""
 
-    def __init__(self, log: MemoryLog, stack: Stack) -> None:
+    def __init__(self, log: MemoryLog, stack: Stack, known: dict[Hashable, Alike]) -> None:
         self.log = log
+        self.known = known
+        """By what tokens have in common, the one object of it; readers of logs that are compared share it."""
+        self.specs: dict[tuple[StorageSpec, int], tuple[Alike, int]] = {}
+        self.seen: dict[Moment, Token] = {}
         self.places: list[tuple[Any, int]] = []
         for path in log.module_paths:
             container, rest, layer = stack.place(path)
@@ -96,12 +119,12 @@ class Reader:
         self.tokens: list[Token] = []
         self.born: dict[int, int] = {}
         self.live = Live()
-        self.told = 0
+        self.moments_read = 0
         self.doubts = iter(log.doubts)
         self.doubt = next(self.doubts, None)
 
     def read(self) -> list[Token]:
-        """The tokens; a free and what a call returns name a storage by its place among those that are alike."""
+        """Return the tokens; frees and call outputs identify a storage by its position in :class:`Live`."""
         inner: dict[int, list[int]] = {}
         for number, call in enumerate(self.log.calls):
             inner.setdefault(call.outer, []).append(number)
@@ -115,9 +138,9 @@ class Reader:
             call = self.log.calls[number]
             self._plain(at, call.start)
             template, layer = self.places[call.module]
-            self.tokens.append(Token("call", (template, call.step), (layer,)))
+            self.tokens.append(Token("call", self._alike((template, call.step)), (layer,)))
             self._events(call.start, call.stop, inner.get(number, []), inner)
-            self.tokens.append(Token("return", None, ()))
+            self.tokens.append(Token("return", NOTHING, ()))
             self.tokens += [self._named("output", number) for number in call.outputs if number in self.born]
             at = call.stop
         self._plain(at, stop)
@@ -129,8 +152,7 @@ class Reader:
             self._moments(moment)
             if nbytes:
                 spec = self.log.storages[storage]
-                template, layer = self._place(spec.owner)
-                same = (template, replace(spec, owner=0, nbytes=0), self.log.stream(storage))
+                same, layer = self._spec(spec, self.log.stream(storage))
                 self.born[storage] = len(self.tokens)
                 self.live.begin((same, layer, nbytes), storage)
                 self.tokens.append(Token("allocate", same, (layer, spec.nbytes, nbytes), nbytes))
@@ -140,7 +162,7 @@ class Reader:
                 self.tokens.append(token)
 
     def _named(self, what: str, storage: int) -> Token:
-        """A token about a storage; one that is free already is named by the token of its allocation."""
+        """Return a token about a storage; a storage that is free already is identified by its allocation's token."""
         born = self.tokens[self.born[storage]]
         layer = born.numbers[0]
         place = self.live.place((born.same, layer, born.size), storage)
@@ -149,21 +171,36 @@ class Reader:
     def _doubts(self, event: int) -> None:
         while self.doubt is not None and self.doubt.event <= event:
             self._moments(self.doubt.moment)
-            self.tokens.append(Token("doubt", None, (self.doubt.nbytes,)))
+            self.tokens.append(Token("doubt", NOTHING, (self.doubt.nbytes,)))
             self.doubt = next(self.doubts, None)
 
     def _moments(self, last: int) -> None:
-        for moment in self.log.moments[self.told : last + 1]:
-            template, layer = self._place(moment.module)
-            self.tokens.append(Token("moment", (moment.operator, template, moment.phase, moment.step), (layer,)))
-        self.told = max(self.told, last + 1)
+        for moment in self.log.moments[self.moments_read : last + 1]:
+            token = self.seen.get(moment)
+            if token is None:
+                template, layer = self._place(moment.module)
+                same = self._alike((moment.operator, template, moment.phase, moment.step))
+                token = self.seen[moment] = Token("moment", same, (layer,))
+            self.tokens.append(token)
+        self.moments_read = max(self.moments_read, last + 1)
+
+    def _alike(self, value: Hashable) -> Alike:
+        return self.known.setdefault(value, Alike(value))
+
+    def _spec(self, spec: StorageSpec, stream: int) -> tuple[Alike, int]:
+        """What a storage has in common with those of other layers, and its layer."""
+        key = spec, stream
+        if key not in self.specs:
+            template, layer = self._place(spec.owner)
+            self.specs[key] = self._alike((template, replace(spec, owner=0, nbytes=0), stream)), layer
+        return self.specs[key]
 
     def _place(self, module: int) -> tuple[Any, int]:
         return (None, -1) if module == OUTSIDE else self.places[module]
 
 
 class Writer:
-    """The log of tokens, of a model with these modules."""
+    """Converts tokens to the log of a model with these module paths."""
 
     def __init__(self, paths: Sequence[str], stack: Stack) -> None:
         self.stack = stack
@@ -174,33 +211,31 @@ class Writer:
         self.streams: list[int] = []
         self.calls: list[ModuleCall] = []
         self.doubts: list[Doubt] = []
-        self.specs: dict[tuple[StorageSpec, int, int], StorageSpec] = {}
-        self.known_moments: dict[tuple[Any, int], Moment] = {}
+        self.specs: dict[tuple[Alike, int, int], StorageSpec] = {}
+        self.known_moments: dict[tuple[Alike, int], Moment] = {}
 
     def write(self, tokens: Sequence[Token], like: MemoryLog, paths: Sequence[str]) -> MemoryLog:
-        """The log; what is no token (assumptions and the like) is that of another one."""
+        """Return the log; what tokens do not carry, such as assumptions, is copied from ``like``."""
         storage_at: dict[int, int] = {}
         live = Live()
         under_way: list[int] = []
         returned = -1
         for place, (what, same, numbers, size) in enumerate(tokens):
-            known: Any = same
             if what == "moment":
-                self.moments.append(self._moment(known, numbers[0]))
+                self.moments.append(self._moment(same, numbers[0]))
             elif what == "allocate":
                 storage_at[place] = len(self.storages)
                 live.begin((same, numbers[0], size), len(self.storages))
-                spec = self._spec(known[1], self._module(known[0], numbers[0]), numbers[1])
                 self.events.append((len(self.moments) - 1, len(self.storages), numbers[2]))
-                self.storages.append(spec)
-                self.streams.append(known[2])
+                self.storages.append(self._spec(same, numbers[0], numbers[1]))
+                self.streams.append(same.value[2])
             elif what == "free":
                 self.events.append((len(self.moments) - 1, live.end((same, numbers[0], size), numbers[1]), 0))
             elif what == "call":
                 outer = under_way[-1] if under_way else -1
                 under_way.append(len(self.calls))
-                module = self._module(known[0], numbers[0])
-                self.calls.append(ModuleCall(module, known[1], outer, len(self.events), -1, ()))
+                template, step = same.value
+                self.calls.append(ModuleCall(self._module(template, numbers[0]), step, outer, len(self.events), -1, ()))
             elif what == "return":
                 returned = under_way.pop()
                 self.calls[returned] = replace(self.calls[returned], stop=len(self.events))
@@ -221,16 +256,18 @@ class Writer:
             streams=tuple(self.streams) if any(self.streams) else (),
         )
 
-    def _moment(self, known: Any, layer: int) -> Moment:
-        key = known, layer
+    def _moment(self, same: Alike, layer: int) -> Moment:
+        key = same, layer
         if key not in self.known_moments:
-            self.known_moments[key] = Moment(known[0], self._module(known[1], layer), *known[2:])
+            operator, template, *when = same.value
+            self.known_moments[key] = Moment(operator, self._module(template, layer), *when)
         return self.known_moments[key]
 
-    def _spec(self, like: StorageSpec, owner: int, nbytes: int) -> StorageSpec:
-        key = like, owner, nbytes
+    def _spec(self, same: Alike, layer: int, nbytes: int) -> StorageSpec:
+        key = same, layer, nbytes
         if key not in self.specs:
-            self.specs[key] = replace(like, owner=owner, nbytes=nbytes)
+            template, like, _ = same.value
+            self.specs[key] = replace(like, owner=self._module(template, layer), nbytes=nbytes)
         return self.specs[key]
 
     def _module(self, template: Any, layer: int) -> int:

@@ -90,7 +90,7 @@ def _convolution_backward(
 
 
 TRANSPOSED_UNTIL = "2.15"
-"""The first release whose oneDNN needs less for some transposed convolutions than the rules say."""
+"""The first release whose oneDNN needs less for some transposed convolutions than the rules predict."""
 
 
 def _planned(call: Call, last: bool, part: int) -> Plan:

@@ -17,7 +17,7 @@ EFFICIENT = (
     "aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward;"
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
-CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; taken to be that of flash attention"
+CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
 
 
 def _up(size: int, step: int) -> int:

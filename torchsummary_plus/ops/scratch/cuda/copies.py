@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from ..cpu.copies import copied, nbytes, suggested
-from ..registry import Alloc, Course, Result, scratch
-from .cub import scan
+from ...shapes.registry import is_dense
+from ..cpu.copies import INT64, copied, itemsize, nbytes, suggested
+from ..registry import Alloc, Course, Free, Result, scratch
+from .cub import half_scan, long_scan, scan
 
 SOURCE = "aten/src/ATen/native/cuda/"
 
@@ -97,7 +98,7 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
         *("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward"),
         *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward"),
         *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
-        *("_softmax", "_log_softmax", "cumprod", "logcumsumexp", "topk"),
+        *("_softmax", "_log_softmax", "logcumsumexp", "topk"),
     )),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
@@ -113,11 +114,57 @@ def volume_backward(out: Any, grad: Any, x: Any, *args: Any) -> Course:
     return *_results(out), *_blocks(copied(grad, suggested(x)), copied(args[5], suggested(x)))
 
 
-@scratch("cuda", "aten::cumsum", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
-def cumsum(out: Any, x: Any, *_: Any, **__: Any) -> Course:
-    """A contiguous copy of the input; one row of numbers is added up by CUB."""
+@scratch("cuda", "aten::unfold_backward", source="aten/src/ATen/native/UnfoldBackward.h", band=0.0)
+def unfold_backward(out: Any, grad: Any, sizes: Any, dim: int, size: int, step: int) -> Course:
+    """Where windows overlap, the positions along the axis."""
+    return Result(0), *_blocks(INT64 * out.shape[dim] if out.dim() and step < size else 0)
+
+
+SEGMENTS = f"{SOURCE}SegmentReduce.cu"
+
+
+@scratch("cuda", "aten::segment_reduce", source=SEGMENTS, band=0.0)
+def segments(out: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any) -> Course:
+    """Contiguous copies of what is read; offsets from lengths, or the other way round."""
+    read = _blocks(*map(copied, (x, lengths, offsets)))
+    return *read, Result(0), *_bounds(lengths, offsets, len(read))
+
+
+@scratch("cuda", "aten::_segment_reduce_backward", source=SEGMENTS, band=0.0)
+def segments_backward(
+    out: Any, grad: Any, result: Any, x: Any, *_: Any, lengths: Any = None, offsets: Any = None, **__: Any
+) -> Course:
+    """As :func:`segments`."""
+    read = _blocks(*map(copied, (grad, result, x, lengths, offsets)))
+    return *read, Result(0), *_bounds(lengths, offsets, len(read))
+
+
+def _bounds(lengths: Any, offsets: Any, first: int) -> Course:
+    """The differences of offsets; or lengths behind a zero each, added up in place. ``first`` buffers are before."""
+    if lengths is None:
+        rows = offsets.numel() // max(1, offsets.shape[-1])
+        return _blocks((offsets.numel() - rows) * itemsize(offsets))
+    rows = lengths.numel() // max(1, lengths.shape[-1])
+    count = lengths.numel() + rows
+    zeros, whole = Alloc(rows * itemsize(lengths)), Alloc(count * itemsize(lengths))
+    added = (Alloc(long_scan(count) if itemsize(lengths) == INT64 else scan(count)),) if rows == 1 else ()
+    return zeros, whole, Free(first), *added
+
+
+@scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
+def running(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """The input in the result's dtype, a contiguous copy, and for one row of numbers CUB's storage.
+
+    Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
+    """
+    converted = nbytes(out) if x.dtype is not out.dtype else 0
+    plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
+    return *_results(out), *_blocks(converted, plain, _scan(out, x))
+
+
+def _scan(out: Any, x: Any) -> int:
     whole = x.numel() > 1 and x.numel() == max(x.shape)
-    return *_results(out), *_blocks(copied(x), scan(x.numel()) if whole else 0)
+    return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
 
 
 @scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)

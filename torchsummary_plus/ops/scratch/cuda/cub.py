@@ -14,7 +14,7 @@ SLACK = ALIGNED - 1
 DIGITS = 256
 """Buckets of one pass over 8 bits."""
 LEAST = 1
-"""Bytes requested where none are needed."""
+"""Bytes requested if no storage is needed."""
 SINGLE_TILE = 2304
 """Items that one thread block sorts without temporary storage."""
 SINGLE_SUM = 4096
@@ -81,6 +81,15 @@ def long_scan(count: int) -> int:
     2815
     """
     return _states(count, 896, 16)
+
+
+def half_scan(count: int) -> int:
+    """Return the storage of a running sum of 2-byte numbers.
+
+    >>> half_scan(1_000_000)
+    3327
+    """
+    return _states(count, 7680, 16)
 
 
 def select(chip: Chip, count: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
-from ..cpu.copies import itemsize, nbytes
+from ..cpu.copies import copied, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from .chips import chip_of
 from .reductions import sum_course
@@ -99,11 +99,54 @@ def cross_entropy_with_logits(
     return *steps, Alloc(nbytes(target)), Result(0), *_reduced(capability, out, x.numel(), buffers)
 
 
-@scratch("cuda", "aten::nll_loss_backward", source="aten/src/ATen/native/cuda/NLLLoss.cu", band=0.0)
+def _copies(*read: Any) -> Course:
+    """Return contiguous copies of those of the tensors that need one."""
+    return tuple(Alloc(copied(tensor)) for tensor in read if copied(tensor))
+
+
+LIKELIHOOD = "aten/src/ATen/native/cuda/NLLLoss.cu"
+
+
+@scratch("cuda", "aten::nll_loss_forward", source=LIKELIHOOD, band=0.0)
+def likelihood(out: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
+    """Contiguous copies of the input, the target and the weights."""
+    return Result(0), Result(1), *_copies(x, target, weight)
+
+
+@scratch("cuda", "aten::nll_loss_backward", source=LIKELIHOOD, band=0.0)
 def likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any = None, *_: Any) -> Course:
-    """Contiguous copies of the weights and the gradient."""
-    read = [tensor for tensor in (weight, grad) if tensor is not None]
-    return Result(0), *(Alloc(nbytes(tensor)) for tensor in read if not tensor.is_contiguous())
+    """Contiguous copies of the target, the input, the weights and the gradient."""
+    return Result(0), *_copies(target, x, weight, grad)
+
+
+LIKELIHOOD_2D = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
+
+
+@scratch("cuda", "aten::nll_loss2d_forward", source=LIKELIHOOD_2D, band=0.0)
+def pixel_likelihood(out: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
+    """A contiguous copy of the weights, and of input and target for a mean or sum."""
+    return Result(0), Result(1), *_copies(*((x, weight, target) if reduction else (weight,)))
+
+
+@scratch("cuda", "aten::nll_loss2d_backward", source=LIKELIHOOD_2D, band=0.0)
+def pixel_likelihood_backward(out: Any, grad: Any, x: Any, target: Any, weight: Any, reduction: int, *_: Any) -> Course:
+    """A contiguous copy of the weights, and of the target for a mean or sum."""
+    return Result(0), *_copies(*((target, weight) if reduction else (weight,)))
+
+
+MARGIN = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
+
+
+@scratch("cuda", "aten::multilabel_margin_loss_forward", source=MARGIN, band=0.0)
+def label_margin(out: Any, x: Any, target: Any, *_: Any) -> Course:
+    """Contiguous copies of the input and the target, ahead of the results."""
+    return *_copies(x, target), Result(1), Result(0)
+
+
+@scratch("cuda", "aten::multilabel_margin_loss_backward", source=MARGIN, band=0.0)
+def label_margin_backward(out: Any, grad: Any, x: Any, target: Any, reduction: int, is_target: Any) -> Course:
+    """Contiguous copies of all that is read."""
+    return Result(0), *_copies(x, target, is_target, grad)
 
 
 @scratch("cuda", "aten::multi_margin_loss_backward", source="aten/src/ATen/native/cuda/MultiMarginLoss.cu", band=0.0)
@@ -111,8 +154,7 @@ def multi_margin_backward(
     out: Any, grad: Any, x: Any, target: Any, p: Any, margin: Any, weight: Any = None, *_: Any
 ) -> Course:
     """Contiguous copies of the input, the gradient, the target and the weights."""
-    read = [tensor for tensor in (x, grad, target, weight) if tensor is not None]
-    return Result(0), *(Alloc(nbytes(tensor)) for tensor in read if not tensor.is_contiguous())
+    return Result(0), *_copies(x, grad, target, weight)
 
 
 @reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp", band=0.0)

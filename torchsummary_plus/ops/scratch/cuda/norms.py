@@ -83,13 +83,13 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Course:
-    """Sums for each channel, then three factors for the input's gradient, of which one is the channel's."""
+    """Sums for each channel, then factors for the input's gradient: two of each group, and one of each channel."""
     size = max(4, x.element_size())
     each, of_group = Alloc(n * c * size), Alloc(n * groups * size)
     results = tuple(Result(place) for place in range(sum(one is not None for one in out)))
-    if hxw == 1 or out[0] is None:
+    if out[0] is None:
         return *results, each, each
-    return (*results, each, each, of_group, of_group, *(() if weight is None else (each,)))
+    return (*results, each, each, of_group, of_group, *(() if weight is None or hxw == 1 else (each,)))
 
 
 def _copy(tensor: Any) -> Course:
@@ -118,10 +118,9 @@ def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
 LOGSUMEXP = "aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl"
 
 
-@scratch("cuda", "aten::logsumexp", source=LOGSUMEXP, band=0.0, by_capability=True)
 def logsumexp(capability: Capability, out: Any, x: Any, dims: Any, *_: Any, **__: Any) -> Course:
     """The maxima with a mask of infinite ones, then the exponentials of what is left, and their sum."""
-    if not x.numel() or x.dtype is not out.dtype:
+    if not x.numel():
         return ()
     chip, dtype, size = chip_of(capability), x.dtype, x.element_size()
     greatest, each = Alloc(out.numel() * size), Alloc(x.numel() * size)

@@ -171,13 +171,15 @@ def _register(operators: Collection[str], sized: Sized, dim_at: int | None, cast
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
         result = _first(out).dtype
         lowered = tensor.dtype in HALVES and result is torch.float32
-        dtype = tensor.dtype if lowered or not casts else result
+        magnitudes = tensor.is_complex() and not result.is_complex
+        dtype = tensor.dtype if lowered or magnitudes or not casts else result
         return course(chip_of(capability), tensor, _axes(dim), result, Kind(*sized(dtype), dtype))
 
 
 _register(("sum", "mean", "prod", "nansum"), sum_like, None, casts=True)
 _register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), sum_like, 0, casts=True)
-_register(("linalg_vector_norm", "norm.ScalarOpt_dim"), sum_like, 1)
+_register(("linalg_vector_norm",), sum_like, 1, casts=True)
+_register(("norm.ScalarOpt_dim",), sum_like, 1)
 _register(("norm.Scalar",), sum_like, None)
 _register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), _welford, 0)
 _register(("amax", "amin"), _extreme, 0)

@@ -36,8 +36,8 @@ def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, first: 
     at = first + len(copies)
     taken = isinstance(result, Alloc)
     counted = (Alloc(COUNT_BYTES), Alloc(count_sum(chip, count)), Free(at + 1))
-    found = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
-    return *copies, *counted, *found, *(Free(first + place) for place in range(len(copies)))
+    selection = (result, Alloc(select(chip, count)), Free(at + 2 + taken), Free(at))
+    return *copies, *counted, *selection, *(Free(first + place) for place in range(len(copies)))
 
 
 def _buffers(steps: Sequence[Any]) -> int:
@@ -104,16 +104,41 @@ def index_put(
 
 
 def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int, first: int) -> list[Any]:
-    """Return a course that sorts linear indices, so that equal ones are written one after the other."""
-    if not count:
+    """Return a course that sorts linear indices, so that equal ones are written one after the other.
+
+    A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
+    Values are expanded to all elements that are written.
+    """
+    if not count or not elements(x):
         return []
-    indexed = [size for size, given in zip(x.shape, indices) if given is not None]
-    bits = max(1, (prod(indexed) - 1).bit_length())
+    axes = _indexed_axes(indices)
+    places = prod(x.shape[axis] for axis in axes)
+    written = count * (elements(x) // places)
+    expanded = copied(values) if elements(values) == written else written * itemsize(values)
+    own = [Alloc(copied(x))] if copied(x) else []
     each = Alloc(INT64 * count)
-    steps: list[Any] = [each, each, Free(first), each, each, each]
-    if copied(values):
-        steps.append(Alloc(copied(values)))
-    return [*steps, Alloc(radix_sort(chip, count, INT64, INT64, bits))]
+    copies = [Alloc(size) for size in (expanded, nbytes(x) if _moves(x, axes) else 0) if size]
+    sort = Alloc(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
+    return [*own, each, each, Free(first + len(own)), *copies, each, each, each, sort]
+
+
+def _indexed_axes(indices: Sequence[Any]) -> list[int]:
+    """Return the axes that indices are of; a mask is of as many as it has."""
+    axes: list[int] = []
+    axis = 0
+    for given in indices:
+        following = axis + (given.dim() if is_mask(given) else 1)
+        axes += [] if given is None else range(axis, following)
+        axis = following
+    return axes
+
+
+def _moves(x: Any, axes: Sequence[int]) -> bool:
+    """Whether elements move when indexed axes that are not adjacent go to the front."""
+    if axes[-1] - axes[0] < len(axes):
+        return False
+    order = [axis for axis in (*axes, *(a for a in range(x.dim()) if a not in axes)) if x.shape[axis] > 1]
+    return order != sorted(order)
 
 
 SCATTER = "aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; MaskedScatter kernels in IndexKernel.cu"

@@ -1,20 +1,26 @@
 """CUDA: staging buffers of batch norm without cuDNN, in channels last, also with statistics from all ranks.
 
 Source: aten/src/ATen/native/cuda/Normalization.cuh, ``flexible_launch_configs``,
-``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``. Where
-several rows of thread blocks share a channel they add up in a buffer, with a semaphore for each column of blocks.
+``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``;
+Normalization.cu, ``batch_norm_backward_cuda``. Where several rows of thread blocks share a channel they add up in a
+buffer, with a semaphore for each column of blocks.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..cpu.copies import nbytes
-from ..registry import Phase, scratch
+from ...shapes.registry import is_dense
+from ..cpu.copies import copied, nbytes, suggested
+from ..registry import Alloc, Course, Free, Phase, Result, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
+
+SUM_BYTES = {torch.float64: 8}
+"""Of a sum, by dtype, where it is not 4."""
 
 THREADS, TILE, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
@@ -30,20 +36,57 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
 def native_batch_norm(
     out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> tuple[Phase, ...]:
-    """In training, the statistics of rows of channels; with weights cuDNN runs, which builds for the CPU lack."""
-    return _staged(x, out[1], 4, 3) if training and weight is None and x.numel() else ()
+    """In training, the statistics of rows of channels."""
+    return _staged(x, out[1], 4, 3) if training and _is_native(x, weight) and x.numel() else ()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
 def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
-) -> tuple[Phase, ...]:
-    """In training, for rows of channels two sums each, with their staging buffers, ahead of the input's gradient."""
-    if not training or weight is not None or x.stride(1) != 1 or not x.numel():
+) -> Course:
+    """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
+    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else ()
+
+
+@scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0)
+def with_update(out: Any, x: Tensor, weight: Any, *_: Any) -> tuple[Phase, ...]:
+    """As :func:`native_batch_norm` in training, where cuDNN is not chosen."""
+    return () if _is_cudnns(x, weight) or not x.numel() else _staged(x, out[1], 4, 3)
+
+
+@scratch("cuda", "aten::batch_norm_backward", source=SOURCE, band=0.0)
+def batch_norm_backward(
+    out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
+) -> Course:
+    """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
+    if not _is_cudnns(x, weight):
+        return _backward(out, grad, x, weight, update)
+    copy = copied(grad, suggested(x))
+    return *((Alloc(copy),) if copy else ()), *(Result(place) for place in range(3) if out[place] is not None)
+
+
+def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, training: bool) -> Course:
+    reduces = training or out[1] is not None or out[2] is not None
+    if x.stride(1) != 1 or not x.numel() or not reduces:
         return ()
-    sums = (("sum", nbytes(mu)), ("product", nbytes(mu)))
-    parts = tuple(Phase(0, 0, blocks=(*sums, *phase.blocks)) for phase in _staged(x, mu, 2, 0))
-    return *parts, Phase(3, 0, blocks=sums)
+    each = Alloc(x.shape[1] * SUM_BYTES.get(x.dtype, 4))
+    steps: list[Any] = [each, each]
+    if weight is not None:
+        steps += [Alloc(nbytes(weight)) if out[place] is None else Result(place) for place in (1, 2)]
+    first = sum(isinstance(step, Alloc) for step in steps)
+    staging = _staging(x, 2 * SUM_BYTES.get(x.dtype, 4)) if is_dense(grad) and grad.stride(1) == 1 else ()
+    steps += [*map(Alloc, staging), *(Free(first + place) for place in range(len(staging)))]
+    return *steps, *(() if out[0] is None else (Result(0),))
+
+
+def _is_native(x: Tensor, weight: Any) -> bool:
+    """Whether torch's own kernel runs; where torch has no cuDNN the operator also stands for cuDNN's."""
+    return torch.backends.cudnn.is_available() or not _is_cudnns(x, weight)
+
+
+def _is_cudnns(x: Tensor, weight: Any) -> bool:
+    """Whether torch chooses cuDNN: aten/src/ATen/native/Normalization.cpp, ``_select_batch_norm_backend``."""
+    return weight is not None and x.dim() > 2 and torch.backends.cudnn.enabled
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
@@ -63,11 +106,14 @@ def nothing(out: Any, *_: Any) -> int:
 
 def _staged(x: Tensor, statistics: Tensor, values: int, results: int) -> tuple[Phase, ...]:
     """Return the phase of a kernel that reduces all axes but the channels."""
+    sizes = _staging(x, values * statistics.element_size())
+    return (Phase(results, 0, blocks=tuple(zip(("staging", "semaphores"), sizes))),)
+
+
+def _staging(x: Tensor, size: int) -> tuple[int, ...]:
+    """Return the bytes of a staging buffer, with so many for each channel and row of blocks, and of its semaphores."""
     columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if x.stride(1) == 1 and x.numel() else (1, 1)
-    if rows == 1:
-        return (Phase(results, 0),)
-    staging = values * x.shape[1] * rows * statistics.element_size()
-    return (Phase(results, 0, blocks=(("staging", staging), ("semaphores", 4 * columns))),)
+    return () if rows == 1 else (size * x.shape[1] * rows, 4 * columns)
 
 
 def blocks(reduced: int, channels: int) -> tuple[int, int]:

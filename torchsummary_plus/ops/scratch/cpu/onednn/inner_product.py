@@ -14,9 +14,8 @@ LARGE_KERNEL = 27
 """Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
 
 INNER_BLOCK = 512, 64
-"""Rows and columns of a block of the weights, of which a product's thread copies one, or two of more than 1,024 rows.
-
-Measured; ``brgemm_matmul_utils.cpp`` chooses them.
+"""Rows and columns of a block of the weights; each thread of a product copies one, or two beyond 1,024 rows. Measured;
+``brgemm_matmul_utils.cpp`` chooses them.
 """
 
 BLOCKS_SINCE = "2.13"

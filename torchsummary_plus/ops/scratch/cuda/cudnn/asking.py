@@ -31,17 +31,17 @@ class Cudnn:
         """Whether the table has answered in place of cuDNN."""
         self.why = _why_not(card, how)
         """Why cuDNN is not queried; "" if it is."""
-        self.is_helped = not self.why and capability_of(0) is None and helped.is_to_be_had()
+        self.is_helped = not self.why and capability_of(0) is None and helped.is_available()
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         self.has_all = not self.why and (capability_of(0) is not None or self.is_helped)
         """Whether cuDNN offers the engines that need a driver."""
         self.missing = "" if self.why or card is None else missing_kernels(card.capability)
         """Why cuDNN's answers do not hold for this GPU; "" if they do."""
         if how == ASK and (self.why or self.missing):
-            raise InputError(f"cudnn is 'ask', but {self.why or self.missing}; accepted: 'auto', 'rule'")
+            raise InputError(f"cudnn is 'ask', but {self.why or self.missing}; accepted here: 'auto', 'rule'")
 
     def afresh(self) -> Cudnn:
-        """Return the same for another pass, in which no convolution has run yet."""
+        """Return a new object with the same settings, for a pass in which no convolution has run yet."""
         return Cudnn(self.card, self.how)
 
     def is_new(self, question: Question) -> bool:
@@ -68,7 +68,7 @@ class Cudnn:
         return self.card is not None and self.card.capability >= (8, 0) and allows_tf32()
 
     def expect(self, question: Question, *kinds: Kind) -> None:
-        """Have the subprocess, if there is one, find the plans of these kinds while the step is traced further."""
+        """Have the subprocess, if there is one, look up the plans of these kinds while the trace goes on."""
         if self.is_helped and self.card is not None and not self.missing and (question, kinds) not in self.expected:
             self.expected.add((question, kinds))
             for kind in kinds:
@@ -83,18 +83,21 @@ class Cudnn:
             if self.missing:
                 raise CudnnError(self.missing)
             ask = helped.workspaces if self.is_helped else workspaces
-            found = plans(question, self.card, Settings.of_torch(question.dtype), ask)
+            answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None
         self.asked += 1
-        return found
+        return answered
 
     def assumptions(self) -> tuple[str, ...]:
         """Return what the estimate assumes beyond cuDNN's own answers."""
-        said = [f"cuDNN workspace by rule, {count} times: {why}" for why, count in sorted(self.refused.items())]
+        said = [
+            f"cuDNN workspace estimated by the table, {count} times: {why}"
+            for why, count in sorted(self.refused.items())
+        ]
         if self.is_guessed:
-            said.append(f"cuDNN workspace by a table of its answers: {self.why}")
+            said.append(f"cuDNN workspace estimated by a table of recorded answers: {self.why}")
         if self.asked and self.card is not None and self.card.like:
             version = version_text(cudnn_library().cudnnGetVersion())
             said.append(f"cuDNN {version} queried for a {self.card.name} with the properties of a {self.card.like}")

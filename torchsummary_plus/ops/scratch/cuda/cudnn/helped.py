@@ -37,7 +37,7 @@ class Helper:
         self.sent: deque[str] = deque()
         """The queries whose answers are still to be read, in order."""
         self.answers: dict[str, str] = {}
-        """By query sent ahead: its answer, until someone wants it."""
+        """By query sent ahead: its answer, until it is requested."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
@@ -49,7 +49,7 @@ class Helper:
         query = _query(question, how)
         with self.lock:
             line = self._answer(query)
-        answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess ended"}
+        answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
         if "error" in answered:
             raise CudnnError(answered["error"])
         found: list[int] = answered["workspaces"]
@@ -71,7 +71,7 @@ class Helper:
 
     def _send(self, query: str) -> None:
         self.sent.append(query)
-        with suppress(OSError):  # Its end is seen in reading.
+        with suppress(OSError):  # An exited subprocess is noticed when reading.
             self._input.write(query + "\n")
             self._input.flush()
 
@@ -96,7 +96,7 @@ def workspaces(
     """Do as :func:`.asker.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
     helper = _helper(os.getpid())
     if helper is None:
-        raise CudnnError("the cuDNN subprocess cannot be started")
+        raise CudnnError("the cuDNN subprocess could not be started")
     return iter(helper.workspaces(question, device=device_text, mode=mode, refused=sorted(refused), every=every))
 
 
@@ -107,7 +107,7 @@ def expect(question: Question, device_text: str, mode: int, refused: frozenset[i
         helper.expect(question, device=device_text, mode=mode, refused=sorted(refused), every=every)
 
 
-def is_to_be_had() -> bool:
+def is_available() -> bool:
     """Return whether cuDNN can be queried in a subprocess."""
     return _helper(os.getpid()) is not None
 

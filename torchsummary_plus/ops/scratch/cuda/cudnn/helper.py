@@ -45,8 +45,8 @@ def answer(library: Any, asker: Any, asked: dict[str, Any]) -> dict[str, Any]:
     """Return the workspaces that cuDNN reports for a query, or its error."""
     try:
         question = asker.question_of(asked["question"])
-        found = asker.workspaces(question, asked["device"], asked["mode"], frozenset(asked["refused"]), asked["every"])
-        return {"workspaces": list(found)}
+        sizes = asker.workspaces(question, asked["device"], asked["mode"], frozenset(asked["refused"]), asked["every"])
+        return {"workspaces": list(sizes)}
     except library.CudnnError as error:
         return {"error": str(error)}
 

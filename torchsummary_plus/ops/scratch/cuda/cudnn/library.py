@@ -37,9 +37,9 @@ def cudnn_path() -> Path | None:
         return None
     site = Path(torch.__file__).parents[1]
     folders = (site / "nvidia" / "cudnn" / "lib", site / "torch" / "lib")
-    found = [path for folder in folders for path in sorted(folder.glob("libcudnn.so.*"))]
-    found += [folder / "cudnn64_9.dll" for folder in folders if (folder / "cudnn64_9.dll").exists()]
-    return found[0] if found else None
+    libraries = [path for folder in folders for path in sorted(folder.glob("libcudnn.so.*"))]
+    libraries += [folder / "cudnn64_9.dll" for folder in folders if (folder / "cudnn64_9.dll").exists()]
+    return libraries[0] if libraries else None
 
 
 @cache
@@ -47,27 +47,29 @@ def cudnn_library() -> ctypes.CDLL:
     """Load cuDNN. Raises :class:`CudnnError` if there is none, or only one that needs a GPU."""
     path = cudnn_path()
     if path is None:
-        raise CudnnError("this torch is a CPU build or has no cuDNN; a CUDA build queries it, also without a GPU")
+        raise CudnnError("this torch is a CPU build or has no cuDNN (a CUDA build can be queried without a GPU)")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise CudnnError(f"{path.name} cannot be loaded: {error}") from error
     library.cudnnGetVersion.restype = ctypes.c_size_t
     if library.cudnnGetVersion() < OLDEST:
-        raise CudnnError(f"cuDNN {version_text(library.cudnnGetVersion())} cannot be queried without a GPU; 9.8 can")
+        raise CudnnError(
+            f"cuDNN {version_text(library.cudnnGetVersion())} cannot be queried without a GPU (9.8 and later can)"
+        )
     return library
 
 
 def missing_kernels(capability: tuple[int, int]) -> str:
     """Return why this cuDNN cannot be queried for a GPU that it has no kernels for; "" if it has.
 
-    Its heuristics answer even so, with the workspaces of other kernels than a build for that GPU runs.
+    Its heuristics would still answer, but with the workspaces of kernels that a build for that GPU does not run.
     """
     version = cudnn_library().cudnnGetVersion()
     if capability >= TURING or version < WITHOUT_VOLTA:
         return ""
     known = ".".join(map(str, capability))
-    return f"cuDNN {version_text(version)} has no kernels for compute capability {known}; 9.10 (CUDA 12.6) has"
+    return f"cuDNN {version_text(version)} has no kernels for compute capability {known} (9.10, of CUDA 12.6, has)"
 
 
 def version_text(version: int) -> str:

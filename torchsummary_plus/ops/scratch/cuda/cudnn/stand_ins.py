@@ -34,7 +34,7 @@ DOERS = (
     *("cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx", "cuLibraryUnload"),
     *("cuLinkAddData", "cuLinkComplete", "cuLinkDestroy", "cuStreamGetCtx"),
 )
-"""Driver functions that do nothing. These three groups are what cuDNN's run-time compiler looks up in ``libcuda``."""
+"""Driver functions that do nothing. cuDNN's run-time compiler looks up these three groups in ``libcuda``."""
 
 LT_VERSION = 130200
 HANDLE = 1 << 16
@@ -42,7 +42,7 @@ RESULT_BYTES, WAVES_AT = 96, 76
 """``cublasLtMatmulHeuristicResult_t``: its size, and the offset of ``wavesCount``."""
 
 COMPILED = ("CUBIN", "PTX", "LTOIR", "ProgramLog")
-"""What NVRTC gives back, with a function for its size; all are ``COMPILED_BYTES`` zeros."""
+"""NVRTC's outputs, each with a function for its size; all are ``COMPILED_BYTES`` zeros."""
 COMPILED_BYTES = 64
 COMPILERS = (
     *("nvrtcCompileProgram", "nvrtcDestroyProgram", "nvrtcAddNameExpression", "nvrtcGetErrorString"),

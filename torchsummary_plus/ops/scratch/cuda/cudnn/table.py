@@ -30,10 +30,10 @@ TRANSFORMS = 8
 """Marks a leaf of Winograd or Fourier transforms, a multiple of the three tensors, instead of the copied ones."""
 
 SMALL = 4 * MIB
-"""Below as many bytes of the three tensors, the upper bound is a number of bytes, above it a multiple of the three."""
+"""Below this many bytes of the three tensors, the upper bound is a number of bytes; above, a multiple of theirs."""
 
 COPIES = 2
-"""For small convolutions, and where the bounds coincide, so many copies of the three tensors are within them too."""
+"""For small convolutions, and where the bounds coincide, the bounds are widened to this many copies of the tensors."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 

@@ -1,0 +1,75 @@
+"""What CUDA's losses, running sums and segments take besides their results: copies, conversions, CUB's storage.
+
+The numbers of CUB's storage are recorded on the no-op runtime, on H100, A100 and T4.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.ops.test_workspace_cuda import meta, scratch_bytes
+from torchsummary_plus.data.capability import AMPERE
+
+LONG = torch.int64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "few", "many"), [(torch.float32, 1023, 5119), (torch.float64, 1279, 18_943), (torch.float16, 1279, 3327)]
+)
+@pytest.mark.parametrize("name", ["aten::cumsum", "aten::cumprod"])
+def test_one_row_of_numbers_is_added_up_in_storage_by_dtype(name: str, dtype: torch.dtype, few: int, many: int) -> None:
+    for count, expected in ((51, few), (1_000_000, many)):
+        row = meta(count, dtype=dtype)
+        assert scratch_bytes(AMPERE, name, (row, 0), row) == expected
+
+
+@pytest.mark.parametrize("name", ["aten::cumsum", "aten::cumprod"])
+def test_a_running_sum_of_a_mask_is_of_its_conversion(name: str) -> None:
+    mask, whole = meta(30, 40, dtype=torch.bool), 8 * 30 * 40
+    assert scratch_bytes(AMPERE, name, (mask, 1), meta(30, 40, dtype=LONG)) == whole
+    assert scratch_bytes(AMPERE, name, (mask.t(), 1), meta(40, 30, dtype=LONG)) == 2 * whole
+    assert scratch_bytes(AMPERE, name, (mask[:, ::2], 1), meta(30, 20, dtype=LONG)) == whole // 2
+    assert scratch_bytes(AMPERE, name, (meta(40, 30).t(), 1), meta(30, 40)) == 4 * 30 * 40
+
+
+@pytest.mark.parametrize("reduction", [0, 1])
+def test_a_likelihood_copies_what_is_strided(reduction: int) -> None:
+    x, target, weight = meta(7, 300).t(), meta(300, 2, dtype=LONG)[:, 0], meta(14)[::2]
+    one, grad, copies = meta(), meta(1).expand(300), 4 * 7 * 300 + 8 * 300 + 4 * 7
+    assert scratch_bytes(AMPERE, "aten::nll_loss_forward", (x, target, weight, reduction, -100), (one, one)) == copies
+    args = grad, x, target, weight, reduction, -100, one
+    assert scratch_bytes(AMPERE, "aten::nll_loss_backward", args, x) == copies + 4 * 300
+
+
+def test_a_likelihood_of_pixels_copies_the_target_for_a_mean() -> None:
+    x, target, weight = meta(2, 7, 9, 9), meta(2, 9, 9, dtype=LONG).mT, meta(14)[::2]
+    one, each, copy = meta(), meta(2, 9, 9), 8 * 2 * 9 * 9
+    for reduction, copies in ((0, 28), (1, 28 + copy)):
+        outs = each if reduction == 0 else one, one
+        args = x, target, weight, reduction, -100
+        assert scratch_bytes(AMPERE, "aten::nll_loss2d_forward", args, outs) == copies
+        assert scratch_bytes(AMPERE, "aten::nll_loss2d_backward", (each, *args, one), x) == copies
+
+
+def test_a_margin_of_several_labels_copies_what_is_strided() -> None:
+    x, target, of_rows = meta(40, 30).t(), meta(30, 40, dtype=LONG), meta(1).expand(30)
+    args = x, target, 0
+    assert scratch_bytes(AMPERE, "aten::multilabel_margin_loss_forward", args, (meta(30), meta(30, 40))) == 4800
+    backward = "aten::multilabel_margin_loss_backward"
+    assert scratch_bytes(AMPERE, backward, (of_rows, *args, meta(30, 40)), x) == 4800 + 120
+
+
+def test_overlapping_windows_are_added_up_by_position() -> None:
+    x = meta(4000, 16)
+    taken = [scratch_bytes(AMPERE, "aten::unfold_backward", (x, [4000, 16], 0, 8, step), x) for step in (4, 8)]
+    assert taken == [8 * 4000, 0]
+
+
+def test_segments_have_lengths_and_offsets() -> None:
+    x, lengths, offsets, out = meta(1000, 16), meta(50, dtype=LONG), meta(51, dtype=LONG), meta(50, 16)
+    forward, backward, even = "aten::segment_reduce", "aten::_segment_reduce_backward", meta(1, 1).expand(50, 16)
+    added = 8 * 51 + 1279
+    assert scratch_bytes(AMPERE, forward, (x, "sum"), out, lengths=lengths) == added
+    assert scratch_bytes(AMPERE, forward, (x, "sum"), out, offsets=offsets) == 8 * 50
+    assert scratch_bytes(AMPERE, backward, (even, out, x, "sum"), x, lengths=lengths) == added + 4 * 50 * 16

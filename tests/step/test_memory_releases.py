@@ -1,0 +1,52 @@
+"""Rules on a release that they were not measured on: the estimate holds, is wider, and names the operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.step import workspace
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([nn.GRUCell(16, 16), nn.LSTMCell(16, 16)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.cells[0](x)
+        return self.cells[1](h)[0]
+
+
+class Selecting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        order = x.sort(dim=1).values.cumsum(1)
+        near = torch.cdist(order, order).topk(2, dim=1).values
+        return F.softmax(near, 1) + order.gather(1, order.argsort(1))[:, :2].std()
+
+
+MODELS = {
+    "recurrent": (Recurrent(), (16,)),
+    "selecting": (Selecting(), (16,)),
+    "attention": (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (4, 16)),
+    "convolution": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(4)), (3, 8, 8)),
+    "sequence": (nn.LSTM(8, 8, 2, batch_first=True), (4, 8)),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_rule_answers_on_another_release(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, size = MODELS[name]
+    trained = any(True for _ in model.parameters())
+    options = {"optimizer": "adamw"} if trained else {"mode": "eval"}
+    here = estimate_memory(model, size, 4, backend, loss="mse" if trained else None, **options)
+    monkeypatch.setattr(workspace, "since", lambda release: False)
+    there = estimate_memory(model, size, 4, backend, loss="mse" if trained else None, **options)
+    assert not any("estimated with the CPU's kernels" in said for said in there.assumptions)
+    assert there.peak_range[0] <= here.peak_bytes <= there.peak_range[1]
+    assert dict(here.unknown).keys() <= dict(there.unknown).keys()
+    assert backend == "cpu" or there.unknown
