@@ -49,7 +49,6 @@ def put(x: Tensor) -> Tensor:
 
 
 WITHOUT_A_RULE: dict[str, Callable[[Tensor], object]] = {
-    "linalg_matrix_exp": torch.linalg.matrix_exp,
     "linalg_lstsq": lambda x: torch.linalg.lstsq(x, x[:, :3]),
     "linalg_pinv.atol_rtol_tensor": torch.linalg.pinv,
     "linalg_eig": torch.linalg.eig,

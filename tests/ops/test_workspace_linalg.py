@@ -211,9 +211,18 @@ def test_a_step_through_it(name: str, mode: str) -> None:
     assert not estimate.unknown
 
 
-def test_what_has_no_rule_is_named() -> None:
-    model = Applied(torch.linalg.matrix_exp, 6, 6)
-    estimate = estimate_memory(model, input_data=torch.ones(1), mode="eval", steps=1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_exponentials_of_a_batch(dtype: torch.dtype) -> None:
+    agree((aten.linalg_matrix_exp.default, R(*s, dtype=dtype) * 30) for s in ((5, 16, 16), (2, 3, 8, 8), (5, 1, 1)))
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (6, 8, 8), (2, 3, 3)])
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 0.1, 1.0, 30.0])
+def test_an_exponential_depends_on_norms_and_is_named(scale: float, shape: tuple[int, ...]) -> None:
+    model, x = Applied(lambda w: torch.linalg.matrix_exp(scale * w), *shape), torch.ones(1)
+    estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
+    low, high = estimate.peak_range
+    assert low <= measure(model, (x,), "eval", steps=1).peak_bytes <= high
     assert estimate.unknown == (("aten::linalg_matrix_exp", 1),)
 
 

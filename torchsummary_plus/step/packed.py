@@ -15,20 +15,21 @@ from ..watch.profiled import changes
 from ..watch.quiet_profile import QuietProfile
 
 
-def packed_bytes(module: nn.Module) -> tuple[list[int], int]:
-    """Return the bytes of each block that a module's packed objects hold, and those kept outside torch's allocator.
+def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], int]:
+    """Return the bytes of each block that packed objects hold, with the module's number, and the bytes held elsewhere.
 
     A library such as FBGEMM packs weights into memory of its own. What an object keeps of torch's is what it returns
     each time it is asked, and what a copy of it allocates.
     """
-    blocks: list[int] = []
+    blocks: list[tuple[int, int]] = []
     stored = 0
     with compat.no_modes(), compat.no_function():
-        for packed in packed_objects(module):
-            tensors = list(unpacked(packed))
-            stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            blocks += [*_kept(tensors, unpacked(packed)), *_copied(packed)]
-    return blocks, max(0, stored - sum(blocks))
+        for index, module in enumerate(modules):
+            for packed in packed_objects(module):
+                tensors = list(unpacked(packed))
+                stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+                blocks += [(nbytes, index) for nbytes in (*_kept(tensors, unpacked(packed)), *_copied(packed))]
+    return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks))
 
 
 def _kept(tensors: Iterable[Tensor], again: Iterable[Tensor]) -> Iterator[int]:

@@ -22,7 +22,7 @@ from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
-from .packed import packed_bytes
+from .packed import packed_blocks
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,10 @@ class Steps:
 
     def _give_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
-        elsewhere = 0
-        for index, module in enumerate(self.tree.modules if self.device.type == "cpu" else []):
-            blocks, others = packed_bytes(module)
-            self.packed += [(make((nbytes,), torch.uint8), index) for nbytes in blocks]
-            elsewhere += others
+        blocks, elsewhere = packed_blocks(self.tree.modules if self.device.type == "cpu" else [])
+        self.packed = [(make((nbytes,), torch.uint8), index) for nbytes, index in blocks]
         if elsewhere:
-            self.notes[f"packed weights of up to {elsewhere:,} bytes are their library's own memory, not counted"] = (
-                None
-            )
+            self.notes[f"packed weights of up to {elsewhere:,} bytes in memory of their library: not counted"] = None
 
     def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""

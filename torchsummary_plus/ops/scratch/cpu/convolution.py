@@ -99,12 +99,20 @@ def _planned(call: Call, last: bool, part: int) -> Plan:
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
     if call.transposed and since(TRANSPOSED_UNTIL):
         plan = replace(plan, guess=max(plan.guess, plan.scratch))
+    if last and _is_unusual(call):
+        plan = replace(plan, guess=max(plan.guess, plan.scratch + plan.weights))
     mirrored = call.conv.mirrored if call.transposed else call.conv
     if is_inner_product(mirrored):
         if not call.transposed:
             return inner_product(mirrored, last, part)
         return onednn_conv.nested(inner_product(mirrored, last, (1, 0, 2)[part]))
     return onednn_last.any_kernel(call.conv, plan) if last else plan
+
+
+def _is_unusual(call: Call) -> bool:
+    """Whether some outputs see only padding, or a transposed stride leaves gaps: oneDNN has more kernels for these."""
+    gaps = call.transposed and any(step > reach for step, reach in zip(call.conv.stride, call.conv.reach))
+    return gaps or onednn_conv.is_outside(call.conv)
 
 
 def _guessed(phases: Phases, guess: int) -> Phases:

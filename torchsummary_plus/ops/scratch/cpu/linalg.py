@@ -33,6 +33,26 @@ def _pivots_checked(x: Any) -> int:
     return _pivots(x) + INT64 + INT32
 
 
+EXPONENTIAL = f"{NATIVE}LinearAlgebra.cpp, mexp_impl and compute_T18"
+LEAST_POWERS, POWERS = 4, 12
+"""Matrices that the Taylor polynomials of the lowest and the highest degree hold, of one matrix."""
+POWERS_OF_BATCH, NORMS = 10, 3
+"""Matrices that a batch, sorted by norms, holds for each of its own unless the norms differ; and numbers."""
+
+
+@scratch("cpu", "aten::linalg_matrix_exp", source=EXPONENTIAL, band=0.0)
+def _exponential(out: Any, x: Any) -> int | tuple[Phase, ...]:
+    """Powers of the matrices, as many as their norms demand; of one matrix the highest degree is assumed."""
+    side, count = int(x.shape[-1]), _matrices(x)
+    number = itemsize(x) // (2 if x.is_complex() else 1)
+    if side < 2 or not count:
+        return 0
+    if count > 1:
+        held = POWERS_OF_BATCH * nbytes(x) + NORMS * number * count
+        return (Phase(1, held, POWERS / POWERS_OF_BATCH - 1),)
+    return (Phase(1, POWERS * nbytes(x), 1 - LEAST_POWERS / POWERS),)
+
+
 @scratch("cpu", "aten::linalg_inv_ex", source=LAPACK, band=0.0)
 def _inverse(out: Any, x: Any, *_: Any, **__: Any) -> int:
     """The factors and pivots; the pivots are checked when the system is solved."""
