@@ -93,7 +93,7 @@ def summaries(memory: tuple[str | None, ...] = (None,)) -> st.SearchStrategy[Mod
     )
 
 
-SHOWN = [name for name, column in COLUMNS.items() if not column.of_memory]
+SHOWN = [name for name, column in COLUMNS.items() if not (column.of_memory or column.of_ranks)]
 
 looks = st.fixed_dictionaries(
     {
