@@ -90,7 +90,9 @@ class RecordedSteps(Steps):
             stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
-            if not functions.on_cuda:
+            if functions.on_cuda:
+                functions.by_backwards = self.ledger.workspaces.by_backwards
+            else:
                 functions.keep_number = self.ledger.numbers.transformed
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())

@@ -231,7 +231,7 @@ class Ledger(Listener):
                 self._event(number, 0)
         self._free_blocks(live_blocks, {})
         if self.phase == "backward":
-            self.workspaces.note_script(compat.current_node(), args, kwargs, out)
+            self.workspaces.note_node(compat.current_node(), args, kwargs, out)
         doubt = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))

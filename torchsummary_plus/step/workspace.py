@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import SummaryError
-from ..data.memory_records import LEAST_DOUBT
+from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB
 from ..live.structures import all_tensors
 from ..live.versions import since
@@ -70,6 +70,8 @@ class Workspaces:
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
         self._doubt = 0
+        self.by_backwards: list[tuple[int, int]] = []
+        """The numbers of the autograd nodes that each backward of this step created on CUDA: the first, and the end."""
         self.tried: dict[str, int] = {}
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self._trials = Trials()
@@ -80,10 +82,19 @@ class Workspaces:
         doubt, self._doubt = self._doubt, 0
         return doubt
 
-    def note_script(self, node: Any, *values: Any) -> None:
-        """Name the gradient of a scripted function, whose interpreter may hold an operator's arguments for longer."""
-        if node is not None and "DifferentiableGraph" in node.name():
+    def note_node(self, node: Any, *values: Any) -> None:
+        """Name gradients whose nodes may hold an operator's arguments for longer, or run in another order.
+
+        The first is the gradient of a scripted function, held by its interpreter. The second is any backward on CUDA
+        after one with ``create_graph=True``: nodes run by their numbers, and there the engine's own thread numbers the
+        nodes that it creates. Source: ``at::sequence_number`` (aten/src/ATen/SequenceNumber.h), local to a thread.
+        """
+        if node is None:
+            return
+        if "DifferentiableGraph" in node.name():
             self._note(SCRIPT, _reach(*values) // DOUBT)
+        if self.by_backwards:
+            self._note(SECOND_ORDER)
 
     def forget(self) -> None:
         """Reset for a new step."""
@@ -92,6 +103,7 @@ class Workspaces:
         self._trials = Trials()
         self._taken.clear()
         self._doubt = 0
+        self.by_backwards.clear()
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """Return a kernel's phases, the last of which has all results, or its course."""

@@ -250,14 +250,18 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
     """Run backwards in this thread, under the function mode, with the state of the pass set."""
     run = getattr(*compat.RUN_BACKWARD)
 
-    def watched(roots: Any, gradients: Any, keeps_graph: bool, *args: Any, **kwargs: Any) -> Any:
+    def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
+        first = compat.sequence_number()
         transformed = any(map(is_transformed, roots))
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if is_on(StepFunctions) else functions.again(),
         ):
-            return functions.engine.run(run, roots, gradients, keeps_graph, *args, **kwargs)
+            out = functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
+        if creates_graph:
+            functions.by_backwards.append((first, compat.sequence_number()))
+        return out
 
     with compat.replaced({compat.RUN_BACKWARD: watched}):
         yield

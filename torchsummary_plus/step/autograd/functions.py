@@ -59,11 +59,13 @@ class StepFunctions(TorchFunctionMode):
         self.renewed = RenewedViews(watch)
         self.keep_number: Callable[[tuple[Any, ...], Any], None] = lambda args, out: None
         """Called with a function's arguments and its result under ``torch.func`` transforms."""
+        self.by_backwards: list[tuple[int, int]] = []
+        """The numbers of the nodes that each backward created: the first, and the end."""
 
     def again(self) -> StepFunctions:
         """Return a copy, since a mode can be nested in itself only as another object."""
         same = StepFunctions(self.watch, self.engine, self.device, self.capability)
-        same.renewed, same.keep_number = self.renewed, self.keep_number
+        same.renewed, same.keep_number, same.by_backwards = self.renewed, self.keep_number, self.by_backwards
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
