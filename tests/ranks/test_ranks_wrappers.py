@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from tests.ranks.plugins import under_accelerate
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ranks.process_group import _registries_aside
 from torchsummary_plus.render.lines import tree_lines
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -212,15 +213,19 @@ def test_a_table_has_the_memory_of_one_rank(is_checkpointed: bool) -> None:
         summary(net(), (64,), memory={"world_size": 4}, verbose=0)
 
 
-def test_a_model_that_is_sharded_already_shows_its_parts_without_a_step() -> None:
+@pytest.fixture
+def group_of_four() -> Iterator[None]:
+    """A group of the process; one that earlier tests have left is set aside."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    try:
-        model = on_few_elements("cpu")
-        table = summary(model, verbose=0)
-    finally:
+    with _registries_aside():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+        yield
         dist.destroy_process_group()
+
+
+def test_a_model_that_is_sharded_already_shows_its_parts_without_a_step(group_of_four: None) -> None:
+    table = summary(on_few_elements("cpu"), verbose=0)
     assert "weight [128, 16] of [512, 16]" in str(table)
     assert 4 * sum(line.local_params for line in tree_lines(table, 1)) == table.total_params
     frame = table.to_dataframe()

@@ -23,12 +23,14 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """
     blocks: list[tuple[int, int]] = []
     stored = 0
+    held = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
+    if not held:
+        return blocks, stored
     with compat.no_modes(), compat.no_function():
-        for index, module in enumerate(modules):
-            for packed in packed_objects(module):
-                tensors = list(unpacked(packed))
-                stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-                blocks += [(nbytes, index) for nbytes in (*_kept(tensors, unpacked(packed)), *_copied(packed))]
+        for packed, index in held:
+            tensors = list(unpacked(packed))
+            stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            blocks += [(nbytes, index) for nbytes in (*_kept(tensors, unpacked(packed)), *_copied(packed))]
     return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks))
 
 
