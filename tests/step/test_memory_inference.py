@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from tests.truth.memory_truth import measure
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.registry import Alloc
+from torchsummary_plus.step.foreign import Trials
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -91,3 +93,18 @@ def test_autocast_casts_inside_the_fused_encoder_layer(norm_first: bool) -> None
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)
     model, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(4, 16, 32)
     assert agrees(model, x, "eval")
+
+
+def test_a_kernel_that_is_tried_sees_whether_its_arguments_are_one() -> None:
+    """Attention multiplies by the packed weights at once if query, key and value are the same tensor."""
+    first, second = torch.ones(4, 16, 32), torch.ones(4, 16, 32)
+    parts = (32, 2, torch.ones(96, 32), torch.ones(96), torch.ones(32, 32), torch.ones(32))
+
+    def blocks(*tokens: Tensor) -> list[int]:
+        with torch.no_grad():
+            course = Trials().course("aten::_native_multi_head_attention", (*tokens, *parts), {}, first)
+        return [step.nbytes for step in course or () if isinstance(step, Alloc)]
+
+    own = first.nbytes
+    assert blocks(first, first, first)[:2] == [3 * own, 3 * own]
+    assert blocks(first, second, second)[:3] == [own, 2 * own, 3 * own]

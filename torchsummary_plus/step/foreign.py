@@ -6,7 +6,7 @@ processor, as for half-precision products with matrix tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -74,7 +74,9 @@ class Trials:
             return None
         if not all(tensor.layout is torch.strided for tensor in given):
             return None
-        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs)))
+        ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
+        same = tuple(map(ids.index, ids))
+        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
@@ -99,9 +101,21 @@ class Trials:
         return True
 
 
+def _real_once() -> Callable[[Tensor], Tensor]:
+    """Return how to replace tensors, each by one however often it is given: a kernel may ask whether two are the same."""
+    known: dict[int, Tensor] = {}
+
+    def real(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = _real(tensor)
+        return known[id(tensor)]
+
+    return real
+
+
 def _tried(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Course | None:
     with compat.no_modes(), compat.no_function(), torch.autocast("cpu", enabled=False):
-        given, named = change_tensors(args, _real), change_tensors(kwargs, _real)
+        given, named = change_tensors((args, kwargs), _real_once())
         try:
             prepare = _PREPARED.get(func)
             given = given if prepare is None else prepare(*given)

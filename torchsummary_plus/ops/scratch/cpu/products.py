@@ -36,7 +36,7 @@ def _mm(out: Any, a: Any, b: Any) -> int | AtMost:
     return half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b))
 
 
-@scratch("cpu", "aten::addmm", source=BLAS, band=0.0)
+@scratch("cpu", "aten::addmm", "aten::_addmm_activation", source=BLAS, band=0.0)
 def _addmm(out: Any, bias: Any, a: Any, b: Any, **scale: Any) -> int | AtMost:
     return _after_copy(bias, out, half.beside(_cloned(a) + _cloned(b), half.of_matrices(a, b)))
 
