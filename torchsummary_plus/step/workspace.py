@@ -155,8 +155,7 @@ class Workspaces:
         """Return the true bytes of each result tensor, None where the fake's size is right; () if all are."""
         rule = RESERVES.get((self.backend, name))
         sizes: tuple[int | None, ...] | None = () if rule is None else self._ask(rule, name, args, kwargs, out)
-        is_guess = rule is not None and rule.since and not since(rule.since)
-        if sizes is None or is_guess:
+        if sizes is None:
             self._note(name, _reach(args, kwargs, out))
         return sizes or ()
 
