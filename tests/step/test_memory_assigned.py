@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory, measure_memory
 
 WIDTH = 64
