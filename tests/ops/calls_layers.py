@@ -300,6 +300,13 @@ def _(d: Draw) -> Sequence[Any]:
     return laid(d, query, dtype), laid(d, key, dtype), laid(d, key, dtype), 0.0, d.random() < 0.5, {"scale": 0.5}
 
 
+@calls("_native_multi_head_attention")
+def _(d: Draw) -> Sequence[Any]:
+    x, w, b = laid(d, (2, 3, 8), d.choice(FLOATS)), meta((24, 8), torch.float32), meta((24,), torch.float32)
+    averaged = d.random() < 0.5
+    return x, x, x, 8, 2, w, b, meta((8, 8), torch.float32), meta((8,), torch.float32), None, True, averaged
+
+
 @calls("_transformer_encoder_layer_fwd")
 def _(d: Draw) -> Sequence[Any]:
     w, b = meta((8, 8), torch.float32), meta((8,), torch.float32)

@@ -28,6 +28,7 @@ from benchmarks.cudnn_table import (
     question_of,
     read,
 )
+from tests.truth.releases import from_release
 from torchsummary_plus import InputError, estimate_memory
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_guard import capability_of
@@ -98,6 +99,7 @@ def test_the_table_is_small() -> None:
     assert json.loads(TABLE.read_text())["cudnn"] == RECORDED["cudnn"]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_an_estimate_by_the_table_says_so_by_a_range() -> None:
     model = nn.Conv2d(64, 64, 3, padding=1)
     estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", cudnn="rule", progress=False)

@@ -272,7 +272,7 @@ def test_no_product_is_free_by_a_slip_of_the_rules() -> None:
     assert not slips
 
 
-@torch.library.custom_op("macs_test::twice", mutates_args=())
+@torch.library.custom_op("macs_test::twice", mutates_args=(), schema="(Tensor x) -> Tensor")
 def twice(x: Tensor) -> Tensor:
     return 2 * x
 

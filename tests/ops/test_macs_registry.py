@@ -17,7 +17,7 @@ from torchsummary_plus.ops.macs import registry as macs_registry
 from torchsummary_plus.ops.macs.flops import user_flop_formula
 
 
-@torch.library.custom_op("macs_test::thrice", mutates_args=())
+@torch.library.custom_op("macs_test::thrice", mutates_args=(), schema="(Tensor x) -> Tensor")
 def thrice(x: Tensor) -> Tensor:
     return 3 * x
 
@@ -115,7 +115,7 @@ def test_a_formula_is_taken_back_by_its_handle_or_at_the_end_of_a_block() -> Non
     assert unknown(run) == {"macs_test.thrice.default"}
 
 
-@torch.library.custom_op("macs_test::five_times", mutates_args=())
+@torch.library.custom_op("macs_test::five_times", mutates_args=(), schema="(Tensor x) -> Tensor")
 def five_times(x: Tensor) -> Tensor:
     return 5 * x
 

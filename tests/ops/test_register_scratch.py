@@ -14,7 +14,7 @@ from torchsummary_plus.ops.scratch.registry import SCRATCH
 SIDE = 64
 
 
-@torch.library.custom_op("scratch_test::spun", mutates_args=())
+@torch.library.custom_op("scratch_test::spun", mutates_args=(), schema="(Tensor x) -> Tensor")
 def spun(x: Tensor) -> Tensor:
     return x + 1
 

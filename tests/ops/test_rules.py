@@ -109,6 +109,10 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
         pytest.skip("before torch 2.6 this is left to the meta kernel")
     if name == "aten::_fused_rms_norm" and not since("2.9"):
         pytest.skip("before torch 2.9 it has other arguments, and none of its kernels is used here")
+    if name == "aten::_native_multi_head_attention" and not since("2.11"):
+        pytest.skip("earlier releases have no meta kernel of it")
+    if name == "aten::mkldnn_rnn_layer_backward" and not since("2.13"):
+        pytest.skip("before torch 2.13 the meta kernel returns gradients in the tensors' own dtypes")
     short = name.removeprefix("aten::")
     draw, make = Draw(zlib.crc32(name.encode())), CALLS.get(short) or a_call_by_schema(name)
     drawn = [make(draw) for _ in range(CASES)]

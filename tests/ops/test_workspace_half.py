@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tests.ops.test_workspace_conv import CASES
 from tests.truth.kernel_truth import Call, agree, aten, described, measured, tensors
 from tests.truth.memory_truth import measure
+from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.ops.processor import has_avx512, has_avx512_bf16, has_avx512_fp16, has_tiles, multiplies
@@ -113,6 +114,7 @@ def reductions() -> Iterator[Call]:
                 yield aten.mean.dim, operand, [*dims]
 
 
+@from_release("2.11", "the release that half-precision rules were measured on")
 def test_reductions_in_half_precision() -> None:
     agree(reductions())
 
@@ -131,6 +133,7 @@ def convolutions() -> Iterator[Call]:
             yield aten.convolution_backward.default, grad, x, weight, sizes, *case.settings, wanted
 
 
+@from_release("2.11", "the release that half-precision rules were measured on")
 @pytest.mark.usefixtures("threads", "untried")
 def test_convolutions_in_half_precision_are_within_their_bounds() -> None:
     wrong = disagreeing(list(convolutions()))
@@ -169,6 +172,7 @@ MODELS = {
 }
 
 
+@from_release("2.11", "the release that half-precision rules were measured on")
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", MODELS)
 def test_what_no_rule_describes_exactly_is_tried_on_zeros(name: str) -> None:
@@ -216,6 +220,7 @@ SINGLE = tuple(
 """Convolutions in single precision, whose kernels differ with AVX2 only."""
 
 
+@from_release("2.11", "the release that half-precision rules were measured on")
 @pytest.mark.skipif("INSIDE" in os.environ, reason="this is one of the processes")
 def test_narrower_instruction_sets() -> None:
     """The tests of convolutions and half precision in processes that oneDNN keeps to less: it asks the CPU once."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.registry import LASTING, SCRATCH, Rule
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
@@ -35,6 +36,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
     return make
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(
     ("rules", "operator"), [(SCRATCH, "aten::native_layer_norm_backward"), (LASTING, "aten::addmm")]
 )

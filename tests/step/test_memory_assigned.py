@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory, measure_memory
 
 WIDTH = 64
@@ -78,6 +79,7 @@ def an_attack(model: Any, x: Tensor) -> None:
     model.zero_grad()
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("step", [by_hand, an_attack])
 def test_leaves_of_a_step_have_gradients_on_a_card(step: Any) -> None:
     """Also on a CUDA build without a GPU, whose engine asks for the stream of a leaf that was assigned or created."""

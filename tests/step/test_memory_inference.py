@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.truth.memory_truth import measure
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.registry import Alloc
 from torchsummary_plus.step.foreign import Trials
@@ -88,6 +89,7 @@ def test_autocast_casts_what_products_keep() -> None:
     assert agrees(Multiplied(), torch.randn(64, 48), "train")
 
 
+@from_release("2.8", "autocast of the fast path's attention")
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_autocast_casts_inside_the_fused_encoder_layer(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, norm_first=norm_first)

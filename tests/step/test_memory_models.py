@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tests.step.step_parts import WIDTH, block, rows, squared
 from tests.truth.memory_truth import measure_run
+from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError
 
@@ -182,7 +183,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+IN_HALF = from_release("2.11", "the release that half-precision rules were measured on")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[IN_HALF] * (name == "bfloat16")) for name in MODELS])
 def test_a_model_of_any_kind(name: str) -> None:
     build, example = MODELS[name]
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, linearize
 
 from tests.truth.memory_truth import measure, measure_run
+from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
 
@@ -151,6 +152,7 @@ def scaled_step(scale: float) -> Callable[[nn.Module, Tensor], None]:
     return step
 
 
+@from_release("2.11", "the release that half-precision rules were measured on")
 @pytest.mark.parametrize(("scale", "edge"), [(8.0, 1), (2.0**30, 0)])
 def test_the_range_holds_the_step_that_a_gradient_scaler_skips(scale: float, edge: int) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, WIDTH))

@@ -321,6 +321,30 @@ def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
     return function.__wrapped__ if is_wrapped else None
 
 
+def subclassing_in_modes() -> AbstractContextManager[None]:
+    """Let ``as_subclass`` run inside a dispatch mode: before torch 2.6 it refuses the alias that a mode returns."""
+    return nullcontext() if since("2.6") else _aliased_outside_modes()
+
+
+@contextmanager
+def _aliased_outside_modes() -> Iterator[None]:
+    kind: Any = torch.Tensor
+    own, usual = vars(kind).get("as_subclass"), kind.as_subclass
+
+    def as_subclass(self: torch.Tensor, cls: type) -> Any:
+        with no_modes():
+            return usual(self, cls)
+
+    kind.as_subclass = as_subclass
+    try:
+        yield
+    finally:
+        if own is None:
+            del kind.as_subclass
+        else:
+            kind.as_subclass = own
+
+
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled modules uncompiled. Call it only if ``torch._dynamo`` is imported."""
     stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)

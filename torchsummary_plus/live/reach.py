@@ -69,7 +69,8 @@ class Reached:
 
     def _inside(self, value: Any) -> Iterator[Any]:
         if isinstance(value, torch.Tensor):
-            yield from self._in_tensor(value)
+            if not compat.is_torch_fake(value):  # An exported program's example values, which take no memory.
+                yield from self._in_tensor(value)
         elif isinstance(value, dict):
             self.mutable.append(value)
             yield from dict.keys(value)

@@ -37,7 +37,7 @@ def stored(tensor: Tensor) -> list[Tensor]:
 
 def companions(tensor: Tensor) -> list[Tensor]:
     """Return the tensors in attributes of a user's tensor class, such as the scales of packed weights."""
-    if type(tensor) in CLASSES:
+    if type(tensor) in CLASSES or compat.is_torch_fake(tensor):
         return []
     return all_tensors({name: value for name, value in vars(tensor).items() if name not in OF_FAKES})
 

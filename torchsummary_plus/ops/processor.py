@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -68,8 +69,24 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 @cache
 def second_cache() -> int:
-    """Return the bytes of a core's L2 cache; oneDNN's own default (``platform.cpp``) if torch does not report it."""
-    return int(torch.cpu.get_capabilities().get("l2_cache_size", 0)) or 512_000
+    """Return the bytes of a core's L2 cache; oneDNN's own default (``platform.cpp``) if nothing reports it.
+
+    torch reports it in releases that have ``torch.cpu.get_capabilities``; Linux does for the others.
+    """
+    capabilities = getattr(torch.cpu, "get_capabilities", None)
+    known = _cache_of_linux() if capabilities is None else capabilities().get("l2_cache_size", 0)
+    return int(known) or 512_000
+
+
+def _cache_of_linux() -> int:
+    """Return the bytes of the first core's L2 cache, such as "2048K"; 0 on other systems."""
+    try:
+        return int(_SECOND_CACHE.read_text(encoding="ascii").strip().removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return 0
+
+
+_SECOND_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
 
 
 def is_half(dtype: torch.dtype) -> bool:

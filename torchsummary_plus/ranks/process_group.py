@@ -153,7 +153,7 @@ def _meshes_of_its_own() -> Iterator[None]:
     world = f"torchsummary_plus:{next(_OURS)}"
 
     @wraps(own)
-    def begin(mesh: Any, *args: Any, **kwargs: Any) -> None:
+    def begin(mesh: Any, /, *args: Any, **kwargs: Any) -> None:
         own(mesh, *args, **kwargs)
         mesh._thread_id = world
 

@@ -157,7 +157,7 @@ def _steps(changes: Iterable[Change], places: Mapping[int, int]) -> Iterator[Res
             if buffer is not None:
                 yield Free(buffer)
         elif change.address in places and last[change.address] == number:
-            yield Result(places[change.address])
+            yield Result(places[change.address], change.nbytes)
         else:
             buffers[change.address] = count
             count += 1

@@ -262,7 +262,8 @@ class Ledger(Listener):
     ) -> None:
         """Book a kernel's allocations one by one, after the results that its course does not name.
 
-        Lasting workspaces are requested once the arguments are ready.
+        Lasting workspaces are requested once the arguments are ready. Where a rule says that a result's size is not the
+        fake's, the measured size counts: the rule may be of another release.
         """
         nbytes = [*islice(sizes, len(results)), *repeat(None, len(results))]
         later = {step.result for step in course if isinstance(step, Result)}
@@ -273,7 +274,9 @@ class Ledger(Listener):
         buffers: list[int | None] = []
         for step in course:
             if isinstance(step, Result):
-                self._book_results(results[step.result : step.result + 1], iter([nbytes[step.result]]), owner, band)
+                ruled = nbytes[step.result]
+                taken = ruled if ruled is None or step.nbytes is None else step.nbytes
+                self._book_results(results[step.result : step.result + 1], iter([taken]), owner, band)
             elif isinstance(step, Alloc):
                 buffers.append(self._book_scratch(step.nbytes, owner, error) if step.nbytes else None)
             else:

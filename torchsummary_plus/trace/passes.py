@@ -118,6 +118,7 @@ class Pass(TorchDispatchMode):
         self.mode_key: Any = None
         self.around: Pass | None = None
         self.outer_assignment: Assignment | None = None
+        self.subclassing: AbstractContextManager[None]
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
@@ -132,10 +133,13 @@ class Pass(TorchDispatchMode):
         self.outer_assignment = follow_assignments(self.kernel if isinstance(self.kernel, Assignment) else None)
         if self.around is not None:
             self.around.state.heard = False
+        self.subclassing = compat.subclassing_in_modes()
+        self.subclassing.__enter__()
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.subclassing.__exit__(None, None, None)
         _here.innermost = self.around
         follow_assignments(self.outer_assignment)
         if self.around is not None:

@@ -59,9 +59,10 @@ class Phase(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The kernel allocates the result tensor at this position."""
+    """The kernel allocates the result tensor at this position; ``nbytes`` if they were measured."""
 
     result: int
+    nbytes: int | None = None
 
 
 class Alloc(NamedTuple):

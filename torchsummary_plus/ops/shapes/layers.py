@@ -17,6 +17,7 @@ from .registry import (
     Outs,
     Sizes,
     axis_of,
+    contiguous,
     dense_strides,
     floats_of,
     fresh,
@@ -287,6 +288,21 @@ def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__
     sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
     sure(since("2.6"))  # Before, the output was in token order, as in the meta kernel.
     return [(query.shape, preserved_strides(query), query.dtype), sums]
+
+
+@rule("_native_multi_head_attention")
+def self_attention(
+    query: Tensor, key: Tensor, value: Tensor, width: int, heads: int, qkv: Tensor, qkv_bias: Tensor, proj: Tensor,
+    proj_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True, average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Outs:  # fmt: skip
+    """The projected output and, if asked for, the weights of each head or their mean."""
+    sure(query.dim() == 3 and query.shape == key.shape == value.shape and numel(query.shape))
+    sure(query.dtype in FLOATS and query.shape[2] == width and width % heads == 0)
+    batch, length, _ = query.shape
+    weights = (batch, length, length) if average_attn_weights else (batch, heads, length, length)
+    out = query.shape, contiguous(query.shape), query.dtype
+    return [out, (weights, contiguous(weights), query.dtype) if need_weights else None]
 
 
 @rule("_transformer_encoder_layer_fwd")

@@ -55,7 +55,9 @@ class Settings:
 def allows_tf32() -> bool:
     """Whether fp32 convolutions may run on tensor cores (``Context::allowTF32CuDNN``)."""
     settings: Any = torch.backends.cudnn
-    return bool(settings.conv.fp32_precision == "tf32")
+    if hasattr(settings, "conv"):  # since torch 2.9
+        return bool(settings.conv.fp32_precision == "tf32")
+    return bool(settings.allow_tf32)
 
 
 @dataclass(frozen=True, slots=True)
