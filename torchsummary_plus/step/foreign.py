@@ -102,7 +102,7 @@ class Trials:
 
 
 def _real_once() -> Callable[[Tensor], Tensor]:
-    """Return how to replace tensors, each by one however often it is given: a kernel may ask whether two are the same."""
+    """Return how to replace tensors, each always by the same one: a kernel may ask whether two arguments are one."""
     known: dict[int, Tensor] = {}
 
     def real(tensor: Tensor) -> Tensor:
