@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torchsummary_plus.live.fakes import CPU, dress, fake_like
 from torchsummary_plus.live.reach import _is_library
 from torchsummary_plus.live.stored import stored
+from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.trace.swap import _Memory
 
 
@@ -72,3 +74,12 @@ def test_a_fake_of_a_users_class_is_stored_as_any_other_and_its_class_is_not_tol
     fake = dress(fake_like(torch.ones(4), CPU), Told, {"scale": scale})
 
     assert [id(part) for part in stored(fake)] == [id(fake), id(scale)]
+
+
+def test_objects_that_refer_to_each_other_are_searched_once() -> None:
+    """Each path through twelve of them would be 12**12; tensors' attributes hold such objects, loggers among them."""
+    objects = [SimpleNamespace() for _ in range(12)]
+    for one in objects:
+        one.others = list(objects)
+    objects[-1].tensor = torch.ones(3)
+    assert all_tensors(objects) == [objects[-1].tensor]

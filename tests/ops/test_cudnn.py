@@ -10,6 +10,7 @@ import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.asker import (
 )
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import Kind
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, allows_tf32, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, SMALL, TABLE, guess, tensor_bytes
@@ -385,3 +386,9 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
     kept = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
     assert kept == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)
+
+
+def test_tf32_is_read_on_releases_without_a_precision_per_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in (True, False):
+        monkeypatch.setattr(torch.backends, "cudnn", SimpleNamespace(allow_tf32=allowed))
+        assert allows_tf32() is allowed

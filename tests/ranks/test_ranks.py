@@ -162,6 +162,16 @@ def test_shards_times_the_world_are_the_whole() -> None:
     assert {"unsharded_parameters", "all_gather_buffers", "reduce_scatter_buffers"} & shard.at_peak.keys()
 
 
+def test_a_mesh_is_given_by_its_name() -> None:
+    def build() -> nn.Module:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        return fully_shard(nn.Linear(WIDTH, 8), mesh=DeviceMesh(device_type="cpu", mesh=[0, 1]))
+
+    assert estimated(build, 2).at_peak["parameters"] == (WIDTH + 1) * 8 * 4 // 2
+
+
 def test_ranks_of_uneven_shards_differ_and_the_worst_is_said() -> None:
     def build() -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh

@@ -226,18 +226,18 @@ def once(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tens
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
     """Return every tensor of a value, in order; nothing is copied, so that objects that refuse are searched too."""
-    return list(_tensors_in(value, 0, {}))
+    return list(_tensors_in(value, 0, set()))
 
 
-def _tensors_in(value: Any, depth: int, seen: dict[int, int]) -> Iterator[torch.Tensor]:
-    """Yield a value's tensors; ``seen`` has the least depth of each object, whose references may form cycles."""
+def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    """Yield a value's tensors; each object, whose references may form cycles, is searched once."""
     if isinstance(value, torch.Tensor):
         yield value
     elif not isinstance(value, PLAIN) and depth <= DEEPEST:
         if hasattr(value, "__dict__"):
-            if seen.get(id(value), DEEPEST + 1) <= depth:
+            if id(value) in seen:
                 return
-            seen[id(value)] = depth
+            seen.add(id(value))
         for _, item in parts(value):
             yield from _tensors_in(item, depth + 1, seen)
 

@@ -117,8 +117,6 @@ class Pass(TorchDispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.outer_assignment: Assignment | None = None
-        self.subclassing: AbstractContextManager[None]
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
         self._begin = _heard(listeners, "begin")
