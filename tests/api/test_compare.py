@@ -65,7 +65,8 @@ def test_a_figure_stands_in_the_row_of_its_name_whoever_else_has_it(results: lis
         own = {name: figure for name, figure in own.items() if figure[1] is not None}
         shown = {row.path: (row.label.partition(" (M")[0], row.cells[place].value) for row in compared}
         assert {name: figure for name, figure in shown.items() if figure[1] is not None} == own
-        assert [row.path for row in compared if row.path in own] == list(own)
+        fixed = [name for name in own if not name.startswith("adapter_")]
+        assert [row.path for row in compared if row.path in fixed] == fixed
         assert all(row.cells[place].text == "N/A" for row in compared if row.path not in own)
 
 
