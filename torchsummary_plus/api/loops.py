@@ -50,8 +50,9 @@ class FirstStep:
     def __str__(self) -> str:
         measured = "not measured on this device"
         if self.measured_bytes is not None:
-            off = self.predicted.peak_bytes / self.measured_bytes - 1
-            measured = f"measured {mebibytes(self.measured_bytes)} MB (prediction off by {off:+.1%})"
+            off = self.predicted.peak_bytes - self.measured_bytes
+            verdict = f"prediction off by {off:+,} bytes" if off else "prediction exact"
+            measured = f"measured {mebibytes(self.measured_bytes)} MB ({verdict})"
         return (
             f"{self.summary}\nPeak of the first step: predicted {mebibytes(self.predicted.peak_bytes)} MB, {measured}; "
             f"of later steps: predicted {mebibytes(self.later.peak_bytes)} MB"
