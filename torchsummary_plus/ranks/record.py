@@ -19,7 +19,7 @@ from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import MemoryLog
 from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
-from ..live.exchange import exchanging
+from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
 from ..live.fakes import standing_in_for, taken_for_tensors
 from ..live.inputs import Example
@@ -185,16 +185,7 @@ class Ranked:
         answers = Answers(None, False, guesses)
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
-            stack.enter_context(restored([]))
-            stack.callback(forget_stand_ins)
-            exchange = stack.enter_context(exchanging())
-            stack.enter_context(deep_stack())
-            stack.enter_context(eager())
-            stack.enter_context(gradients(True))
-            mode_key = stack.enter_context(standing_in_for(device, self.capability))
-            stack.enter_context(taken_for_tensors())
-            stack.enter_context(in_world(self.rank))
-            stack.enter_context(shapes_without_modes())
+            exchange, mode_key = self._entered(stack, device)
             kernels = RankKernels(device, answers)
             stack.enter_context(objects_sent(kernels))
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
@@ -236,6 +227,20 @@ class Ranked:
                 if batches.are_unlike:
                     raise UnlikeError from error
                 raise steps.blame(error, "") from error
+
+    def _entered(self, stack: ExitStack, device: torch.device) -> tuple[Exchange, Any]:
+        """Enter the contexts of a recording in the rank's world; return the exchange and the mode key."""
+        stack.enter_context(restored([]))
+        stack.callback(forget_stand_ins)
+        exchange = stack.enter_context(exchanging())
+        stack.enter_context(deep_stack())
+        stack.enter_context(eager())
+        stack.enter_context(gradients(True))
+        mode_key = stack.enter_context(standing_in_for(device, self.capability))
+        stack.enter_context(taken_for_tensors())
+        stack.enter_context(in_world(self.rank))
+        stack.enter_context(shapes_without_modes())
+        return exchange, mode_key
 
     def _copies_batches(self) -> bool:
         """Whether equal micro-batches run only once: on CUDA before torch 2.15, which frees sent tensors among them."""
