@@ -220,7 +220,7 @@ def max_batch_size(
 
     The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
     extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
-    prediction the search continues, up to eight traces (fourteen if they leave the answer open by more than 0.1 %) and
+    prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and
     a batch of 16,777,216. With ``input_data``, tensors whose first axis is the batch grow by repetition. Other
     arguments and errors are those of :func:`estimate_memory`, except that the default device is CUDA.
 

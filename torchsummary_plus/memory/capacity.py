@@ -13,10 +13,10 @@ from .scaling import at_batch, scales
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
-MOST_TRACES = 8
+MOST_TRACES = 6
 """Most traces of a search, for any model, unless they leave the answer open or it is to be proved."""
 
-MOST_BISECTED = 14
+MOST_BISECTED = 12
 """Most traces of a search that bisects because the first ones leave the answer open."""
 
 OPEN = 0.001
