@@ -170,6 +170,8 @@ class MemoryLog:
     """Operators of the last step without a formula for multiply-adds, and how often each ran."""
     shards: tuple[tuple[str, tuple[Shard, ...]], ...] = ()
     """This rank's parts of sharded parameters, by the path of the module that holds them."""
+    bands: tuple[tuple[str, float], ...] = ()
+    """The error bands of the rules that were used, by operator; operators with exact rules are absent."""
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""

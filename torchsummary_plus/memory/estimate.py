@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, compress
 
 from ..data.errors import InputError
@@ -80,10 +81,13 @@ class Estimate:
     options: AllocatorOptions
     log: MemoryLog
 
-    @property
+    @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """How sizes and values that depend on data were determined, and where: from a real forward, or as a maximum."""
-        return self.log.assumptions
+        """How sizes and values that depend on data were determined, and where: from a real forward, or as a maximum.
+
+        If error bands of rules open ``peak_range``, the last ones name their operators.
+        """
+        return *self.log.assumptions, *_within_bands(self.log, self.backend, self.options)
 
     @property
     def mult_adds(self) -> Mapping[str, int] | None:
@@ -203,6 +207,18 @@ def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: Alloca
         options=options,
         log=log,
     )
+
+
+def _within_bands(log: MemoryLog, backend: str, options: AllocatorOptions) -> Iterator[str]:
+    """Yield a line for each operator whose rule's error band is part of the peak, or of the most that it may be."""
+    bands = {name: band for name, band in log.bands if name not in dict(log.unknown)}
+    if not bands:
+        return
+    edges = (run_log(edge, backend, options).at_peak for edge in (log, at_edge(log, 1)))
+    at_peak = {storage for live in edges for storage in live if storage < len(log.storages)}
+    held = {moment for moment, storage, _ in log.events if storage in at_peak and log.storages[storage].band}
+    for name in sorted(bands.keys() & {log.moments[moment].operator for moment in held}):
+        yield f"{name}: scratch memory known to within {bands[name]:.0%}"
 
 
 def tensors_peak(log: MemoryLog) -> int:

@@ -280,7 +280,7 @@ def _by_other_kernels(log: MemoryLog, capability: Capability, why: str) -> Memor
     doubts = (*log.doubts, Doubt(event, moment, 2 * workspace_bytes(capability) + LARGEST_LASTING))
     doubts = tuple(sorted(doubts, key=lambda doubt: doubt.event))
     assumptions = (why, *log.assumptions)
-    return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions)
+    return replace(log, in_blocks=False, storages=storages, doubts=doubts, assumptions=assumptions, bands=())
 
 
 def _record(task: _Task) -> MemoryLog:

@@ -388,7 +388,8 @@ class Ledger(Listener):
         calls = returned([_later(call, len(there)) for call in self.calls])
         doubts = tuple(replace(doubt, event=doubt.event + len(there)) for doubt in self.doubts)
         events, moments = (*there, *ordered), tuple(self.moments)
-        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts)
+        bands = tuple(sorted(self.workspaces.bands.items()))
+        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
         return there_from_the_start(log, self.given)
 
 

@@ -74,6 +74,8 @@ class Workspaces:
         """The numbers of the autograd nodes that each backward of this step created on CUDA: the first, and the end."""
         self.tried: dict[str, int] = {}
         """By name: calls of operators whose scratch memory was measured on zeros."""
+        self.bands: dict[str, float] = {}
+        """By name: the error bands of the rules used."""
         self._trials = Trials()
         self._taken: set[tuple[Hashable, str]] = set()
 
@@ -100,6 +102,7 @@ class Workspaces:
         """Reset for a new step."""
         self.unknown.clear()
         self.tried.clear()
+        self.bands.clear()
         self._trials = Trials()
         self._taken.clear()
         self._doubt = 0
@@ -161,7 +164,10 @@ class Workspaces:
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""
         rule = rules.get((self.backend, name))
-        return 0.0 if rule is None else rule.band
+        if rule is None or not rule.band:
+            return 0.0
+        self.bands[name] = max(rule.band, self.bands.get(name, 0.0))
+        return rule.band
 
     def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
         """Return the true bytes of each result tensor, None where the fake's size is right; () if all are."""
