@@ -10,8 +10,10 @@ import torch
 from ....data.capability import Capability
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from .chips import chip_of
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
+SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
 FORWARD = "aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward"
 EFFICIENT = (
     "aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward;"
@@ -38,21 +40,53 @@ def _is_turned(tensor: Any) -> bool:
     return True
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=FLASH, band=0.0)
-def flash(out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> int:
-    """A second copy of the random state."""
-    return 16 if dropout else 0
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING, band=0.0, by_capability=True)
+def flash(
+    capability: Capability, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any
+) -> Course | int:
+    """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
+
+    A single row of grouped queries runs as one row per query of a group.
+    """
+    if dropout:
+        return 16
+    batch, heads, rows, width = query.shape
+    if rows == 1 and heads > key.shape[1]:
+        heads, rows = key.shape[1], heads // key.shape[1]
+    block = 256 if width <= 64 else 128 if width <= 128 else 64
+    splits = _splits(batch * heads * -(-rows // 64), 2 * chip_of(capability).multiprocessors, -(-key.shape[2] // block))
+    if splits == 1:
+        return 0
+    sums = 4 * splits * batch * heads * rows
+    rest = (Result(place) for place in range(2, len(_given(out))))
+    return (Result(0), Result(1), Alloc(sums), Alloc(sums * _rounded(width)), *rest)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.01)
+def _splits(blocks: int, room: int, most: int) -> int:
+    """Return how many ways the keys are split: the fewest that fill the GPU nearly as well as the best number.
+
+    ``room`` is the number of thread blocks that it runs at once; ``most`` blocks of keys are there.
+    """
+    if blocks >= 0.8 * room:
+        return 1
+    eligible = [n for n in range(1, min(128, room, most) + 1) if n == 1 or -(-most // n) != -(-most // (n - 1))]
+    filled = {n: blocks * n / room / -(-blocks * n // room) for n in eligible}
+    return next(n for n in eligible if filled[n] >= 0.85 * max(filled.values()))
+
+
+def _rounded(width: int) -> int:
+    return _up(width, 32 if width <= 128 else 64)
+
+
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH, band=0.0)
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
     """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
 
-    Rows are rounded up to 128, head sizes up to 192 to 32 and larger ones to 256. Copies of non-contiguous tensors come
+    Rows are rounded up to 128, head sizes up to 128 to 32 and larger ones to 64. Copies of non-contiguous tensors come
     before the results.
     """
     batch, heads, rows, width = query.shape
-    wide = _up(width, 32) if width <= 192 else 256
+    wide = _rounded(width)
     tall = _up(rows, 128)
     copies = tuple(Alloc(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
     sums = Alloc(batch * heads * tall * 4), Alloc(batch * heads * tall * wide * 4)
@@ -99,18 +133,24 @@ def efficient(out: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) ->
     return 0 if is_kept else 4 * out[0].numel()
 
 
+MOST_BATCHES = (1 << 16) - 1
+"""Largest batch of a launch; larger ones are split."""
+
+
 @scratch(
-    "cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT, band=0.1, by_capability=True
+    "cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT, band=0.0, by_capability=True
 )
 def efficient_backward(
     capability: Capability, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
-) -> Course:  # fmt: skip
+) -> Course | None:  # fmt: skip
     """One number per row, and fp32 tiles in which the gradients accumulate.
 
     fp32 kernels do not compute the row sums themselves, so the full products precede them.
     """
     batch, heads, rows, width = query.shape
+    if batch > MOST_BATCHES:
+        return None
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
@@ -120,7 +160,7 @@ def efficient_backward(
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):
         steps.append(Alloc(4 * batch * heads * rows))
     else:
-        steps += _row_sums(len(copies), grad, output, 4 * batch * heads * rows)
+        steps += _row_sums(len(copies), grad, output)
     columns = key.shape[2]
     splits = -(-columns // keys)
     summed = half and not in_registers
@@ -128,36 +168,50 @@ def efficient_backward(
         splits = 1
     if summed:
         splits = min(splits, 200 // (batch * heads))
-    splits = max(1, splits) if capability >= (7, 0) else 1
+    splits = max(1, splits) if capability >= (7, 0) and not _is_deterministic() else 1
     shares = splits * keys * (_up(width, tile) + _up(value.shape[-1], tile)) if summed else 0
     queries = -(-rows // tile) * -(-width // keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
     return (*steps, Alloc(4 * batch * heads * _up(shares + queries, 4)))
+
+
+def _is_deterministic() -> bool:
+    """Whether torch insists on deterministic algorithms, for which the keys are not split."""
+    return torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _given(out: Any) -> list[Any]:
     return [tensor for tensor in out if isinstance(tensor, torch.Tensor)]
 
 
-def _row_sums(first: int, grad: Any, output: Any, nbytes: int) -> list[Alloc | Free]:
-    """The fp32 products of gradient and output, in half precision preceded by half-precision ones; transposed sums."""
-    whole = 4 * prod(grad.shape)
-    singles = [Alloc(whole)] * (2 if grad.element_size() == 2 else 0)
+def _row_sums(first: int, grad: Any, output: Any) -> list[Alloc | Free]:
+    """The fp32 products of gradient and output, in half precision preceded by fp32 copies; transposed sums.
+
+    One head or one row needs no copy to be transposed.
+    """
+    batch, heads, rows, _ = grad.shape
+    whole, sums = Alloc(4 * prod(grad.shape)), Alloc(4 * batch * heads * rows)
+    singles = [whole] * (2 if grad.element_size() == 2 else 0)
     product = first + len(singles)
-    freed = [Free(buffer) for buffer in range(product + 1, first - 1, -1)]
-    return [*singles, Alloc(whole), Alloc(nbytes), Alloc(nbytes), *freed]
+    is_copied = heads > 1 and rows > 1
+    freed = [Free(buffer) for buffer in range(product + is_copied, first - 1, -1)]
+    return [*singles, whole, sums, *([sums] if is_copied else []), *freed]
 
 
-SHARED_BYTES = {(7, 5): 64 << 10, (8, 6): 99 << 10, (8, 9): 99 << 10, (12, 0): 99 << 10, (12, 1): 99 << 10}
-"""Shared memory per block, where it is too small for the largest tiles."""
+LITTLE_SHARED = frozenset({(8, 6), (8, 9), (12, 0), (12, 1)})
+"""Capabilities whose 99 KiB of shared memory per block are too small for fp32 tiles of 128 queries, and for
+half-precision ones of 128 queries and 128 keys."""
 
 
 def _tile(capability: Capability, dtype: torch.dtype, widest: int, dropout: bool) -> tuple[int, int, int]:
     """Return the queries and keys per tile of the first kernel that can run, and the widest head it supports."""
-    half = dtype in HALVES
     limit = next(limit for limit in (32, 64, 128, 1 << 16) if widest <= limit)
-    if half and capability in ((8, 6), (8, 9)) and 64 < widest <= 96 and not dropout:
-        return 128, 64, 96
-    large = capability >= (8, 0) or (half and capability >= (7, 0))
-    if limit <= 64 or not large or capability in SHARED_BYTES:
+    is_little = capability in LITTLE_SHARED
+    if limit <= 64 or capability < (7, 0):
         return 64, 64, limit
-    return 128, 128 if half and capability >= (8, 0) and limit == 128 else 64, limit
+    if dtype not in HALVES:
+        return 64 if is_little or capability < (8, 0) else 128, 64, limit
+    if capability in ((8, 6), (8, 9)) and widest <= 96 and not dropout:
+        return 128, 64, 96
+    if limit > 128 or capability < (8, 0):
+        return 128, 64, limit
+    return (64, 64, limit) if is_little else (128, 128, limit)
