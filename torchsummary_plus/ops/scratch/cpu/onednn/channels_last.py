@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from .....data.rounding import round_up
 from . import threads as shared
 from .convolution import (
     batch_elements,
@@ -27,7 +28,7 @@ from .convolution import (
     strided_product,
     with_bias,
 )
-from .description import PAGE, Conv, Plan, booked, lanes, threads, up
+from .description import PAGE, Conv, Plan, booked, lanes, threads
 
 
 def forward_plan(conv: Conv) -> Plan:
@@ -98,7 +99,7 @@ def _products(conv: Conv, wide: int) -> Plan:
 def backward_weights(conv: Conv) -> Plan:
     """Return the plan of the weight's gradient."""
     for wide in lanes():
-        bias = booked(conv.itemsize * conv.groups * up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
+        bias = booked(conv.itemsize * conv.groups * round_up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
         if fits_depthwise_weights(conv):
             return _plan(conv.depthwise_in(wide), shared.depthwise_rows_reduction(conv, wide))
         if is_pointwise(conv):

@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from .....data.rounding import round_up
 from ....processor import has_avx512
 
 PAGE = 4096
@@ -22,16 +23,6 @@ def lanes() -> tuple[int, ...]:
 def threads() -> int:
     """Return torch's number of threads."""
     return torch.get_num_threads()
-
-
-def up(size: int, block: int) -> int:
-    """Round ``size`` up to whole blocks."""
-    return -(-size // block) * block
-
-
-def ceil_div(size: int, block: int) -> int:
-    """Return the number of blocks that cover ``size``."""
-    return -(-size // block)
 
 
 def booked(nbytes: int, align: int = CACHE_LINES) -> int:
@@ -100,19 +91,21 @@ class Conv:
 
     def read_in(self, block: int) -> int:
         """Return the bytes of the input with its channels in whole blocks."""
-        return self.itemsize * self.batch * up(self.groups * self.ic, block) * prod(self.inp)
+        return self.itemsize * self.batch * round_up(self.groups * self.ic, block) * prod(self.inp)
 
     def written_in(self, block: int) -> int:
         """Return the bytes of the output with its channels in whole blocks."""
-        return self.itemsize * self.batch * up(self.groups * self.oc, block) * prod(self.out)
+        return self.itemsize * self.batch * round_up(self.groups * self.oc, block) * prod(self.out)
 
     def weights_in(self, oc_block: int, ic_block: int) -> int:
         """Return the bytes of the weights with their channels in whole blocks."""
-        return self.itemsize * self.groups * up(self.oc, oc_block) * up(self.ic, ic_block) * prod(self.kernel)
+        return (
+            self.itemsize * self.groups * round_up(self.oc, oc_block) * round_up(self.ic, ic_block) * prod(self.kernel)
+        )
 
     def depthwise_in(self, block: int) -> int:
         """Return the bytes of depthwise weights with the groups in whole blocks."""
-        return self.itemsize * up(self.groups, block) * prod(self.kernel)
+        return self.itemsize * round_up(self.groups, block) * prod(self.kernel)
 
     @property
     def mirrored(self) -> Conv:
