@@ -10,8 +10,10 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..data.arguments import fields_name_cures
 from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
+from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.inputs import as_device, as_dtype
@@ -23,7 +25,7 @@ from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, neares
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
-from .habits import HABITS, taken
+from .habits import HABITS, STEPS, taken
 
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
@@ -48,6 +50,7 @@ class StepArguments(TypedDict, total=False):
     allocator: str | None
 
 
+@fields_name_cures(STEPS)
 @dataclass(frozen=True)
 class StepOptions:
     """What a step does and where it runs; see :func:`estimate_memory` for each option.
@@ -90,11 +93,8 @@ class StepOptions:
         """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in STEP_MODES:
             raise choice_error("mode", self.mode, STEP_MODES)
-        for name in ("steps", "gradient_accumulation_steps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {describe(value)}; accepted: an integer of at least 1")
-        micro_batches = self.gradient_accumulation_steps
+        steps = integer("steps", self.steps, 1)
+        micro_batches = integer("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
         if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
             other = "train_step, which runs its own loop" if self.train_step is not None else f"mode {self.mode!r}"
             raise InputError(f"gradient_accumulation_steps is {micro_batches:,}; accepted with {other}: 1")
@@ -110,7 +110,7 @@ class StepOptions:
         if kind not in (None, *AUTOCAST):
             raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
-        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps, micro_batches)
+        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, steps, micro_batches)
 
     def card(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""

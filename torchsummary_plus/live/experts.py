@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data.integers import is_integer
 from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
 from .modules import ModuleTree
 
@@ -180,8 +181,8 @@ class _Search:
             held = vars(self.tree.modules[index])
             for name in TOP_K:
                 value = held.get(name)
-                if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= count:
-                    return value, f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
+                if is_integer(value) and 1 <= value <= count:
+                    return int(value), f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
         return None
 
 

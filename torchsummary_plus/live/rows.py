@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..data.integers import is_integer
 from .structures import inner_names, is_wrapper
 
 CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -95,9 +96,9 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, 
         for key, value in sorted(held.items()):
             if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
-            if isinstance(value, int) and not isinstance(value, bool):
+            if is_integer(value):
                 parts.append(key)
-                counts.append(value)
+                counts.append(int(value))
             else:
                 parts.append((key, _plain(value, own)))
         parts.append(_sharding(module))

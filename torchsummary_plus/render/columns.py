@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..data.arguments import names_cures
 from ..data.errors import InputError, choice_error
+from ..data.integers import integer
 from ..data.registered import Registered
 from ..data.units import describe, structure_data, structure_text
 from ..report.report import Report
@@ -294,6 +296,7 @@ def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
 F = TypeVar("F", bound=Callable[[Line, Report], Value])
 
 
+@names_cures({})
 def register_column(
     name: str,
     heading: str,
@@ -372,15 +375,15 @@ def check_view(
     col_names: Iterable[str] | None,
     with_memory: bool = False,
     with_ranks: bool = False,
-) -> None:
-    """Raise :class:`InputError` for an unknown style, column or depth."""
-    check_layout(style, depth)
+) -> int | None:
+    """Return the depth, as Python's integer. Raises :class:`InputError` for an unknown style, column or depth."""
+    deepest = check_layout(style, depth)
     chosen_names(col_names, with_memory, with_ranks)
+    return deepest
 
 
-def check_layout(style: str, depth: int | None) -> None:
-    """Raise :class:`InputError` for an unknown style or depth."""
+def check_layout(style: str, depth: int | None) -> int | None:
+    """Return the depth, as Python's integer. Raises :class:`InputError` for an unknown style or depth."""
     if style not in STYLES:
         raise choice_error("style", style, STYLES)
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
-        raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
+    return None if depth is None else integer("depth", depth, 0, "None for all, or ")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 
+from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
 from ..data.units import UNITS
 from ..render.table import Table, with_units
@@ -133,6 +134,7 @@ class Views(ABC):
 
     def _with_rows(self, rows: RowLook) -> Views:
         """Return the result as it is shown with other rows. Raises :class:`InputError` where it has no layers."""
+        check_options(rows)
         if rows:
             raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
         return self
@@ -299,6 +301,24 @@ def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
         os.unlink(name)
         raise
     return place
+
+
+_OTHER_NAMES = {
+    "col_names": "columns=",
+    "columns": "col_names=",
+    "max_depth": "depth=",
+    "line_length": "col_width=",
+    "layer_range": 'rows="first:last"',
+}
+"""Other tools' and calls' names of a view's options."""
+
+
+def check_options(rows: RowLook) -> None:
+    """Raise :class:`OptionError` for an option that no view has, with its cure."""
+    for name in rows:
+        if name not in RowLook.__annotations__:
+            end = cure(name, ShownLook.__annotations__, _OTHER_NAMES)
+            raise OptionError(f"the view has no option {name!r}{end}")
 
 
 def check_units(units: str) -> None:
