@@ -26,7 +26,7 @@ from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
 from ..trace.passes import no_collection
-from ..trace.run import Options, read
+from ..trace.run import PassOptions, read
 from .habits import FOR_TABLES
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest
@@ -222,7 +222,7 @@ def _read(
     if step is not None and gpu is not None:
         card = named_gpu(gpu)
         step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-    passed = Options(options["run"], options["mode"], device, options["functional"])
+    passed = PassOptions(options["run"], options["mode"], device, options["functional"])
     done = tabulated(tree, example_of, passed, Presentation(), step)
     return done, None if step is None else _peaks(tree, example_of, done, MemoryRequest.of(step, device), gpu)
 

@@ -21,7 +21,7 @@ from ..render.rows import row_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
 from ..trace.passes import no_collection
-from ..trace.run import Options, read, trace
+from ..trace.run import PassOptions, read, trace
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
 from .sharded import is_sharded, with_shards
@@ -117,7 +117,7 @@ def summary(
     def example_of(**changed: Any) -> Example | None:
         return with_arguments(with_batch_dim(make_example(**{**inputs, **changed}), batch_dim), arguments)
 
-    options, look = Options(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
+    options, look = PassOptions(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
     with no_collection():
         result = tabulated(read(model, example_of()), example_of, options, look, memory)
         if verbose:
@@ -128,7 +128,7 @@ def summary(
 def tabulated(
     tree: ModuleTree,
     example_of: Callable[..., Example | None],
-    options: Options,
+    options: PassOptions,
     look: Presentation,
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
