@@ -1,4 +1,4 @@
-"""What CPU kernels of arithmetic, writes at indices and searches take beside their results, against torch's profiler."""
+"""What CPU kernels of arithmetic, writes at indices and searches take beside their results, against the profiler."""
 
 from __future__ import annotations
 
