@@ -73,7 +73,7 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
 
 def _note(name: str, is_found: bool, loss: str) -> None:
     """Record a name; if it is probed for several uses, the losses of all."""
-    losses = [_probed[name].loss] if name in _probed else []
+    losses = _probed[name].loss.split("; ") if name in _probed else []
     _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
 
 
