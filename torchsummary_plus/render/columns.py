@@ -121,7 +121,7 @@ def _connected_to(line: Line, report: Report, zero: str) -> str:
     return _absent(line) if read is None else ", ".join(read) or "--"
 
 
-def _held(name: str) -> Cell:
+def _memory_cell(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
@@ -138,8 +138,8 @@ def _local_params(line: Line, report: Report, zero: str) -> str:
 
 
 def _shards(line: Line, report: Report, zero: str) -> str:
-    held = () if line.memory is None or line.stands_for_others else line.memory.shards
-    return ", ".join(map(str, held)) or "--"
+    shards = () if line.memory is None or line.stands_for_others else line.memory.shards
+    return ", ".join(map(str, shards)) or "--"
 
 
 def _shape(what: str) -> Callable[[Line, Report], Value]:
@@ -173,7 +173,7 @@ def _memory(name: str) -> Callable[[Line, Report], Value]:
 
 
 def _of_memory(name: str, heading: str, about: str) -> Column:
-    return Column(heading, about, _held(name), _memory(name), "bytes", of_memory=True)
+    return Column(heading, about, _memory_cell(name), _memory(name), "bytes", of_memory=True)
 
 
 def _known_mult_adds(line: Line, report: Report) -> Value:
