@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 from torch import nn
 
 from ..data.arguments import unknown_argument
+from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import Example, as_device, make_example
@@ -25,7 +26,6 @@ from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
-from ..trace.passes import no_collection
 from ..trace.run import PassOptions, read
 from .habits import FOR_TABLES
 from .memory import largest_batch

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..data.capability import AMPERE
 from ..data.choices import GENERATE, STEP_MODES
+from ..data.collection import no_collection
 from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -30,7 +31,6 @@ from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
-from ..trace.passes import no_collection
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar

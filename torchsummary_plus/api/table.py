@@ -11,6 +11,7 @@ from torch import nn
 
 from ..data.arguments import names_cures
 from ..data.choices import PASS_MODES, RUNS
+from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
@@ -20,7 +21,6 @@ from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
-from ..trace.passes import no_collection
 from ..trace.run import PassOptions, read, trace
 from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show

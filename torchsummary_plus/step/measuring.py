@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
@@ -25,7 +26,7 @@ from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
-from ..trace.passes import Pass, failed_frame, no_collection, run_really
+from ..trace.passes import Pass, failed_frame, run_really
 from ..trace.questions import OUTSIDE
 from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import one_pass, swap_tensors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -382,15 +381,3 @@ def deep_stack() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable cyclic garbage collection during a pass, whose many small objects would trigger it repeatedly."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
