@@ -11,7 +11,7 @@ from math import prod
 
 from .....data.rounding import ceil_div, round_up
 from . import threads as shared
-from .description import PAGE, Conv, Plan, booked, lanes, threads
+from .description import PAGE, Conv, Plan, aligned, lanes, threads
 
 BATCH_ELEMENT = 40
 """Bytes of ``brgemm_batch_element_t``."""
@@ -95,7 +95,7 @@ def _turned(plan: Plan) -> Plan:
 
 def _padded_bias(conv: Conv, channels: int, wide: int) -> int:
     """Return the bytes of a padded copy of the bias, needed unless the channels fill whole blocks."""
-    return booked(conv.itemsize * round_up(channels, wide)) if conv.bias and channels % wide else 0
+    return aligned(conv.itemsize * round_up(channels, wide)) if conv.bias and channels % wide else 0
 
 
 def columns(conv: Conv) -> int:
@@ -122,7 +122,7 @@ def _unit_stride(conv: Conv, blocks: int, wide: int, workers: int) -> int:
     """Return the workers' copies of a 1x1 kernel's input without the elements its stride skips (``rtus``)."""
     if not conv.is_strided:
         return 0
-    return booked(workers * blocks * prod(conv.out) * wide * conv.itemsize)
+    return aligned(workers * blocks * prod(conv.out) * wide * conv.itemsize)
 
 
 def _takes_few(conv: Conv, wide: int) -> bool:
@@ -304,13 +304,13 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     workers = threads()
     scratch = (
         batch_elements(conv)
-        + booked(workers * round_up(padded, PAGE) * conv.itemsize, PAGE)
-        + booked(workers * PAGE, PAGE)
+        + aligned(workers * round_up(padded, PAGE) * conv.itemsize, PAGE)
+        + aligned(workers * PAGE, PAGE)
     )
     across = conv.stride[-1]
     if conv.inp[-1] % across:
         row = round_up(conv.inp[-1], across) * across * conv.groups * conv.ic
-        scratch += booked(workers * round_up(row, PAGE) * conv.itemsize, PAGE)
+        scratch += aligned(workers * round_up(row, PAGE) * conv.itemsize, PAGE)
     plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
     guess = columns_guess(conv)
     if conv.ic * conv.groups < 3:
@@ -323,7 +323,7 @@ def strided_product(conv: Conv, wide: int) -> Plan:
 def batch_elements(conv: Conv) -> int:
     """Return the descriptors of the pairs of small matrices to be summed, in whole pages per thread."""
     elements = round_up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
-    return booked(threads() * round_up(elements, BATCH_ELEMENT), PAGE)
+    return aligned(threads() * round_up(elements, BATCH_ELEMENT), PAGE)
 
 
 def columns_at_once(conv: Conv, wide: int) -> int:
@@ -361,7 +361,7 @@ def transposed_forward(conv: Conv) -> Plan:
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
     if plan.channels_last:
         return with_bias(conv, plan)
-    return replace(plan, scratch=plan.scratch + booked(plan.written)) if conv.bias else plan
+    return replace(plan, scratch=plan.scratch + aligned(plan.written)) if conv.bias else plan
 
 
 def with_bias(conv: Conv, plan: Plan) -> Plan:
@@ -369,7 +369,7 @@ def with_bias(conv: Conv, plan: Plan) -> Plan:
     mirrored = conv.mirrored
     is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
     is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
-    return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
+    return replace(plan, scratch=plan.scratch + aligned(conv.written)) if is_copied else plan
 
 
 def transposed_data(conv: Conv) -> Plan:
@@ -384,4 +384,4 @@ def transposed_weights(conv: Conv) -> Plan:
 
 def nested(plan: Plan) -> Plan:
     """Return the plan of a primitive nested in another, which reserves the inner scratchpad as one piece."""
-    return replace(plan, scratch=booked(plan.scratch))
+    return replace(plan, scratch=aligned(plan.scratch))

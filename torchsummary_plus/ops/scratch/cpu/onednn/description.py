@@ -25,7 +25,7 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def booked(nbytes: int, align: int = CACHE_LINES) -> int:
+def aligned(nbytes: int, align: int = CACHE_LINES) -> int:
     """Return the bytes of a piece of scratch plus room to align it (``registry_t::book``); 0 if empty."""
     return nbytes + max(align, CACHE_LINES) if nbytes else 0
 

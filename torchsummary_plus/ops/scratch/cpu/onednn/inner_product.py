@@ -9,7 +9,7 @@ from .....data.rounding import round_up
 from .....live.versions import since
 from ....processor import has_avx512
 from .convolution import BATCH_ELEMENT
-from .description import PAGE, Conv, Plan, booked, threads
+from .description import PAGE, Conv, Plan, aligned, threads
 
 LARGE_KERNEL = 27
 """Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
@@ -47,8 +47,8 @@ def inner_product(conv: Conv, last: bool, part: int) -> Plan:
         guess += conv.read + conv.weights + conv.written
         return replace(plan, guess=guess, read=plan.written, written=plan.read, channels_last=part == 2)
     copied = 2 * rows if depth > 2 * rows else min(round_up(depth, 16), rows)
-    copies = booked(threads() * copied * width * conv.itemsize)
-    scratch = booked(booked(copies + booked(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
+    copies = aligned(threads() * copied * width * conv.itemsize)
+    scratch = aligned(aligned(copies + aligned(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
     return replace(plan, scratch=scratch, guess=guess)
 
 

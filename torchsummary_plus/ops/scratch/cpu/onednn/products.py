@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from .....data.rounding import ceil_div, round_up
-from .description import booked
+from .description import aligned
 
 FLOAT = 4
 BATCH_ELEMENT = 40
@@ -45,7 +45,7 @@ def by_gemm(product: Product, threads: int) -> int:
     share = ceil_div(product.batch * product.m * product.n, threads)
     if share >= product.n:
         share = min(product.m * product.n, share // product.n * product.n)
-    return booked(max(whole, round_up(share, LINE) * threads) * FLOAT)
+    return aligned(max(whole, round_up(share, LINE) * threads) * FLOAT)
 
 
 @cache
@@ -65,7 +65,7 @@ def by_blocks(product: Product, threads: int, copies_a: bool) -> int:
     first = product.itemsize * rows * width if copies_a else 0
     second = product.itemsize * COLUMNS * round_up(depth, granule(product))
     parts = (16 * BATCH_ELEMENT, first, second, result)
-    return sum(booked(threads * part) for part in parts)
+    return sum(aligned(threads * part) for part in parts)
 
 
 def about_by_tiles(product: Product, threads: int) -> int:

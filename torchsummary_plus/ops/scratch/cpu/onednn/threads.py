@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 
 from .....data.rounding import ceil_div, round_up
-from .description import PAGE, Conv, booked, lanes, threads
+from .description import PAGE, Conv, aligned, lanes, threads
 from .gemm import patches_at_once, takes_blocks
 
 BARRIER = PAGE
@@ -24,7 +24,7 @@ def depthwise_reduction(conv: Conv, wide: int) -> int:
     at_once = min(ceil_div(conv.groups, wide), threads())
     shares = min(max(1, threads() // at_once), conv.batch) - 1
     size = round_up(conv.groups, wide) * conv.itemsize
-    return booked(size * prod(conv.kernel) * shares) + (booked(size * shares) if conv.bias else 0)
+    return aligned(size * prod(conv.kernel) * shares) + (aligned(size * shares) if conv.bias else 0)
 
 
 def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
@@ -35,8 +35,8 @@ def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
         for by_blocks in range(1, min(blocks, threads()) + 1)
         for by_images in range(1, min(conv.batch, threads() // by_blocks) + 1)
     )
-    sums = booked(round_up(conv.groups, wide) * prod(conv.kernel) * conv.itemsize * (busy - 1))
-    return sums + (booked(conv.groups * conv.itemsize * (busy - 1)) if conv.bias else 0)
+    sums = aligned(round_up(conv.groups, wide) * prod(conv.kernel) * conv.itemsize * (busy - 1))
+    return sums + (aligned(conv.groups * conv.itemsize * (busy - 1)) if conv.bias else 0)
 
 
 def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
@@ -124,7 +124,7 @@ def _pointwise_row(conv: Conv, wide: int) -> int:
 def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
     """Return one gradient copy per share of the images but one, on AVX-512; ``limit`` bounds the bias, per thread."""
     others, workers = shares[0] - 1, prod(shares) * (conv.groups if conv.groups <= threads() else 1)
-    sums = booked(size * others * conv.itemsize) + booked(BARRIER, PAGE) if others else 0
+    sums = aligned(size * others * conv.itemsize) + aligned(BARRIER, PAGE) if others else 0
     return sums + _bias(conv, workers, 16, workers * limit)
 
 
@@ -177,7 +177,7 @@ def _partial_sums(
     if members == 1:
         return 0
     numbers = groups * (members - (not first_apart)) * each_at_most * job
-    return booked(4 * numbers, align) + booked(groups * BARRIER, PAGE)
+    return aligned(4 * numbers, align) + aligned(groups * BARRIER, PAGE)
 
 
 def _divisions(workers: int, images: int, blocks: tuple[int, int]) -> Iterator[Shares]:
@@ -281,11 +281,11 @@ def gemm_for_forward(conv: Conv, columns: int) -> int:
     """
     size = prod(conv.out[-2:])
     if columns and len(conv.inp) == 2 and takes_blocks(conv):
-        return booked(threads() * patches_at_once(conv) * conv.itemsize)
+        return aligned(threads() * patches_at_once(conv) * conv.itemsize)
     deep = prod(conv.out[:-2])
     apart = size // threads() < 512 and (deep > 1 or conv.batch > 1 or conv.groups > 2)
     images = conv.batch * conv.groups * deep
-    return booked(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
+    return aligned(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
 
 
 def gemm_for_data(conv: Conv, columns: int) -> int:
@@ -312,7 +312,7 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
     workers = threads()
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1
-    sums = booked(4 * conv.weights * workers)
+    sums = aligned(4 * conv.weights * workers)
     return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
 
 
@@ -320,7 +320,7 @@ def gemm_for_data_last(conv: Conv) -> int:
     """Return, for channels-last, a whole image's columns per thread, and with groups each thread's image."""
     columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
     image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
-    return sum(booked(size * threads()) for size in (columns, image))
+    return sum(aligned(size * threads()) for size in (columns, image))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
@@ -329,13 +329,13 @@ def gemm_for_weights_last(conv: Conv, columns: int) -> int:
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1
     image = prod(conv.inp) * conv.ic * conv.itemsize
-    return sum(booked(size * workers) for size in (columns, 4 * conv.weights, image))
+    return sum(aligned(size * workers) for size in (columns, 4 * conv.weights, image))
 
 
 def _gemm_columns(conv: Conv, columns: int, workers: int, taken: int, share: float) -> int:
     room = min(GEMM_LIMIT, GEMM_SHARE * threads() * (conv.read + conv.weights + conv.written)) - taken
     if room >= columns * workers:
-        return booked(columns * workers)
+        return aligned(columns * workers)
     column = columns // prod(conv.out[-2:])
     at_once = max(lanes()[0], int(room // (workers * column) * share))
-    return booked(column * at_once * workers)
+    return aligned(column * at_once * workers)
