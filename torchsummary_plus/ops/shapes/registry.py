@@ -132,7 +132,14 @@ def is_dense(x: Tensor) -> bool:
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
-    shape, strides = x.shape, x.stride()
+    return suggests_channels_last(x.shape, x.stride())
+
+
+def suggests_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides suggest channels-last; not if they fit row-major order as well.
+
+    Source: c10/core/MemoryFormat.h, ``is_channels_last_strides_2d`` and ``_3d``.
+    """
     if len(shape) not in (4, 5) or strides[1] == 0:
         return False
     least = 0
