@@ -1,4 +1,4 @@
-"""Integer division that rounds up, by which kernels size their blocks and buffers."""
+"""Rounding of integers, by which kernels size their blocks and buffers."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def round_up(number: int, step: int) -> int:
     (12, 8)
     """
     return ceil_div(number, step) * step
+
+
+def power_of_two_below(number: int) -> int:
+    """Return the largest power of 2 up to a number, 1 for 0.
+
+    >>> power_of_two_below(9), power_of_two_below(8), power_of_two_below(0)
+    (8, 8, 1)
+    """
+    return 1 << max(0, number.bit_length() - 1)

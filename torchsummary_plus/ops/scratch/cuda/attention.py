@@ -10,6 +10,7 @@ import torch
 from ....data.capability import Capability
 from ....data.rounding import ceil_div, round_up
 from ...dtypes import HALVES
+from ..cpu.copies import nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
@@ -19,10 +20,6 @@ EFFICIENT = (
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
-
-
-def _nbytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _is_turned(tensor: Any) -> bool:
@@ -51,7 +48,7 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     batch, heads, rows, width = query.shape
     wide = round_up(width, 32) if width <= 192 else 256
     tall = round_up(rows, 128)
-    copies = tuple(Alloc(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
+    copies = tuple(Alloc(nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
     sums = Alloc(batch * heads * tall * 4), Alloc(batch * heads * tall * wide * 4)
     shares: tuple[Alloc, ...] = ()
     if key.shape[1] != heads:
@@ -111,7 +108,7 @@ def efficient_backward(
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
-    copies = () if _is_turned(grad) else (Alloc(_nbytes(grad)),)
+    copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
     steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out))))]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):

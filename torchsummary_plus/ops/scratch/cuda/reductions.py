@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ....data.rounding import ceil_div
+from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, scratch
 from .chips import Chip, chip_of
@@ -71,15 +71,10 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
 
 def _block(wide: int, high: int, most: int) -> tuple[int, int]:
     """Return the width and height of a thread block."""
-    wide, high = (most if size >= most else _power(size) for size in (wide, high))
+    wide, high = (most if size >= most else power_of_two_below(size) for size in (wide, high))
     width = min(wide, WARP)
     height = min(high, most // width)
     return min(wide, most // height), height
-
-
-def _power(number: int) -> int:
-    """Return the largest power of 2 up to a number, 1 for 0."""
-    return 1 << max(0, number.bit_length() - 1)
 
 
 def _output_vector(what: Reduction, itemsize: int) -> int:
