@@ -18,6 +18,7 @@ from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.inputs import as_device, as_dtype
 from ..live.modules import ModuleTree
+from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
@@ -209,14 +210,14 @@ def step_info(
     """Describe the step of a log."""
     trains, own = step.mode == "train", step.train_step
     parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
-    dtypes = Counter(str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point)
+    dtypes = Counter(dtype_name(p.dtype) for p in parameters if p.dtype.is_floating_point)
     loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
     return StepInfo(
         device=str(device),
         batch_size=batch,
         mode=step.mode,
         optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
-        autocast="" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+        autocast="" if step.autocast is None else dtype_name(step.autocast),
         gpu="" if card is None else card.name,
         dtype=" and ".join(name for name, _ in dtypes.most_common()),
         loss=loss if trains and own is None else "",

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import Sized, as_dtype, as_sized, grown
-from ..live.structures import all_tensors, first_tensor, once, replace_tensors
+from ..live.structures import all_tensors, dtype_name, first_tensor, once, replace_tensors
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
@@ -152,9 +152,8 @@ class Loss:
             shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"
         elif self.target_kind == VALUES:
             dtype = torch.float32 if torch.is_autocast_enabled(scores.device.type) else scores.dtype
-        name = str(dtype).removeprefix("torch.")
         targets = torch.zeros(shape, dtype=dtype, device=scores.device)
-        return targets, f"targets of {self.name}: {name} {list(shape)}{classes}"
+        return targets, f"targets of {self.name}: {dtype_name(dtype)} {list(shape)}{classes}"
 
 
 def as_loss(loss: Any, targets: Any = None) -> Loss | None:
