@@ -323,7 +323,10 @@ def most(*operators: str) -> Callable[[Most], Most]:
     """Register the largest possible result of some operators: (shape, dtype), or a list of these."""
 
     def register(function: Most) -> Most:
-        _MOST.update(dict.fromkeys(operators, function))
+        for operator in operators:
+            if operator in _MOST:
+                raise ValueError(f"{operator} already has a largest result")
+            _MOST[operator] = function
         return function
 
     return register

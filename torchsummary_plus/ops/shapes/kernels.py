@@ -31,6 +31,7 @@ from .registry import (
     is_contiguous,
     numel,
     preserved_strides,
+    rule_in,
     sure,
 )
 
@@ -42,11 +43,7 @@ CPU_RULES: dict[str, Rule] = {}
 
 
 def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        table.update({f"aten::{name}": function for name in names.split()})
-        return function
-
-    return register
+    return rule_in(table, *names.split())
 
 
 def of_kernel(name: str, on_cpu: bool) -> Rule | None:
