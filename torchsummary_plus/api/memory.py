@@ -34,7 +34,7 @@ from ..step.measuring import measure_step
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar
-from .step_options import StepArguments, StepOptions, memory_to_fit, takes_step_arguments
+from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    place = None if options is not None and options.device is not None and device == "cuda" else device
+    place = device_of_limit(device, options)
     given = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
     example = make_example(input_size, 1, dtypes, input_data)
     room = memory_to_fit(memory, gpu if memory is not None else given.gpu)

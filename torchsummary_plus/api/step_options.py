@@ -231,6 +231,15 @@ def called(given: Any) -> str:
     return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
 
 
+def device_of_limit(device: Any, options: StepOptions | None) -> Any:
+    """Return the device of a call that searches for a limit, whose default is CUDA unless ``options`` name another.
+
+    >>> device_of_limit("cuda", None), device_of_limit("cuda", StepOptions(device="cpu"))
+    ('cuda', None)
+    """
+    return None if options is not None and options.device is not None and device == "cuda" else device
+
+
 def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:
     """Return the memory to fit in, from ``memory=`` or ``gpu=`` of a call; 24 GiB if neither is given.
 
