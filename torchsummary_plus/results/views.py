@@ -108,9 +108,11 @@ class Views(ABC):
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
 
-    @abstractmethod
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the result as plain text; without ``units`` an MB is 1024 x 1024 bytes, as in torchsummary."""
+        """Return the tables as plain text; sizes are in MiB by default."""
+        from ..render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in its colours if the style has any."""
