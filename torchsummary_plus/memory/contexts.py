@@ -12,9 +12,10 @@ The allocator never sees it. Figures are device memory minus the allocator's res
   (TianheWu/CoSeR#10, lianqi1008/Control-GIC#6, Kwai-Keye/Keye#11), 307 to 619 on an RTX 5090 (murong-xu/CADS#4,
   Wan-Video/Wan2.1#465, TrajectoryCrafter/TrajectoryCrafter#20), 616 of a server (LMCache/LMCache#4019);
 - training: 124 to 137 MiB on a T4 (Linfeng-Tang/SeAFusion#27, tsugumi-sys/SA-ConvLSTM-Pytorch#22) and on the GPU of
-  7.92 GiB, 349 on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 522 on one of 23.65 GiB (pytorch/pytorch#16417), 880 to 990 on
-  an L40S, 1,210 to 1,220 on an H100 (milabench) and 1,106 there (aqlaboratory/openfold#481), 902 to 996 on an A100
-  (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there with the wheels of earlier years;
+  7.92 GiB, 349 on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 522 on one of 23.65 GiB (pytorch/pytorch#16417), 880 to
+  990 on an L40S, 1,210 to 1,220 on an H100 (milabench) and 1,106 there (aqlaboratory/openfold#481), 902 to 996 on an
+  A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there with the wheels of earlier
+  years;
 - all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
   3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
   anatomy of a model's memory).
