@@ -48,7 +48,9 @@ def activate(card: str) -> None:
         )
     os.environ["NOCUDA_CARD"] = str(card_path(card))
     os.environ["NOCUDA_CUDNN"] = str(wheel.cudnn)
-    for path in build(wheel):
+    stubs = build(wheel)
+    os.environ["TRITON_LIBCUDA_PATH"] = str(stubs[0].parent)
+    for path in stubs:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         _loaded.append(path)
     atexit.register(time.sleep, SETTLE_SECONDS)

@@ -10,7 +10,7 @@ import torch
 
 from tests.memory.test_allocator import EXPANDABLE, KIB, MIB, mib
 from tests.truth.warm import python
-from torchsummary_plus.data.errors import InputError, UnsupportedError
+from torchsummary_plus.data.errors import InputError, SummaryError, UnsupportedError
 from torchsummary_plus.memory.allocator import replay
 from torchsummary_plus.memory.allocator_options import AllocatorOptions, next_division
 
@@ -143,6 +143,12 @@ def test_unknown_options_name_the_accepted_ones() -> None:
         assert f"'{name}'" in str(caught.value)
     with pytest.raises(UnsupportedError, match="cudaMallocAsync"):
         AllocatorOptions.parse("backend:cudaMallocAsync")
+
+
+@pytest.mark.parametrize("value", ["backend:cudaMallocAsync", "max_split_size:32"])
+def test_an_error_in_the_environment_names_the_variable_and_how_to_go_on(value: str) -> None:
+    with pytest.raises(SummaryError, match=rf"PYTORCH_CUDA_ALLOC_CONF is set to '{value}'.*pass allocator="):
+        AllocatorOptions.from_environment({"PYTORCH_CUDA_ALLOC_CONF": value})
 
 
 def test_the_environment_is_read_as_torch_reads_it() -> None:

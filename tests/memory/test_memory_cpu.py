@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.truth.memory_truth import OptimizerMaker, cpu_deltas, highest, measure
-from torchsummary_plus import MemoryEstimate
+from torchsummary_plus import MemoryEstimate, measure_memory
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.ops.processor import has_tiles
 from torchsummary_plus.step import foreign
 
@@ -328,3 +329,13 @@ def test_the_oracle_sees_every_allocation_and_free() -> None:
     deltas = cpu_deltas(run)
     assert deltas == [1000, 500, -1000, 200, -500, -200]
     assert highest(deltas) == (1500, 0)
+
+
+def test_settings_of_the_cuda_allocator_in_the_environment_do_not_concern_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    predicted = estimate_memory(nn.Linear(8, 8), (8,), 4, "cpu", progress=False)
+    assert predicted.peak_bytes == measure_memory(nn.Linear(8, 8), (8,), 4, "cpu").peak_bytes
+    with pytest.raises(UnsupportedError, match="PYTORCH_CUDA_ALLOC_CONF is set"):
+        estimate_memory(nn.Linear(8, 8), (8,), 4, "cuda", progress=False)

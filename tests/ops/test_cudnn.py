@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import json
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +163,16 @@ def test_engines_compiled_at_run_time_are_offered_in_a_process_with_stand_ins() 
     settings, card = Settings(), known_cards()["a100"]
     found, without = (plans(depthwise, card, settings, ask) for ask in (helped.workspaces, workspaces))
     assert found.tried[0] < tensor_bytes(depthwise, 1)[0] < without.tried[0]
+
+
+def test_the_helpers_code_needs_no_torch() -> None:
+    """Importing torch there would load CUDA's real libraries beside the stand-ins, which ends the subprocess."""
+    code = (
+        "import runpy, sys; sys.modules['torch'] = None\n"
+        "helper = runpy.run_path(sys.argv[1]); helper['make_packages']()\n"
+        "for name in ('asker', 'library', 'stand_ins'): __import__(f\"{helper['PACKAGE']}.{name}\")"
+    )
+    subprocess.run([sys.executable, "-I", "-c", code, str(helped.SCRIPT)], check=True)
 
 
 @needs_cudnn

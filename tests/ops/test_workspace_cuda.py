@@ -140,6 +140,22 @@ def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: An
     assert Workspaces("cuda").lasting("aten::addmm", (meta(3), meta(4, 0), meta(0, 3)), {}, meta(4, 3)) == ()
 
 
+@pytest.mark.parametrize("by_triton", [True, False])
+def test_triton_multiplies_columns_by_rows_without_cublas_or_copies(
+    monkeypatch: pytest.MonkeyPatch, by_triton: bool
+) -> None:
+    """Measured on the no-op runtime with torch 2.13; releases without the kernel use cuBLAS."""
+    monkeypatch.setattr(blas, "_has_outer_products", lambda: by_triton)
+    out, column, row = meta(8, 64, 32), meta(8, 64, 1), meta(8, 1, 64)[:, :, ::2]
+    wide = meta(8, 64, 2), meta(8, 2, 64)[:, :, ::2]
+    for name, args in (("bmm", (column, row)), ("baddbmm", (out, column, row)), ("bmm", wide)):
+        by_cublas = not by_triton or name == "baddbmm" or args is wide
+        lasting = Workspaces("cuda", AMPERE).lasting(f"aten::{name}", args, {}, out)
+        assert lasting == ((8_519_680,) if by_cublas else ())
+        copied = args[-1].numel() * 4 if by_cublas else 0
+        assert scratch_bytes(AMPERE, f"aten::{name}", args, out) == copied
+
+
 def test_a_model_that_multiplies_nothing_holds_none() -> None:
     assert workspaces(recorded(nn.Sequential(nn.ReLU(), nn.LayerNorm(16)), (16,), mode="eval")) == []
 

@@ -313,7 +313,7 @@ class _RankRequest(StepRequest):
         self.device = options.place(self.tree)
         self.step = options.step(self.device)
         self.backend = self.device.type
-        self.options = options.allocation()
+        self.options = options.allocation(self.device)
         gpu = self.gpu
         capability = AMPERE if gpu is None else chip_named(gpu.name, gpu.compute_capability)
         self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, capability)

@@ -144,11 +144,11 @@ class StepOptions:
             raise choice_error("device", device.type, BACKENDS)
         return device
 
-    def allocation(self) -> AllocatorOptions:
-        """Return the allocator's options. Raises :class:`InputError`."""
-        if self.allocator is None:
-            return AllocatorOptions.from_environment()
-        return AllocatorOptions.parse(self.allocator)
+    def allocation(self, device: torch.device) -> AllocatorOptions:
+        """Return the allocator's options; the environment's hold for CUDA alone. Raises :class:`InputError`."""
+        if self.allocator is not None:
+            return AllocatorOptions.parse(self.allocator)
+        return AllocatorOptions.from_environment() if device.type == "cuda" else AllocatorOptions()
 
 
 def step_keywords(memory: str | Mapping[str, Any] | StepOptions, also: Sequence[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class StepRequest:
         self.device = options.place(self.tree)
         self.step = options.step(self.device)
         self.backend = self.device.type
-        self.options = options.allocation()
+        self.options = options.allocation(self.device)
         self.cudnn = options.asker(self.device)
 
     def trace(self, batch: int, tick: Callable[[str], None]) -> MemoryLog:

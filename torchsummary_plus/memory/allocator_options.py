@@ -90,10 +90,19 @@ class AllocatorOptions:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> AllocatorOptions:
         """Return the options that torch would read in this process, or the defaults if no variable is set.
 
+        Raises what :meth:`parse` raises, with the variable's name.
+
         >>> AllocatorOptions.from_environment({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}).max_split_bytes
         33554432
         """
-        return next((cls.parse(environment[name]) for name in ENVIRONMENT if name in environment), cls())
+        for name in ENVIRONMENT:
+            if name in environment:
+                try:
+                    return cls.parse(environment[name])
+                except (InputError, UnsupportedError) as error:
+                    cure = "to assume torch's default allocator instead, pass allocator='backend:native'"
+                    raise type(error)(f"{error}. {name} is set to {describe(environment[name])}; {cure}") from error
+        return cls()
 
     def rounded(self, nbytes: int) -> int:
         """Return a request's block size, before any larger block has to serve it.

@@ -2,15 +2,20 @@
 
 The allocator never sees it. Figures are device memory minus the allocator's reserved bytes, where both were published:
 
-- bare, after the first call: 256 MiB on an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA
-  13: unslothai/unsloth-zoo#1053), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor (pytorch/
-  pytorch#86509), 300 to 400 (#107667, #109888);
-- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 224 on a GPU of 23.5 GiB
-  (XChenZ/havatar#6), 307 on an RTX 5090 (murong-xu/CADS#4), 501 on an A100 (TianheWu/CoSeR#10), 420 on an L40S
-  (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 616 of a server (LMCache/LMCache#4019);
-- training: 349 MiB on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 880 to 990 on an L40S, 1,210 to 1,220 on an H100
-  (milabench), 902 to 996 on an A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there
-  with the wheels of earlier years;
+- bare, after the first call: 106 MiB on a GPU of 7.92 GiB, a GTX 1070 or 1080 (BayraktarLab/cell2location#398), 256 on
+  an RTX 3090 (invoke-ai/InvokeAI#9413), 426 on an RTX 6000 Ada (torch 2.10, CUDA 13: unslothai/unsloth-zoo#1053), 471
+  on an RTX 4090 (3DTopia/Phidias-Diffusion#8), 414 on an A100 (awslabs/keys_values#92), 274 with a small tensor
+  (pytorch/pytorch#86509), 300 to 400 (#107667, #109888);
+- inference: 100 and 141 MiB on a T4 (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), 197 on a GPU of 10.74 GiB
+  (lllyasviel/FramePack#369), 200 to 220 on an RTX A4000 (DengKaiCQ/VGGT-Long#6), 224 on a GPU of 23.5 GiB (XChenZ/
+  havatar#6), 420 on an L40S (stepfun-ai/Step-Video-T2V#8), 507 on an L40 (QwenLM/Qwen3-VL#2097), 501 to 512 on an A100
+  (TianheWu/CoSeR#10, lianqi1008/Control-GIC#6, Kwai-Keye/Keye#11), 307 to 619 on an RTX 5090 (murong-xu/CADS#4,
+  Wan-Video/Wan2.1#465, TrajectoryCrafter/TrajectoryCrafter#20), 616 of a server (LMCache/LMCache#4019);
+- training: 124 to 137 MiB on a T4 (Linfeng-Tang/SeAFusion#27, tsugumi-sys/SA-ConvLSTM-Pytorch#22) and on the GPU of
+  7.92 GiB, 349 on a GPU of 15.7 GiB (qingze-bai/VSmTrans#3), 522 on one of 23.65 GiB (pytorch/pytorch#16417), 880 to
+  990 on an L40S, 1,210 to 1,220 on an H100 (milabench) and 1,106 there (aqlaboratory/openfold#481), 902 to 996 on an
+  A100 (meta-pytorch/torchrec#3580), 1,133 (awslabs/keys_values#92), 1,430 to 2,048 there with the wheels of earlier
+  years;
 - all kernels loaded at once, as before CUDA 11.7 or with ``CUDA_MODULE_LOADING=EAGER``: 1,001 to 2,222 MiB on an RTX
   3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recognition-benchmark#386), 1,343 on a V100 (Hugging Face's
   anatomy of a model's memory).
@@ -31,11 +36,11 @@ Range = tuple[int, int]
 
 LAZY: dict[tuple[int, int], Range] = {
     (6, 0): (256, 616),
-    (6, 1): (256, 616),
+    (6, 1): (106, 616),
     (7, 0): (256, 616),
     (7, 5): (100, 616),
     (8, 0): (414, 2_048),
-    (8, 6): (224, 990),
+    (8, 6): (200, 990),
     (8, 9): (224, 990),
     (9, 0): (414, 1_220),
     (10, 0): (414, 1_220),
@@ -43,7 +48,7 @@ LAZY: dict[tuple[int, int], Range] = {
 }
 """By compute capability, with lazy loading of kernels.
 
-Public figures exist for 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. GPUs of 8.6 are assumed to need at most as much as 8.9,
+Public figures exist for 6.1, 7.5, 8.0, 8.6, 8.9, 9.0 and 12.0. GPUs of 8.6 are assumed to need at most as much as 8.9,
 Blackwell at most as much as Hopper; the oldest, for which current wheels have few kernels, as much as a data-centre
 GPU.
 """

@@ -125,7 +125,7 @@ class RecordedSteps(Steps):
         names_phase = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
         phase = self.ledger.phase if names_phase else self.doing
         node = failed_node(error)
-        owner = OUTSIDE if node is None else self.ledger.module_of_node(node)
+        owner = OUTSIDE if node is None else self.ledger.node_modules.of(node)
         return step_error(error, phase, self.tree, owner, values)
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:

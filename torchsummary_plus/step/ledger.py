@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, repeat
@@ -29,6 +28,7 @@ from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Phase, Result
 from ..trace.kernels import tensors_of
+from ..trace.node_modules import NodeModules
 from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
@@ -79,8 +79,7 @@ class Ledger(Listener):
         """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
         self._raw_bytes: dict[int, int] = {}
         self._before: list[int] = []
-        self._node_starts: list[int] = [0]
-        self._node_modules: list[int] = [OUTSIDE]
+        self.node_modules = NodeModules()
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
@@ -146,7 +145,7 @@ class Ledger(Listener):
         self.numbers.settle()
         if self.phase == "end":
             self.enter("forward", self.step)
-        self._turn(OUTSIDE if frame.module is None else frame.module)
+        self.node_modules.turn(compat.sequence_number(), OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:
             outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
             self._call_of[frame.index] = len(self.calls)
@@ -158,7 +157,8 @@ class Ledger(Listener):
         outer = frame.outer
         if outer is None and not torch.is_grad_enabled():
             self.classify(cached_tensors(output), KV_CACHE)
-        self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
+        module = OUTSIDE if outer is None or outer.module is None else outer.module
+        self.node_modules.turn(compat.sequence_number(), module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
             with compat.no_function():
@@ -166,15 +166,6 @@ class Ledger(Listener):
                 booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
                 outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
-
-    def _turn(self, module: int) -> None:
-        """Attribute autograd nodes created from now on to ``module``."""
-        number = compat.sequence_number()
-        if self._node_starts[-1] == number:
-            self._node_modules[-1] = module
-        else:
-            self._node_starts.append(number)
-            self._node_modules.append(module)
 
     def _owner(self, frame: Frame | None) -> int:
         """Return the module of the current operator: that of the active call, else of its autograd node."""
@@ -184,11 +175,7 @@ class Ledger(Listener):
         node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE
-        return self.module_of_node(node._sequence_nr())
-
-    def module_of_node(self, node: int) -> int:
-        """Return the number of the module that created an autograd node, by the node's sequence number."""
-        return self._node_modules[bisect_right(self._node_starts, node) - 1]
+        return self.node_modules.of(node._sequence_nr())
 
     def place(self) -> Hashable:
         """Return the thread whose library handles apply: the engine's or the caller's."""

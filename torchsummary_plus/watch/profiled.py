@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
 from ..live import compat
+from ..trace.node_modules import NodeModules
 from ..trace.questions import OUTSIDE
 from .history import Happened, Requests
 from .marks import COLLECT, STOP, read
@@ -142,8 +142,7 @@ class ProfileReader:
         self._maker: dict[int, int] = {}
         self._present = -1
         self._around: tuple[int, ...] = ()
-        self._node_starts: list[int] = [0]
-        self._node_modules: list[int] = [OUTSIDE]
+        self._node_modules = NodeModules()
         for address, nbytes, block in there:
             self._take(address, block, nbytes, OUTSIDE)
 
@@ -205,7 +204,7 @@ class ProfileReader:
             return self._open[-1].module
         if self.phase != "backward" or change.node < 0:
             return OUTSIDE
-        return self._node_modules[bisect_right(self._node_starts, change.node) - 1]
+        return self._node_modules.of(change.node)
 
     def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
         number = len(self.storages)
@@ -214,14 +213,6 @@ class ProfileReader:
             self._live[address] = number
             self.events.append((len(self.moments) - 1, number, block))
         return number
-
-    def _turn(self, node: int, module: int) -> None:
-        """Attribute autograd nodes from this number on to a module."""
-        if self._node_starts[-1] == node:
-            self._node_modules[-1] = module
-        else:
-            self._node_starts.append(node)
-            self._node_modules.append(module)
 
     def _enter(self, phase: str, step: int) -> None:
         self.phase, self.step, self._present = phase, step, -1
@@ -240,7 +231,7 @@ class ProfileReader:
             self.events.append((len(self.moments) - 1, number, 0))
 
     def _begin(self, module: int, node: int) -> None:
-        self._turn(node, module)
+        self._node_modules.turn(node, module)
         outer = self._open[-1].call if self._open else -1
         noted = self.phase == "forward"
         self._open.append(_Open(module, len(self.calls) if noted else -1, self._around))
@@ -255,7 +246,7 @@ class ProfileReader:
                     outputs = tuple(self._numbers(addresses))
                     self.calls[ended.call] = replace(self.calls[ended.call], stop=len(self.events), outputs=outputs)
                 break
-        self._turn(node, self._open[-1].module if self._open else OUTSIDE)
+        self._node_modules.turn(node, self._open[-1].module if self._open else OUTSIDE)
 
     def _numbers(self, addresses: Iterable[int]) -> Iterator[int]:
         return (self._live[address] for address in addresses if address in self._live)

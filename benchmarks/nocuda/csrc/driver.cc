@@ -41,6 +41,15 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return CUDA_SUCCESS;
 }
 
+API CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr p) {  // as Triton asks
+  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
+    nocuda_refuse("cuPointerGetAttribute");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  *(CUdeviceptr *)out = p;
+  return nocuda_on_device((void *)p) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 // ---- device and context ------------------------------------------------------------------------------------------
 API CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }

@@ -5,5 +5,6 @@
 #define NUMBER(name, value) API int name(int *number, ...) { *number = value; return 0; }
 LOADS(cuModuleLoad) LOADS(cuModuleLoadData) LOADS(cuModuleLoadDataEx) LOADS(cuModuleGetFunction)
 LOADS(cuLibraryLoadData) LOADS(cuLibraryLoadFromFile) LOADS(cuLibraryGetKernel) LOADS(cuLibraryGetModule) LOADS(cuKernelGetFunction)
-NUMBER(cuFuncGetAttribute, 0) NUMBER(cuKernelGetAttribute, 0)
+API int cuFuncGetAttribute(int *number, int attribute, void *) { *number = attribute == 0 ? 1024 : 0; return 0; }  // threads per block
+NUMBER(cuKernelGetAttribute, 0)
 NUMBER(cuOccupancyMaxActiveBlocksPerMultiprocessor, 2) NUMBER(cuOccupancyMaxPotentialClusterSize, 8) NUMBER(cuOccupancyMaxActiveClusters, 16)

@@ -84,6 +84,12 @@ def test_a_convolution_has_the_workspace_that_cudnn_names() -> None:
             assert workspace(lambda: F.conv2d(x, torch.empty(64, 1, 3, 3, device="cuda"), padding=1, groups=64)) < MIB
 
 
+def test_a_triton_kernel_is_compiled_and_does_nothing() -> None:
+    """torch multiplies columns by rows in Triton, from whatever strides, without a handle of cuBLAS."""
+    column, row = torch.empty(8, 64, 1, device="cuda"), torch.empty(8, 1, 64, device="cuda")[:, :, ::2]
+    assert workspace(lambda: torch.bmm(column, row)) == 0
+
+
 def test_a_function_without_an_answer_fails_by_its_name() -> None:
     """It must not return 0: the plan of a Fourier transform has a workspace, whose size is unknown here."""
     with pytest.raises(RuntimeError, match=r"cuFFT|CUFFT"):

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from ..strides import suggests_channels_last
+
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
 Out: TypeAlias = "tuple[Shape, Shape, torch.dtype]"
@@ -139,21 +141,6 @@ def is_dense(x: Tensor) -> bool:
 def is_channels_last(x: Tensor) -> bool:
     """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
     return suggests_channels_last(x.shape, x.stride())
-
-
-def suggests_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether strides suggest channels-last; not if they fit row-major order as well.
-
-    Source: c10/core/MemoryFormat.h, ``is_channels_last_strides_2d`` and ``_3d``.
-    """
-    if len(shape) not in (4, 5) or strides[1] == 0:
-        return False
-    least = 0
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        if shape[axis] == 0 or strides[axis] < least or (axis == 0 and least == strides[1]):
-            return False
-        least = strides[axis] * max(shape[axis], 1)
-    return True
 
 
 def is_contiguous_channels_last(x: Tensor) -> bool:

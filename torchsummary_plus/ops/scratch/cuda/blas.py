@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from ....data.capability import Capability
 from ....data.units import MIB
@@ -13,7 +18,7 @@ from ..registry import Alloc, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
-    *("mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator"),
 )
@@ -38,6 +43,29 @@ def workspace_bytes(capability: Capability) -> int:
 def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
     return () if _is_empty(*args[:2]) else (("cublas", workspace_bytes(capability)),)
+
+
+@lasting("cuda", "aten::bmm", source=HANDLES, band=0.0, by_capability=True)
+def cublas_of_a_batch(capability: Capability, out: Any, a: Any, b: Any, **__: Any) -> tuple[tuple[str, int], ...]:
+    """As :func:`cublas`, unless Triton multiplies."""
+    return () if is_outer_product(a, b) else cublas(capability, out, a, b)
+
+
+def is_outer_product(a: Any, b: Any) -> bool:
+    """Whether torch's Triton kernel multiplies two batches, columns by rows: it reads any strides and needs no handle.
+
+    Source: torch/_native/ops/bmm_outer_product of torch 2.13; other releases may lack it.
+    """
+    columns_by_rows = a.shape[2] == 1 == b.shape[1] and a.numel() and b.numel() and not a.is_complex()
+    return bool(columns_by_rows) and _has_outer_products()
+
+
+@cache
+def _has_outer_products() -> bool:
+    """Whether torch has the kernel, and Triton, which a CUDA build on Linux installs and a CPU build is assumed to."""
+    kernel = Path(torch.__file__).parent / "_native" / "ops" / "bmm_outer_product"
+    has_triton = torch.version.cuda is None or find_spec("triton") is not None
+    return kernel.is_dir() and has_triton and os.environ.get("TORCH_DISABLE_NATIVE_JIT", "0") != "1"
 
 
 def _is_empty(*factors: Any) -> bool:
