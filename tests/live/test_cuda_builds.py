@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import StepError
@@ -254,6 +255,7 @@ def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.F
     assert not aside.assumptions
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_the_order_of_gradients_of_gradients_is_open_on_cuda() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
     on_cpu, on_cuda = (estimate_memory(model, (64,), 512, device, train_step=penalised) for device in ("cpu", "cuda"))

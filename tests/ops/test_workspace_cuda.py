@@ -52,6 +52,7 @@ class PlainAttention(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
+@from_release("2.5", "single precision in attention by operators")
 def test_autocast_stays_out_of_attention_by_operators() -> None:
     """Before Ampere bfloat16 has no fused kernel; products and softmax are then in fp32, in each of two steps."""
     estimate = estimate_memory(
@@ -176,6 +177,7 @@ def test_the_gradient_of_a_bias_is_a_sum_in_stages() -> None:
     assert blocks == [{"sum 0": 14_548_992}, {"sum 0": 14_548_992, "sum 1": 24}, {"sum 0": 14_548_992}, {}]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
     estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 64, 64), 4, "cuda", cudnn="rule", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}

@@ -85,7 +85,7 @@ def test_the_cache_is_a_kind() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first two tokens and the last one, with a cache that its own class let grow, against all of them."""
+    """The first two and the last two tokens, with a cache that its own class let grow, against all of them."""
     ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=12, batch_size=2)
     whole = ask()
     monkeypatch.setattr(generation, "WHOLE", 0)

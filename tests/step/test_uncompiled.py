@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+from tests.truth.releases import without_compiler
 from tests.truth.warm import python
 
 PROGRAM = """
@@ -38,6 +39,7 @@ print("equal", peaks() == without)
 """
 
 
+@without_compiler
 def test_estimates_need_no_compiler_and_leave_the_optimizers_as_they_were() -> None:
     done = subprocess.run([*python(), "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["imported", "untouched True", "a real step True True", "equal True"]

@@ -381,13 +381,13 @@ def import_for_optimizers() -> None:
 
 
 @cache
-@cache
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
 
     In torch 2.13, the first profiler region that an optimizer's step opens imports a part of torch. ``compiler`` is for
     steps that use a part of the compiler, as distributed ones do.
     """
+    import_compiler()
     with record_function(""):
         pass
     if compiler:
