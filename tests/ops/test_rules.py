@@ -34,6 +34,8 @@ from .draws import (
 CASES = 40
 
 ODD_META_KERNELS = {
+    "_standard_gamma",
+    "poisson",
     "convolution",
     "_convolution",
     "floor_divide",
