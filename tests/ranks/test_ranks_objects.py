@@ -14,6 +14,7 @@ from torch import nn
 
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks.agreed import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
@@ -145,7 +146,7 @@ def test_what_scripts_do_on_gpus(build: Callable[[], nn.Module]) -> None:
     """Copies, groups of another backend, NCCL's hooks, random shards and synchronised statistics need no GPU."""
     found = estimate_memory(build, (8,), 2, world_size=WORLD, gpu="H100", optimizer="adamw", progress=False)
     assert found.peak_bytes > 0
-    assert not found.unknown
+    assert not found.unknown or not since("2.11")  # CUDA rules were measured on 2.11.
 
 
 def test_synchronised_statistics_are_gathered_from_all_ranks() -> None:
