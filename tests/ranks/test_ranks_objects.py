@@ -17,6 +17,7 @@ from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks.agreed import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
+from torchsummary_plus.step import foreign
 
 WORLD = 4
 
@@ -97,6 +98,20 @@ def test_values_of_each_collective() -> None:
     assert values("alltoall_", [own, own], parts, None) == [[1, 1], [1, 1]]
     assert values("allreduce_", [torch.zeros(2)], None, None) == [[0, 0]]
     assert values("allreduce_", [torch.ones(2)], None, None) == []
+
+
+def after_a_decomposition() -> nn.Module:
+    model = net()
+    with torch.no_grad():
+        model.weight.copy_(torch.linalg.lstsq(torch.ones(128, 128), torch.ones(128, 8)).solution[:8])  # type: ignore[arg-type]
+    return model
+
+
+def test_what_a_builder_ran_leaves_no_doubt_in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an operator without a rule that only the builder runs."""
+    monkeypatch.setattr(foreign, "ALLOWANCE", -1)
+    plain, after = (estimate_memory(build, (8,), 2, world_size=2) for build in (net, after_a_decomposition))
+    assert (after.unknown, after.log.doubts, after.peak_range) == ((), (), plain.peak_range)
 
 
 def moved(model: nn.Module) -> nn.Module:
