@@ -17,9 +17,12 @@ from torch import nn
 
 from tests.render.test_paste import markdown_tables, shown
 from tests.truth.random_models import law, summaries
+from tests.truth.releases import from_release
 from torchsummary_plus import Comparison, InputError, ModelSummary, compare, estimate_memory, max_batch_size, summary
+from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.data.records import Adapter, Experts
 from torchsummary_plus.live.modules import ModuleTree
+from torchsummary_plus.live.versions import since
 from torchsummary_plus.render.lines import STYLES
 from torchsummary_plus.render.totals import report_totals
 
@@ -206,6 +209,7 @@ def test_each_model_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert models == [first, second]
 
 
+@from_release("2.6", "fully_shard")
 def test_one_rank_of_many_is_compared() -> None:
     memory = {"world_size": 2, "build": mlp, "optimizer": "sgd"}
     found = figures(compare(mlp(), mlp(), input_size=(8,), memory=memory))
@@ -213,6 +217,12 @@ def test_one_rank_of_many_is_compared() -> None:
         estimate_memory(mlp, (8,), world_size=2, **step).peak_bytes for step in ({"optimizer": "sgd"}, {"mode": "eval"})
     )
     assert found["training_peak_bytes"] == [training] * 2 and found["inference_peak_bytes"] == [inference] * 2
+
+
+@pytest.mark.skipif(since("2.6"), reason="this torch has fully_shard")
+def test_ranks_on_a_torch_without_fully_shard_are_an_error() -> None:
+    with pytest.raises(UnsupportedError, match="world_size needs a newer torch"):
+        estimate_memory(mlp, (8,), world_size=2)
 
 
 def test_summaries_bring_what_they_know_of_their_step() -> None:

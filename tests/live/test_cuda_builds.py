@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import StepError
@@ -254,6 +256,7 @@ def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.F
     assert not aside.assumptions
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_the_order_of_gradients_of_gradients_is_open_on_cuda() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
     on_cpu, on_cuda = (estimate_memory(model, (64,), 512, device, train_step=penalised) for device in ("cpu", "cuda"))
@@ -263,6 +266,25 @@ def test_the_order_of_gradients_of_gradients_is_open_on_cuda() -> None:
     low, high = on_cuda.peak_range
     assert on_cuda.peak_bytes - low >= by_order > 0 and high - on_cuda.peak_bytes >= by_order
     assert estimate_memory(model, (64,), 512, "cuda", optimizer="sgd").unknown == ()
+
+
+class Moved(nn.Module):
+    """Adds what a move returns to a layer's output."""
+
+    def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.move = nn.Linear(64, 64), move
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) + self.move(torch.ones(64, 64, 64))[0]).relu()
+
+
+@no_card
+@pytest.mark.parametrize("move", [lambda x: x.to("cuda"), lambda x: x.cuda()], ids=["to", "cuda"])
+def test_cuda_without_a_number_is_the_first_gpu(move: Callable[[Tensor], Tensor]) -> None:
+    """C++ asks the device guard for it; the guard of another device would leave the tensor there, without bytes."""
+    peaks = [estimate_memory(Moved(how), (64,), 64, "cuda").peak_bytes for how in (move, lambda x: x.to("cuda:0"))]
+    assert peaks[0] == peaks[1]
 
 
 @no_card

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -83,14 +84,24 @@ def test_the_truth_is_in_the_range(name: str, side: int) -> None:
         assert estimate.peak_bytes == truth
 
 
+OF_ROWS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SparseAdam": torch.optim.SparseAdam,
+    "Adagrad": torch.optim.Adagrad,
+    "SGD": torch.optim.SGD,
+    "SGD with momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+}
+"""Optimizers that take sparse gradients."""
+
+
 @pytest.mark.parametrize("tokens", [8, 256])
+@pytest.mark.parametrize("optimizer", OF_ROWS.values(), ids=OF_ROWS)
 def test_sparse_gradients_are_measured_or_the_truth_is_in_the_range(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
+    optimizer: Callable[..., torch.optim.Optimizer], tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = torch.arange(tokens) % 100
     for model in (nn.Embedding(100, 32, sparse=True), nn.EmbeddingBag(100, 32, sparse=True)):
-        asked: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": "sparseadam", "loss": torch.sum}
-        truth = measure(model, (ids.view(-1, 4),), "train", optimizer=torch.optim.SparseAdam).peak_bytes
+        asked: dict[str, Any] = {"input_data": ids.view(-1, 4), "optimizer": optimizer, "loss": torch.sum}
+        truth = measure(model, (ids.view(-1, 4),), "train", optimizer=optimizer).peak_bytes
         assert estimate_memory(model, **asked).peak_bytes == truth
         monkeypatch.setattr(untouched, "LARGEST", 0)
         estimate = estimate_memory(model, **asked)

@@ -53,6 +53,17 @@ def _(d: Draw) -> Sequence[Any]:
     return x, d.choice([2, 1.0]), some_axes(d, x), d.random() < 0.5
 
 
+@calls("kthvalue")
+def _(d: Draw) -> Sequence[Any]:
+    x = laid(d, a_shape(d), d.choice(DTYPES))
+    return x, d.choice([0, 1, 2]), an_axis(d, x), d.random() < 0.5
+
+
+@calls("poisson", "_standard_gamma")
+def _(d: Draw) -> Sequence[Any]:
+    return (laid(d, a_shape(d), d.choice([torch.float32, torch.float64])),)
+
+
 @calls("topk")
 def _(d: Draw) -> Sequence[Any]:
     x = laid(d, a_shape(d), d.choice(DTYPES))

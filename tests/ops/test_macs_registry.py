@@ -129,16 +129,22 @@ def test_formulas_of_torchs_own_counter_are_used() -> None:
     register_flop_formula(torch.ops.macs_test.five_times)(shapes)
     try:
         assert (count(run), seen[-1]) == (8, (torch.Size([3]), torch.Size([3])))
-        with FlopCounterMode(display=False) as torchs:
-            run()
-        assert torchs.get_total_flops() == 15
+        if torch.ops.macs_test.five_times in flop_registry:  # Torch 2.4 registers an overload, which it does not find.
+            with FlopCounterMode(display=False) as torchs:
+                run()
+            assert torchs.get_total_flops() == 15
         with register_mult_adds("macs_test::five_times")(lambda result, x: 15):
             assert count(run) == 15
-        del flop_registry[torch.ops.macs_test.five_times]
+        forget_five_times()
         register_flop_formula(torch.ops.macs_test.five_times, get_raw=True)(lambda x, out_val=None: 4 * out_val.numel())
         assert count(run) == 6
     finally:
-        del flop_registry[torch.ops.macs_test.five_times]
+        forget_five_times()
+
+
+def forget_five_times() -> None:
+    for registered in (torch.ops.macs_test.five_times, torch.ops.macs_test.five_times.default):
+        flop_registry.pop(registered, None)
 
 
 def test_torchs_own_formulas_change_nothing() -> None:

@@ -204,6 +204,7 @@ def test_patches_and_grids() -> None:
 
 
 TABLE, CHANCE = R(30, 40), torch.rand(30, 40)
+CHANCES = (CHANCE, CHANCE[:, :2], turned(30, 40).abs(), CHANCE[0])
 DRAWN = ((4, True), (2, False), (1, False))
 """Samples, and whether with replacement."""
 
@@ -289,7 +290,7 @@ def test_reductions_and_selections() -> None:
             (aten.repeat.default, TABLE, [2, 1, 3]),
             (aten.tril.default, R(5, 6, 7).transpose(0, 2)),
             (aten.triu.default, TABLE),
-            *((aten.multinomial.default, chance, n, kind) for chance in (CHANCE, CHANCE[:, :2]) for n, kind in DRAWN),
+            *((aten.multinomial.default, chance, n, kind) for chance in CHANCES for n, kind in DRAWN),
             (aten.scatter_reduce.two, TABLE, 1, indices(40, 30, 20), R(30, 20), "mean"),
             (aten.scatter_reduce.two, TABLE, 1, indices(40, 30, 20), R(30, 20), "sum"),
         )

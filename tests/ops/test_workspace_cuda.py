@@ -57,7 +57,8 @@ def test_autocast_stays_out_of_attention_by_operators() -> None:
     estimate = estimate_memory(
         PlainAttention(), (4, 256, 64), 8, mode="eval", autocast="bfloat16", gpu="T4", progress=False
     )
-    scores = 8 * 4 * 256 * 256 * 4
+    assert not estimate.assumptions
+    scores = 8 * 4 * 256 * 256 * (4 if since("2.5") else 2)  # Torch 2.4 keeps half precision, and names the operators.
     assert [size for _, _, size in estimate.log.events].count(scores) == 4
 
 
@@ -192,6 +193,7 @@ def test_the_gradient_of_a_bias_is_a_sum_in_stages() -> None:
     assert blocks == [{"sum 0": 14_548_992}, {"sum 0": 14_548_992, "sum 1": 24}, {"sum 0": 14_548_992}, {}]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_convolution_is_named_as_not_calibrated_and_its_workspace_is_spared() -> None:
     estimate = estimate_memory(nn.Conv2d(32, 32, 3, padding=1), (32, 64, 64), 4, "cuda", cudnn="rule", steps=1)
     assert dict(estimate.unknown) == {"aten::convolution": 1, "aten::convolution_backward": 1}

@@ -26,6 +26,7 @@ from benchmarks.gpu_truth_history import (
 )
 from benchmarks.gpu_truth_libraries import Family
 from benchmarks.gpu_truth_ways import variants
+from tests.truth.releases import from_release
 from torchsummary_plus.memory.allocator import CachingAllocator
 
 MIB = 1 << 20
@@ -197,6 +198,7 @@ EXACT = (
 """Configurations without convolutions that are predicted to the byte; some of them for each card."""
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("place", range(len(OWN)), ids=[path.stem for path in OWN])
 def test_what_is_exact_stays_exact(place: int) -> None:
     recording = json.loads(OWN[place].read_text())
@@ -206,6 +208,7 @@ def test_what_is_exact_stays_exact(place: int) -> None:
     assert max(map(abs, errors["reserved_bytes"])) <= 0.001
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize("name", ["bert-b32-bf16-eval", "vit-b128-bf16-eval", "lstm-b128-bf16-eval"])
 def test_bfloat16_before_ampere_is_exact(name: str) -> None:
     """No fused attention, no cuDNN: the fast path's softmax in place, columns by cuBLAS, recurrent cells one by one."""

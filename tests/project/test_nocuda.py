@@ -14,6 +14,7 @@ from benchmarks.nocuda.build import find_wheel
 from benchmarks.nocuda.cards import CARDS, card_names, card_path
 from benchmarks.nocuda.headers import read_prototypes
 from benchmarks.nocuda.stubs import source
+from tests.truth.releases import from_release
 from torchsummary_plus.memory.gpus import find_gpu
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,7 @@ def test_a_card_that_nobody_knows_is_told() -> None:
         card_path("RTX 1")
 
 
+@from_release("2.11", "the CUDA 13 runtime that is stood in for")
 @pytest.mark.skipif(find_wheel() is None or shutil.which("g++") is None, reason="needs torch's CUDA wheel and g++")
 @pytest.mark.parametrize("card", ["H100", "RTX3090"])
 def test_on_the_stand_ins(card: str) -> None:

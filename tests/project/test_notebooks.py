@@ -68,6 +68,8 @@ def test_a_notebook_says_what_is_committed(path: Path) -> None:
     nbformat.validate(committed)
     assert path.stat().st_size < MOST_BYTES
     assert all((FOLDER / link).exists() for link in links(committed))
+    if "llama" in path.read_text(encoding="utf-8").lower() and not since("2.5"):
+        pytest.skip("the example's attention needs torch 2.5")
     executed = execute(path, python())
     if not since("2.13"):
         pytest.skip("it runs; its output is that of torch 2.13 and later, whose wheels have another cuDNN")

@@ -85,7 +85,7 @@ def test_the_cache_is_a_kind() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_skipped_tokens_are_told_and_cost_little(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first two tokens and the last one, with a cache that its own class let grow, against all of them."""
+    """The first two and the last two tokens, with a cache that its own class let grow, against all of them."""
     ask = partial(estimate_memory, built(family), mode="generate", prompt=4, new_tokens=12, batch_size=2)
     whole = ask()
     monkeypatch.setattr(generation, "WHOLE", 0)
@@ -174,10 +174,14 @@ def kept(model: nn.Module, cache: str, cache_dtype: Any = None, prompt: int = 12
     )
 
 
+needs_fp8 = pytest.mark.skipif(
+    not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"), reason="this transformers has no cache of fp8"
+)
+
+
+@needs_fp8
 def test_a_cache_of_eight_bits_is_transformers_own() -> None:
     model = built("llama")
-    if not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"):
-        pytest.skip("this transformers has no cache of fp8")
     predicted = kept(model, "quantized", torch.float8_e4m3fn)
     assert predicted.peak_bytes == measured(model, 12, 5, "quantized", "fp8").peak_bytes
     assert predicted.at_peak["kv_cache"] == 2 * 2 * (2 * 12 * 8 + 4)
@@ -220,7 +224,10 @@ def test_blocks_hold_what_was_read() -> None:
         assert found.tolist() == own.tolist()
 
 
-@pytest.mark.parametrize(("cache", "dtype"), [("paged:16", None), ("quantized", "fp8"), ("quantized", "int4")])
+@pytest.mark.parametrize(
+    ("cache", "dtype"),
+    [("paged:16", None), pytest.param("quantized", "fp8", marks=needs_fp8), ("quantized", "int4")],
+)
 def test_skipped_tokens_of_other_caches(cache: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = built("llama")
     whole = kept(model, cache, dtype, 4, 12)

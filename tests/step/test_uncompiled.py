@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
+from tests.truth.releases import without_compiler
 from tests.truth.warm import python
 
 PROGRAM = """
@@ -38,6 +41,49 @@ print("equal", peaks() == without)
 """
 
 
+@without_compiler
 def test_estimates_need_no_compiler_and_leave_the_optimizers_as_they_were() -> None:
     done = subprocess.run([*python(), "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["imported", "untouched True", "a real step True True", "equal True"]
+
+
+CHECKPOINTED = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torchsummary_plus import estimate_memory
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False).relu()
+
+class Failing(nn.Module):
+    def forward(self, x):
+        raise ValueError
+
+def found(model):
+    try:
+        return estimate_memory(model, (8,), 4, "cuda", optimizer="adamw").assumptions[1:]
+    except Exception as error:
+        return type(error).__name__
+
+print(*map(found, MODELS))
+from torch._dynamo.device_interface import CudaInterface
+print(CudaInterface.Event is torch.cuda.Event, CudaInterface.Stream is torch.cuda.Stream)
+"""
+
+
+@pytest.mark.parametrize(
+    ("models", "printed"),
+    [("[Checkpointed()]", "()"), ("[nn.Sequential(Failing(), nn.Linear(8, 8)), nn.Linear(8, 8)]", "ForwardError ()")],
+    ids=["checkpoint", "optimizer created before"],
+)
+def test_the_compiler_is_imported_before_a_step_for_cuda(models: str, printed: str) -> None:
+    """It keeps CUDA's streams and events for good, and before torch 2.6 refuses what stands in for them."""
+    program = CHECKPOINTED.replace("MODELS", models)
+    done = subprocess.run([*python(), "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [printed, "True True"]

@@ -7,6 +7,10 @@ import torch
 
 from torchsummary_plus.live.versions import since
 
+without_compiler = pytest.mark.skipif(
+    since("2.7") and not since("2.10"), reason="torch 2.7 to 2.9 import their compiler before a process's first pass"
+)
+
 
 def from_release(release: str, what: str) -> pytest.MarkDecorator:
     """Skip a test where torch is older than the release that brought what it needs."""

@@ -7,6 +7,7 @@ what is lost without a name; so does the error raised where it is needed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
 _FAKES = "fake passes and memory estimates are unavailable"
 _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
-_GUARD = "the meta device's guard replaces CUDA's, and tables on CUDA count attention as one formula"
+_GUARD = "a guard like the meta device's replaces CUDA's, and tables on CUDA count attention as one formula"
 _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are estimated without their constants"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
@@ -192,6 +193,11 @@ fake_mode_key: Any = probe("torch:_C._TorchDispatchModeKey.FAKE", _CARD, None)
 def is_torch_fake(value: Any) -> bool:
     """Whether a value is torch's own fake tensor or ``FakeTensorMode``, without importing their module."""
     return type(value).__module__ == "torch._subclasses.fake_tensor"
+
+
+def fakes_without_card() -> AbstractContextManager[None]:
+    """Keep torch's own fake tensors on CUDA from initialising it, as before torch 2.9 wherever CUDA is available."""
+    return replaced({(sys.modules.get("torch._subclasses.fake_tensor"), "init_gpu_context"): lambda _: None})
 
 
 def outside_fake_mode() -> AbstractContextManager[Any]:
@@ -390,9 +396,9 @@ def import_for_optimizers() -> None:
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
 
-    In torch 2.13, the first profiler region that an optimizer's step opens imports a part of torch. ``compiler`` is for
-    steps that use a part of the compiler, as distributed ones do.
+    In torch 2.13 the first profiler region imports a part of torch. ``compiler``: for steps that use a part of it.
     """
+    import_compiler()
     with record_function(""):
         pass
     if compiler:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,6 +32,10 @@ _REGISTER = "_ZN3c104impl24DeviceGuardImplRegistrarC1ENS_10DeviceTypeEPKNS0_24De
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _METHODS = 64
 """An upper bound on the virtual methods of a device guard."""
+
+_OLDER_METHODS = 23
+"""Virtual methods of a device guard in torch 2.8, the first three of which return its type, its device before it was
+changed, and its device (c10/core/impl/DeviceGuardImplInterface.h)."""
 
 _CAPABILITY = (75, 76)
 """``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
@@ -73,7 +78,7 @@ class Slot:
         pointer = ctypes.cast(answer_zero, ctypes.c_void_p).value
         methods = (ctypes.c_void_p * _METHODS)(*[pointer] * _METHODS)
         stub = (ctypes.c_void_p * 1)(ctypes.addressof(methods))
-        self._kept = answer_zero, methods, stub
+        self._kept: tuple[Any, ...] = answer_zero, methods, stub
         self._stub = ctypes.addressof(stub)
 
     @classmethod
@@ -96,14 +101,16 @@ class Slot:
     def fill(self) -> bool:
         """Have torch install its fake guard; on failure return False and leave the entry unchanged.
 
-        Older torch has no fake guard; the meta device's guard, which also does nothing, takes its place.
+        Older torch has no fake guard; one like the meta device's, which also does nothing, takes its place.
 
         In a CUDA build without a GPU, torch's own fake mode may already have installed one for good. That one is kept,
         because torch leaks it when it creates another.
         """
         if compat.set_cuda_guard is None:
-            self.put(self._slots[_META])
-            return self.holds() is not None
+            if self._slots[_META] is None:
+                return False
+            self.put(self._older)
+            return True
         if self.own is None or self.has_cards:
             self.put(self._stub)
         compat.set_cuda_guard()
@@ -111,6 +118,21 @@ class Slot:
             self.put(self.own)
             return False
         return True
+
+    @cached_property
+    def _older(self) -> int:
+        """Return the address of a guard like the meta device's, but on the first GPU: "cuda" means its device.
+
+        A ``c10::Device`` is returned by value: its type in the low byte, its index in the next.
+        """
+        own = ctypes.c_void_p.from_address(self._slots[_META] or 0).value
+        methods = (ctypes.c_void_p * _OLDER_METHODS).from_address(own or 0)
+        first = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda _: _CUDA)
+        pointer = ctypes.cast(first, ctypes.c_void_p).value
+        table = (ctypes.c_void_p * _OLDER_METHODS)(pointer, pointer, pointer, *methods[3:])
+        guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+        self._kept += (first, table, guard)
+        return ctypes.addressof(guard)
 
     def put_one_that_counts(self) -> None:
         """Register a guard that counts the GPUs present, as the build's own would."""

@@ -62,6 +62,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
             stack.enter_context(set_to(torch.accelerator, "current_stream", lambda *_, **__: current[-1]))
         stack.enter_context(compat.replaced({(torch._C, name): answer for name, answer in of_accelerator.items()}))
         stack.enter_context(set_to(_functions, "_streams", None))
+        stack.enter_context(compat.fakes_without_card())
         stack.enter_context(numbers_named())
         stack.enter_context(set_to(Fake, "current_gpu", device.index))
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,34 @@ def devices_asked() -> Iterator[None]:
     each gets the implementation of a wrapper that asks. The local tensor is set again when it is added to in place: C++
     may then hold the DTensor by its implementation, as a parameter holds its gradient.
     """
-    kind: Any = DTensor
-    slot = vars(kind).get("_local_tensor")
-    if slot is None or not hasattr(torch.Tensor, "_dtensor__new__"):
+    with ExitStack() as stack:
+        stack.enter_context(_devices_of_locals())
+        if hasattr(torch.Tensor, "_dtensor__new__"):
+            stack.enter_context(_wrapped_once_made())
         yield
-        return
+
+
+@contextmanager
+def _devices_of_locals() -> Iterator[None]:
+    """Have Python read a DTensor's device from its local tensor.
+
+    Outside a pass C++ would ask DTensor, which refuses before torch 2.9 (torch/distributed/tensor/_dispatch.py).
+    """
+    kind: Any = DTensor
+    for name in _OF_DEVICES:
+        setattr(kind, name, property(partial(_of_local, name)))
+    try:
+        yield
+    finally:
+        for name in _OF_DEVICES:
+            delattr(kind, name)
+
+
+@contextmanager
+def _wrapped_once_made() -> Iterator[None]:
+    """Give each DTensor that C++ makes the implementation of a wrapper that asks."""
+    kind: Any = DTensor
+    slot = vars(kind)["_local_tensor"]
 
     def take(tensor: Any, local: Any) -> None:
         is_new = not _is_set(slot, tensor)
@@ -34,14 +57,10 @@ def devices_asked() -> Iterator[None]:
             torch._C._swap_tensor_impl(tensor, _asking(tensor, local))
 
     kind._local_tensor = property(slot.__get__, take, slot.__delete__)
-    for name in _OF_DEVICES:
-        setattr(kind, name, property(partial(_of_local, name)))
     try:
         yield
     finally:
         kind._local_tensor = slot
-        for name in _OF_DEVICES:
-            delattr(kind, name)
 
 
 def _is_set(slot: Any, tensor: Any) -> bool:

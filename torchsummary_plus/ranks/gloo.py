@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..ops.scratch.registry import scratch
+from ..ops.scratch.registry import AtMost, Phase, scratch
 from ..trace.kernels import tensors_of
 
 SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
@@ -38,44 +38,51 @@ def gathered_anew(out: Tensor, *_: Any, **__: Any) -> int:
     return _nbytes(out)
 
 
-def _divisor(tensors: Any, operators: tuple[Any, ...]) -> int:
-    """Return the bytes of the number of ranks, as an int64 and in the tensors' dtype; 0 where nothing is averaged."""
-    if not any(map(_is_average, operators)):
-        return 0
-    return torch.int64.itemsize + next(iter(tensors_of((tensors,)))).element_size()
+def _with_divisor(nbytes: int, tensors: Any, operators: tuple[Any, ...]) -> int | AtMost:
+    """Return the bytes with those of an average's number of ranks, as an int64 and in the tensors' dtype.
+
+    Before torch 2.11, Python cannot tell an average from a sum.
+    """
+    kinds = {_is_average(operator) for operator in operators}
+    if not kinds - {False}:
+        return nbytes
+    divisor = torch.int64.itemsize + next(iter(tensors_of((tensors,)))).element_size()
+    return nbytes + divisor if True in kinds else AtMost(divisor, (Phase(0, nbytes),))
 
 
-def _is_average(operator: Any) -> bool:
+def _is_average(operator: Any) -> bool | None:
+    """Whether an argument asks for an average; None if that cannot be read."""
     if isinstance(operator, str):
         return operator.lower() == "avg"
-    is_reduction = isinstance(operator, torch.ScriptObject) and str(operator._type()).endswith(".ReduceOp")
-    return is_reduction and hasattr(operator, "op") and operator.op() == dist.ReduceOp.AVG.value
+    if not isinstance(operator, torch.ScriptObject) or not str(operator._type()).endswith(".ReduceOp"):
+        return False
+    return bool(operator.op() == dist.ReduceOp.AVG.value) if hasattr(operator, "op") else None
 
 
 @scratch("cpu", "c10d::allreduce_", "c10d::reduce_", "c10d::allreduce_coalesced_", source=SOURCE, band=0.0)
 @scratch("cpu", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_", source=SOURCE, band=0.0)
-def summed(out: Any, tensors: Any, *operators: Any, **__: Any) -> int:
+def summed(out: Any, tensors: Any, *operators: Any, **__: Any) -> int | AtMost:
     """Nothing for a sum, which is made in place; an average's divisor."""
-    return _divisor(tensors, operators)
+    return _with_divisor(0, tensors, operators)
 
 
 @scratch("cpu", "c10d::_reduce_scatter_base_", source=f"{SOURCE}, reduce_scatter_tensor_coalesced", band=0.0)
 @scratch("cpu", "c10d::reduce_scatter_tensor_coalesced_", source=f"{SOURCE}, the same", band=0.0)
-def scattered(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int:
+def scattered(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int | AtMost:
     """A clone of the inputs, in which they are summed, and an average's divisor."""
-    return _nbytes(inputs) + _divisor(inputs, operators)
+    return _with_divisor(_nbytes(inputs), inputs, operators)
 
 
 @scratch("cpu", "c10d::reduce_scatter_", source=f"{SOURCE}, reduce_scatter", band=0.0)
-def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int:
+def scattered_in_parts(out: Any, outputs: Any, inputs: Any, *operators: Any, **__: Any) -> int | AtMost:
     """A clone of one part of the inputs at a time, and an average's divisor."""
-    return max(map(_nbytes, tensors_of((inputs,)))) + _divisor(inputs, operators)
+    return _with_divisor(max(map(_nbytes, tensors_of((inputs,)))), inputs, operators)
 
 
 @scratch("cpu", "_c10d_functional::reduce_scatter_tensor", source=f"{SOURCE}, as c10d's", band=0.0)
-def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> int:
+def scattered_anew(out: Tensor, inputs: Tensor, *operators: Any, **__: Any) -> int | AtMost:
     """A clone of the inputs of an operator that allocates its output, and an average's divisor."""
-    return _nbytes(inputs) + _divisor(inputs, operators)
+    return _with_divisor(_nbytes(inputs), inputs, operators)
 
 
 @scratch("cpu", "c10d::alltoall_base_", source=f"{SOURCE}, AsyncAlltoallWork", band=0.0)

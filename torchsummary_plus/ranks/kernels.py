@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,16 @@ _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_ten
 
 FUNCTIONAL = "_c10d_functional"
 """Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
+
+
+_GATHERED = "fsdp::all_gather_copy_in"
+"""The operator that copies a group's shards into what it gathers; before torch 2.9 it allocates that on a device."""
+
+_EMPTY = torch.ops.aten.empty.memory_format
+
+
+def _device_of(args: Sequence[Any]) -> torch.device | None:
+    return next((value for value in args if isinstance(value, torch.device)), None)
 
 
 class RankKernels(StepKernels):
@@ -85,6 +95,8 @@ class RankKernels(StepKernels):
             return self._noted(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
             return self._collective(func, args, kwargs)
+        if isinstance(func, OpOverload) and func._schema.name == _GATHERED and _device_of(args) is not None:
+            return self._gathered(*args, **kwargs)
         if func is _PIN:
             return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
         if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
@@ -94,6 +106,14 @@ class RankKernels(StepKernels):
             if func is _EXCHANGE and list(args[1]) == list(args[2]):
                 return self._exchanged(args[0], _group_named(_group_names(func, args, kwargs)[0]))
         return super().__call__(func, args, kwargs)
+
+    def _gathered(
+        self, shards: Any, sizes: Any, count: int, world: int, rank: int, dtype: torch.dtype, *place: Any
+    ) -> Any:
+        """Return this rank's part of what a group gathers, and the whole: new tensors, on the device that is named."""
+        whole = super().__call__(_EMPTY, ([count * world],), {"dtype": dtype, "device": _device_of(place)})
+        part = super().__call__(torch.ops.aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
+        return part, whole
 
     def _can_count(self, func: OpOverload, chosen: torch.Tensor) -> bool:
         """Whether an operator can count a tensor's values; on the CPU, ``histc`` takes only floating-point ones."""

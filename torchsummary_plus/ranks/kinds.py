@@ -40,6 +40,7 @@ class RankLedger(StreamedLedger):
         live = sorted(number for number, _ in self._live.values())
         self.events = [(0, number, self.nbytes[number]) for number in live if self.nbytes[number]]
         self.moments = self.moments[:1]
+        self.doubts.clear()
         self.workspaces.forget()
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:

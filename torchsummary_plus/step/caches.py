@@ -171,10 +171,11 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
         def get_seq_length(self) -> int:
             return self.length
 
-        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        def get_mask_sizes(self, queries: int | Tensor) -> tuple[int, int]:
+            """Return the length and offset of the mask; before transformers 5, ``queries`` are the positions."""
             if self.window is None:
-                return self.length + query_length, 0
-            sizes: tuple[int, int] = self.own.get_mask_sizes(query_length)
+                return self.length + (queries if isinstance(queries, int) else queries.shape[0]), 0
+            sizes: tuple[int, int] = self.own.get_mask_sizes(queries)
             return sizes
 
     return Blocks

@@ -15,7 +15,7 @@ from ..data.capability import AMPERE, Capability
 from ..data.choices import RULE
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import Doubt, MemoryLog, without_optimizer
-from ..live.compat import import_for_steps
+from ..live.compat import import_for_optimizers, import_for_steps
 from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
@@ -45,7 +45,7 @@ from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
 from .streamed import StreamedLedger
-from .uncompiled import compiler_left_out
+from .uncompiled import CompilerNeededError, compiler_left_out, import_for_hooked
 from .work import Work
 from .workspace import LARGEST_LASTING
 
@@ -74,6 +74,8 @@ class _Task:
         """Return the real step's answers, from the one step that runs."""
         if self.real is not None:
             return self.real
+        if self.step.mode == "train":
+            import_for_optimizers()
         with cuda_as_cpu(self.for_cuda):
             return rehearse_step(self.tree, self.example, self.step)
 
@@ -123,6 +125,8 @@ def _recorded(task: _Task) -> MemoryLog:
     """Record a task, repeating it with what each attempt found out."""
     first: ForwardError | StepError | None = None
     import_for_steps()
+    if task.step.optimizer is not None:
+        import_for_hooked()
     while True:
         try:
             imported = len(sys.modules)
@@ -133,6 +137,8 @@ def _recorded(task: _Task) -> MemoryLog:
             return (_measured_sparse(task) if sparse.seen else None) or _with_others(task, log)
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
+        except CompilerNeededError:
+            import_for_optimizers()
         except GrewError:
             task = replace(task, tree=materialised(task.tree, task.example))
         except _NeedsValuesError as needed:
@@ -246,6 +252,8 @@ def _otherwise(task: _Task, error: ForwardError | StepError) -> MemoryLog:
     if is_sharded(error.original):
         raise error from error.__cause__
     why = f"the step cannot run on fake tensors ({str(error).splitlines()[0]})"
+    if task.step.mode == "train":
+        import_for_optimizers()
     if task.device.type == "cuda":
         try:
             with cuda_as_cpu():
@@ -368,7 +376,7 @@ def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embed
     """Run the steps and return their log; raises :class:`_NeedsValuesError`, or the failure as a user should see it."""
     try:
         log = steps.record(task.example, embeddings)
-    except (NeedsIntegerError, SummaryError):
+    except (NeedsIntegerError, CompilerNeededError, SummaryError):
         raise
     except Exception as error:
         if answers.refused is not None and task.guesses is None:

@@ -15,9 +15,9 @@ from ..data.integers import integer
 from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 
 WHOLE = 20_000
-"""Module calls up to which every token is generated; beyond, only the first two and the last are."""
+"""Module calls up to which every token is generated; beyond, only the first two and the last two are."""
 
-SKIPPED = "only the first two tokens and the last were generated; for the others the cache grew by its own update()"
+SKIPPED = "only the first two and the last two tokens were generated; for the others the cache grew by its own update()"
 
 
 def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
@@ -50,35 +50,36 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
 
 
 def skips_tokens(model: Any, new_tokens: int, cache: CacheChoice) -> bool:
-    """Whether a step generates only the first two tokens and the last: if there are many and the cache grows."""
-    is_long = new_tokens > 3 and new_tokens * sum(1 for _ in model.modules()) > WHOLE
+    """Whether a step generates only the first two tokens and the last two: if there are many and the cache grows."""
+    is_long = new_tokens > 4 and new_tokens * sum(1 for _ in model.modules()) > WHOLE
     return is_long and cache.name != STATIC and not getattr(model.config, "is_encoder_decoder", False)
 
 
 def _first_and_last(
     model: Any, input_ids: Tensor, attention_mask: Tensor, new_tokens: int, given: dict[str, Any]
 ) -> None:
-    """Generate two tokens, grow the cache by its own ``update`` as if by the others, and generate the last token.
+    """Generate two tokens, grow the cache by its own ``update`` as if by the others, and generate the last two.
 
-    ``given`` has the cache, if it is not the model's own. A model without keys and values, whose states do not grow,
-    generates all tokens.
+    As in one ``generate``, the last token is generated while the logits of the one before are alive. ``given`` has the
+    cache, if it is not the model's own. A model without keys and values, whose states do not grow, generates all
+    tokens.
     """
     with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
         kept = model.generate(input_ids, attention_mask=attention_mask, **given).past_key_values
     given.clear()
     growing = [(number, layer) for number, layer in enumerate(kept.layers) if kept_shapes(layer)]
     for number, layer in growing:
-        _grow(kept, number, layer, new_tokens - 3)
+        _grow(kept, number, layer, new_tokens - 4)
     if not growing:
         del kept
         with _set_to(model, new_tokens, "dynamic"):
             model.generate(input_ids, attention_mask=attention_mask)
         return
-    batch, length = input_ids.shape[0], input_ids.shape[1] + new_tokens - 1
-    with _set_to(model, 1, "dynamic"):
+    batch, length = input_ids.shape[0], input_ids.shape[1] + new_tokens - 2
+    with _set_to(model, 2, "dynamic"):
         model.generate(
-            input_ids.new_ones(batch, length),
-            attention_mask=attention_mask.new_ones(batch, length),
+            input_ids.new_ones(1, 1).expand(batch, length),
+            attention_mask=attention_mask.new_ones(1, 1).expand(batch, length),
             past_key_values=kept,
         )
 

@@ -4,7 +4,7 @@ That import takes longer than most estimates. A process that has not imported th
 optimizer does the same without it.
 
 Sources: ``_use_grad_for_differentiable`` and ``Optimizer._patch_step_function`` (torch/optim/optimizer.py),
-``_disable_dynamo`` (torch/_compile.py).
+``_disable_dynamo`` (torch/_compile.py), torch/utils/checkpoint.py.
 """
 
 from __future__ import annotations
@@ -23,15 +23,30 @@ from ..live import compat
 Step = Callable[..., Any]
 
 
+class CompilerNeededError(Exception):
+    """A step imports torch's compiler, which must happen before: it would keep what stands in for parts of torch."""
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise CompilerNeededError
+
+
 @contextmanager
 def compiler_left_out() -> Iterator[None]:
-    """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it."""
+    """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it.
+
+    Checkpoints import it themselves: the first one raises :class:`CompilerNeededError`.
+    """
     if "torch._dynamo" in sys.modules or not compat.optimizers_import_compiler:
         yield
         return
     methods = [method for value in vars(Optimizer).values() if (method := compat.kept_from_compiler(value))]
+    checkpoints = vars(sys.modules["torch.utils.checkpoint"]) if "torch.utils.checkpoint" in sys.modules else {}
+    importing = [method for value in checkpoints.values() if (method := compat.kept_from_compiler(value))]
     for method in methods:
         setattr(method, compat.UNCOMPILED_FORM, method)
+    for method in importing:
+        setattr(method, compat.UNCOMPILED_FORM, _refuse)
     hooked, own = _HookedSteps(), vars(Optimizer)["profile_hook_step"]
     Optimizer.profile_hook_step = staticmethod(hooked.hook)  # type: ignore[assignment, method-assign]
     try:
@@ -39,8 +54,14 @@ def compiler_left_out() -> Iterator[None]:
     finally:
         Optimizer.profile_hook_step = own  # type: ignore[method-assign]
         hooked.undo()
-        for method in methods:
+        for method in (*methods, *importing):
             vars(method).pop(compat.UNCOMPILED_FORM, None)
+
+
+def import_for_hooked() -> None:
+    """Import the compiler before a step if an optimizer was created before, as torch's hooks would import it inside."""
+    if any(getattr(vars(kind).get("step"), "hooked", False) for kind in _subclasses(Optimizer)):
+        compat.import_for_optimizers()
 
 
 class _HookedSteps:

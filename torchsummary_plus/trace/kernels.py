@@ -26,7 +26,7 @@ from .depends import asks_values, gives_at_most, has_integer_indices, wants_weig
 from .masked import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
 from .recipes import from_recipe, recipe_of
-from .sparse import MAKE_SPARSE
+from .sparse import MAKE_SPARSE, by_sparse_kernel
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -357,7 +357,8 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
         kwargs = _on_meta(kwargs)
     try:
         with in_kernel():
-            out = change_tensors(func(*args, **kwargs), lambda t: t if isinstance(t, Fake) else wrap(t, device))
+            out = by_sparse_kernel(func, args, kwargs)
+            out = change_tensors(out, lambda t: t if isinstance(t, Fake) else wrap(t, device))
     except NotImplementedError:
         if func._schema.returns or not func._schema.is_mutable:
             raise

@@ -358,7 +358,7 @@ def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., 
 def device_of(tensor: Any) -> torch.device:
     """Return a tensor's device; for a wrapper, its inner tensors'."""
     with compat.no_function():  # Function modes would see each attribute that is read here.
-        inner = inner_tensors(tensor)
+        inner = () if isinstance(tensor, Fake) else inner_tensors(tensor)
         return device_of(inner[0]) if inner else tensor.device
 
 

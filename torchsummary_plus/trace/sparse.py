@@ -1,8 +1,12 @@
-"""Operators that create sparse tensors, which have no fakes: torch's kernels may crash the process on one."""
+"""Operators on sparse tensors, of which only gradients have fakes: torch's kernels may crash the process on others."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 
 aten = torch.ops.aten
 
@@ -17,3 +21,35 @@ MAKE_SPARSE = {
     for overload in packet.overloads()
 }
 """By identity: operators hash slowly, and every one of a pass is looked up."""
+
+
+def _coalesced(tensor: Tensor) -> Tensor:
+    """Return a sparse meta tensor with one row, the fewest that coalescing leaves."""
+    indices, values = tensor._indices()[:, :1].clone(), tensor._values()[:1].clone()
+    return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=True)
+
+
+def _masked(dense: Tensor, mask: Tensor, accumulate_matches: bool = False) -> Tensor:
+    """Return those rows of a dense meta tensor that a sparse one stores."""
+    values = dense.new_empty(mask._values().shape)
+    return torch.sparse_coo_tensor(mask._indices().clone(), values, dense.shape, is_coalesced=True)
+
+
+_ON_META: dict[Any, Callable[..., Tensor]] = {aten._coalesce.default: _coalesced, aten.sparse_mask.default: _masked}
+
+
+def by_sparse_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on meta tensors, where torch lacks sparse kernels that optimizers call.
+
+    What is written to in place keeps its rows.
+    """
+    layouts = [arg.layout for arg in args if isinstance(arg, Tensor)]
+    in_place = func._schema.name.endswith("_") and torch.sparse_coo in layouts
+    if in_place and layouts[0] is torch.strided:
+        return args[0]
+    try:
+        return _ON_META.get(func, func)(*args, **kwargs)
+    except NotImplementedError:
+        if not in_place:
+            raise
+        return args[0]

@@ -260,6 +260,13 @@ def fill_with_tensor(x: Tensor, value: Tensor) -> int:
     return written(x, (), x.dtype)
 
 
+@rule("poisson", "_standard_gamma")
+def drawn(x: Tensor, generator: torch.Generator | None = None) -> Out:
+    """Random numbers by each element, row-major."""
+    sure(x.dtype in FLOATS)
+    return fresh(x.shape, x.dtype)
+
+
 @rule("fill_.Scalar", "zero_", "bernoulli_.float", "normal_", "uniform_", "exponential_")
 def fill_in_place(x: Tensor, *numbers: Operand, generator: object = None) -> int:
     """The target, filled with numbers or random values; no rule for floats into integers."""

@@ -80,6 +80,13 @@ def extreme_and_index(x: Tensor, dim: int, keepdim: bool = False) -> Outs:
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
 
+@rule("kthvalue")
+def kth_value_and_index(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Outs:
+    """The k-th smallest elements along one axis and their indices."""
+    sure(x.dtype is not torch.bool and 0 < k <= (x.shape[axis_of(dim, x.dim())] if x.dim() else 1))
+    return extreme_and_index(x, dim, keepdim)
+
+
 @rule("argmax", "argmin")
 def extreme_index(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Out:
     """The indices of the extremes along one axis."""

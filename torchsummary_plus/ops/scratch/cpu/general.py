@@ -335,20 +335,28 @@ def _native_dropout(out: Any, x: Any, p: float, train: Any) -> int:
 
 
 @scratch("cpu", "aten::multinomial", source=f"{NATIVE}Distributions.cpp", band=0.0)
-def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int:
+def _multinomial(out: Any, p: Any, samples: int, replacement: bool = False, **_: Any) -> int | AtMost:
     """Cumulative weights of a row; without replacement an exponential per weight, their maxima, and the checks.
 
     Of the checks two answers are kept, and since torch 2.13 the extremes, but the rows' sums, compared with 0, are not.
+    Torch 2.4 kept none, and counted the rows in int64; which of the two a release before 2.8 does was not measured.
     """
     if replacement:
         return int(p.shape[-1]) * itemsize(p)
-    drawn = nbytes(p) + (elements(out) * itemsize(p) if samples > 1 else 0) + 1
+    vals = elements(out) * itemsize(p) if samples > 1 else 0
     sums = elements(p) // int(p.shape[-1])
     checked = sums * (itemsize(p) + 1) + scalar(p)
     if since("2.13"):
-        return 2 * itemsize(p) + 1 + max(drawn, checked)
+        return 2 * itemsize(p) + 1 + max(nbytes(p) + vals + 1, checked)
     extremes = 2 * itemsize(p) + 1 + max(scalar(p) + 1, copied(p))  # Each is of a contiguous copy, and freed.
-    return max(1 + drawn, 1 + checked, extremes)
+    newer = max(nbytes(p) + vals + 2, 1 + checked, extremes)
+    if since("2.8"):
+        return newer
+    counted = sums * (itemsize(p) + 1) + max(scalar(p), (sums + 1) * INT64 if p.dim() > 1 else 0)
+    is_dense = 1 + sum((size - 1) * stride for size, stride in zip(p.shape, p.stride())) == elements(p)
+    in_order = copied(p) if is_dense else 0  # The exponentials, which lie as the weights do where these have no gaps.
+    older = max(nbytes(p) + max(vals, in_order), counted, extremes)
+    return AtMost(max(older, newer)) if since("2.5") else older
 
 
 @scratch("cpu", "aten::normal.Tensor_float", source=f"{NATIVE}DistributionTemplates.h", band=0.0)
