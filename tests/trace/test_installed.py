@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, measure_memory, summary
+from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory, summary
 
 STORE = """
 LAST, STORE = None, {}
@@ -31,7 +31,7 @@ from torch import nn
 
 from installed_library import store
 
-STATE, BOX, LOG, TABLE = None, {}, [], torch.eye(8)
+STATE, BOX, LOG, TABLE, SPARE = None, {}, [], torch.eye(8), torch.eye(100)
 
 
 def closure():
@@ -113,9 +113,32 @@ class Elsewhere(Base):
 class Table(Base):
     def kept(self, y):
         return y @ TABLE
+
+
+class Moved(Base):
+    def kept(self, y):
+        return y @ TABLE.to(y.device)
+
+
+class Slices(Base):
+    def kept(self, y):
+        return y[:, :2] @ TABLE[:2] + TABLE[2:3, :].to(y.device)
+
+
+class Unused(Base):
+    def kept(self, y):
+        return y @ TABLE if y.dim() > 5 else y
+
+
+class Replaced(Base):
+    def kept(self, y):
+        global SPARE
+        SPARE = torch.zeros(10_000)
+        return y
 """
 
 NAMES = ["Global", "Box", "Log", "Shared", "Attribute", "Default", "Closure", "Elsewhere", "Table"]
+NAMES += ["Moved", "Slices", "Unused", "Replaced"]
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +177,22 @@ def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: A
     assert predicted.peak_bytes == measured.peak_bytes
     with torch.no_grad():
         assert type(model(x)) is Tensor
+
+
+SIZES = {"Table": (256, 512), "Slices": (256, 512), "Moved": (256, 0), "Unused": (0, 0), "Replaced": (40_000, 0)}
+"""Bytes that the package holds from before the steps and that count: on the CPU, and on a GPU."""
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_table_of_a_package_counts_from_before_the_steps_if_they_use_it(name: str, library: Any) -> None:
+    def there(estimate: MemoryEstimate) -> int:
+        return sum(dict(found.live)["buffers"] for found in estimate.timeline if found.phase == "setup")
+
+    model, x = getattr(library, name)(), torch.randn(4, 8)
+    predicted = estimate_memory(model, input_data=x, mode="eval")
+    measured = measure_memory(model, input_data=x, mode="eval")
+    on_card = estimate_memory(model, input_data=x, mode="eval", device="cuda")
+
+    assert (there(predicted), there(on_card)) == SIZES[name]
+    assert there(measured) == there(predicted)
+    assert measured.peak_bytes == predicted.peak_bytes

@@ -22,6 +22,7 @@ from ..trace.questions import OUTSIDE
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
+from .if_used import IfUsed
 from .ledger import Ledger
 from .runner import Holding, Step, Steps
 
@@ -64,9 +65,16 @@ class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
 
     def __init__(
-        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Holding]
+        self,
+        kernels: StepKernels,
+        ledger: Ledger,
+        step: Step,
+        exchange: Exchange,
+        outside: list[Holding],
+        if_used: IfUsed,
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
+        self._wait_for_use = if_used.wait
         self.exchange = exchange
         self.kernels = kernels
         self.ledger = ledger

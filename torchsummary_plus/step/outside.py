@@ -117,9 +117,10 @@ class Outside:
             assert tensor is not None
             standing[id(reached)] = tensor
             learns = tensor.is_leaf and tensor.requires_grad
-            yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+            kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+            yield Holding(tensor, kind, owner, id(reached) in self.reach.of_packages)
         for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
-            yield tensor, "buffers", OUTSIDE
+            yield Holding(tensor, "buffers", OUTSIDE)
 
     def _known(self) -> dict[int, tuple[str, int]]:
         """Return the known kinds and owners of tensors, by their ids."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,16 @@ class Step:
     micro_batches: int = 1
 
 
-Holding = tuple[Tensor, str, int]
-"""A tensor that exists before the steps, its kind, and its module's number."""
+class Holding(NamedTuple):
+    """A tensor that exists before the steps, its kind, and its module's number.
+
+    It counts only ``if_used`` where an installed package keeps it, as most packages keep more than a step needs.
+    """
+
+    tensor: Tensor
+    kind: str
+    owner: int
+    if_used: bool = False
 
 
 class Account(Protocol):
@@ -106,9 +114,9 @@ class Steps:
                     self.held.setdefault(id(parameter), (parameter, index))
 
     def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
-        for tensor, kind, owner in self.outside:
-            self.account.hold([tensor], kind, owner)
-        self.outside.clear()
+        for held in self.outside:
+            if not held.if_used:
+                self.account.hold([held.tensor], held.kind, held.owner)
         for tensor, owner in self.packed:
             self.account.hold([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
@@ -122,6 +130,14 @@ class Steps:
             self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.hold(offloaded(module), "parameters", index)
         self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
+        for held in self.outside:
+            if held.if_used:
+                self._wait_for_use(held)
+        self.outside.clear()
+
+    def _wait_for_use(self, held: Holding) -> None:
+        """Note what a tensor is that counts only if the steps use it."""
+        self.account.hold([held.tensor], held.kind, held.owner)
 
     def _give_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
