@@ -103,6 +103,10 @@ is_wrapper_subclass: Callable[[Any], bool] = probe(
 is_functorch_wrapped: Callable[[Any], bool] = probe(
     "torch:_C._functorch.is_functorch_wrapped_tensor", "torch.func transforms are not detected", lambda _: False
 )
+transform_level: Callable[[], int | None] = probe(
+    "torch:_C._functorch.maybe_current_level", "torch.func transforms are not detected", lambda: None
+)
+transforms: Any = probe("torch._functorch:eager_transforms", "torch.func uses the CPU's kernels on CUDA", None)
 functorch_unwrapped: Callable[[Any], Any] = probe(
     "torch:_C._functorch.get_unwrapped", "estimates of steps with torch.func transforms are unavailable"
 )

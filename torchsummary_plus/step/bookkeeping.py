@@ -22,9 +22,10 @@ from ..trace.questions import OUTSIDE
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
+from .holding import Holding
 from .if_used import IfUsed
 from .ledger import Ledger
-from .runner import Holding, Step, Steps
+from .runner import Step, Steps
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
@@ -64,17 +65,13 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
 
+    if_used: IfUsed
+    """Listens for the first use of tensors that count only from then on."""
+
     def __init__(
-        self,
-        kernels: StepKernels,
-        ledger: Ledger,
-        step: Step,
-        exchange: Exchange,
-        outside: list[Holding],
-        if_used: IfUsed,
+        self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Holding]
     ) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, step, outside)
-        self._wait_for_use = if_used.wait
         self.exchange = exchange
         self.kernels = kernels
         self.ledger = ledger
@@ -98,6 +95,7 @@ class RecordedSteps(Steps):
             stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
+            self.watch.state.on_cuda = functions.on_cuda
             if functions.on_cuda:
                 functions.by_backwards = self.ledger.workspaces.by_backwards
             else:
@@ -121,6 +119,9 @@ class RecordedSteps(Steps):
 
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
+
+    def _wait_for_use(self, held: Holding) -> None:
+        self.if_used.wait(held)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.

@@ -312,7 +312,8 @@ def _record(task: _Task) -> MemoryLog:
         watch.install()
         size = tree.size()
         held = list(outside.holdings(stand_ins, kernels.other))
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, held, if_used)
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, held)
+        steps.if_used = if_used
         steps.without_bytes = outside.without_bytes
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:

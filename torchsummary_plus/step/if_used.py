@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..live.stored import all_stored
 from ..trace.kernels import tensors_of
 from ..trace.passes import Listener
-from .runner import Holding
+from .holding import Holding
 from .streamed import StreamedLedger
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
@@ -33,15 +35,15 @@ class IfUsed(Listener):
             storage = tensor.untyped_storage()
             key, nbytes = storage._cdata, storage.nbytes() if self.ledger.is_here(tensor) else 0
             if self.ledger.number_of(tensor) < 0:
-                freed = weakref.ref(storage, lambda _, key=key, nbytes=nbytes: self._freed(key, nbytes))
-                self._waiting[key] = freed, holding.kind, holding.owner
+                self._waiting[key] = weakref.ref(storage, self._release(key, nbytes)), holding.kind, holding.owner
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Book what an operator is about to use."""
         if not self._waiting:
             return
         given = tensors_of((*args, *kwargs.values()))
-        meets_card = any(map(self.ledger.is_here, given)) and func._schema.name not in _ACROSS
+        crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
+        meets_card = not crosses and any(map(self.ledger.is_here, given))
         for tensor in given:
             if tensor.layout is torch.strided and (self.ledger.is_here(tensor) or (meets_card and tensor.dim())):
                 storage = tensor.untyped_storage()
@@ -53,7 +55,12 @@ class IfUsed(Listener):
         """Stop following; the steps are over."""
         self._waiting.clear()
 
-    def _freed(self, key: int, nbytes: int) -> None:
-        _, kind, owner = self._waiting.pop(key, (None, "", 0))
-        if kind and nbytes:
-            self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
+    def _release(self, key: int, nbytes: int) -> Callable[[object], None]:
+        """Return what to do when a storage is freed: book it as held until now."""
+
+        def released(_: object) -> None:
+            _, kind, owner = self._waiting.pop(key, (None, "", 0))
+            if kind and nbytes:
+                self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
+
+        return released

@@ -34,8 +34,9 @@ from ..watch.marks import Marks, addresses
 from ..watch.profiled import ProfileReader, changes, freed, received, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .compiling import compiled_for_torch
+from .holding import Holding
 from .outside import Outside
-from .runner import Holding, Step, Steps, with_loss
+from .runner import Step, Steps, with_loss
 
 
 def measure_step(

@@ -20,9 +20,10 @@ from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, swap_tensors
 from .alone import Alone
+from .holding import Holding
 from .lone_containers import LoneContainers
 from .optimizers import stepping
-from .runner import Holding, Step
+from .runner import Step
 
 
 class Outside:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
+from .holding import Holding
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed import packed_blocks
@@ -43,18 +44,6 @@ class Step:
     keep_output: bool = False
     steps: int = 2
     micro_batches: int = 1
-
-
-class Holding(NamedTuple):
-    """A tensor that exists before the steps, its kind, and its module's number.
-
-    It counts only ``if_used`` where an installed package keeps it, as most packages keep more than a step needs.
-    """
-
-    tensor: Tensor
-    kind: str
-    owner: int
-    if_used: bool = False
 
 
 class Account(Protocol):
