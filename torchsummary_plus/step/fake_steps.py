@@ -301,8 +301,9 @@ def _record(task: _Task) -> MemoryLog:
         work = Work(ledger)
         if_used = IfUsed(ledger)
         stack.callback(if_used.settle)
-        of_packages = [if_used] if outside.reach.of_packages else []
-        watch = kernels.watch = Pass(tree, kernels, [*of_packages, embeddings, ledger, work, *task.listeners])
+        moved = device.type != tree.device().type
+        uses = [if_used] if moved or outside.reach.of_packages else []
+        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)
@@ -311,7 +312,7 @@ def _record(task: _Task) -> MemoryLog:
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        held = list(outside.holdings(stand_ins, kernels.other))
+        held = list(outside.holdings(stand_ins, kernels.other, moved))
         steps = RecordedSteps(kernels, ledger, task.step, exchange, held)
         steps.if_used = if_used
         steps.without_bytes = outside.without_bytes
