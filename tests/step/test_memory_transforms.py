@@ -158,7 +158,6 @@ def test_a_transformed_step_runs_on_a_gpus_kernels(name: str) -> None:
     build, step = STEPS[name]
     estimate = estimate_memory(build(), input_data=torch.randn(16, WIDTH), train_step=step, device="cuda")
     assert estimate.assumptions == ()
-    assert {operator for operator, _ in estimate.unknown} <= {"torch::autograd::create_graph"}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
