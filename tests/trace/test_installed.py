@@ -141,11 +141,13 @@ NAMES = ["Global", "Box", "Log", "Shared", "Attribute", "Default", "Closure", "E
 NAMES += ["Moved", "Slices", "Unused", "Replaced"]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """A package in a folder of installed ones."""
-    folder: Path = tmp_path_factory.mktemp("installed") / "site-packages" / "installed_library"
+@pytest.fixture(scope="module", params=["site-packages", "target"])
+def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """A package in a folder of installed ones, an environment's or one of ``pip install --target``."""
+    folder: Path = tmp_path_factory.mktemp("installed") / request.param / "installed_library"
     folder.mkdir(parents=True)
+    if request.param == "target":
+        folder.with_name("installed_library-1.0.dist-info").mkdir()
     (folder / "store.py").write_text(STORE)
     (folder / "__init__.py").write_text(LIBRARY)
     sys.path.insert(0, str(folder.parent))

@@ -236,5 +236,14 @@ def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 
+@lru_cache(maxsize=4096)
 def _is_library(path: str | None) -> bool:
-    return path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)
+    if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
+        return True
+    return any(_has_installed(folder) for folder in sys.path if folder and path.startswith(folder + os.sep))
+
+
+@lru_cache(maxsize=256)
+def _has_installed(folder: str) -> bool:
+    """Whether packages are installed in a folder, as by ``pip install --target``."""
+    return next(Path(folder).glob("*.dist-info"), None) is not None
