@@ -147,7 +147,9 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     folder: Path = tmp_path_factory.mktemp("installed") / request.param / "installed_library"
     folder.mkdir(parents=True)
     if request.param == "target":
-        folder.with_name("installed_library-1.0.dist-info").mkdir()
+        listed = folder.with_name("installed_library-1.0.dist-info")
+        listed.mkdir()
+        (listed / "RECORD").write_text("installed_library/__init__.py,,\ninstalled_library/store.py,,\n")
     (folder / "store.py").write_text(STORE)
     (folder / "__init__.py").write_text(LIBRARY)
     sys.path.insert(0, str(folder.parent))

@@ -240,10 +240,15 @@ _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 def _is_library(path: str | None) -> bool:
     if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
         return True
-    return any(_has_installed(folder) for folder in sys.path if folder and path.startswith(folder + os.sep))
+    folders = [folder for folder in sys.path if folder and path.startswith(folder + os.sep)]
+    return any(_is_installed(folder, path[len(folder) + 1 :].partition(os.sep)[0]) for folder in folders)
 
 
 @lru_cache(maxsize=256)
-def _has_installed(folder: str) -> bool:
-    """Whether packages are installed in a folder, as by ``pip install --target``."""
-    return next(Path(folder).glob("*.dist-info"), None) is not None
+def _is_installed(folder: str, name: str) -> bool:
+    """Whether a package or module of a folder was installed there, as by ``pip install --target``.
+
+    Source: the Python packaging specification, "Recording installed projects".
+    """
+    listed = (f"\n{record.read_text(errors='replace')}" for record in Path(folder).glob("*.dist-info/RECORD"))
+    return any(f"\n{name}/" in text or f"\n{name}," in text for text in listed)
