@@ -65,10 +65,16 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
             value = resolve_name(known)
         except (ImportError, AttributeError):
             continue
-        _probed[name] = PrivateName(name, True, loss)
+        _note(name, True, loss)
         return value
-    _probed[name] = PrivateName(name, False, loss)
+    _note(name, False, loss)
     return partial(_refuse, name) if instead is _MISSING else instead
+
+
+def _note(name: str, is_found: bool, loss: str) -> None:
+    """Record a name; if it is probed for several uses, the losses of all."""
+    losses = _probed[name].loss.split("; ") if name in _probed else []
+    _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
@@ -80,6 +86,7 @@ _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
 _GUARD = "the meta device's guard replaces CUDA's, and tables on CUDA count attention as one formula"
 _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are estimated without their constants"
+_FUNC = "steps with torch.func transforms are measured, or estimated with the CPU's kernels"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
 # Dispatch: what C++ sees of a fake tensor.
@@ -100,16 +107,10 @@ no_modes: Callable[[], AbstractContextManager[Any]] = probe(
 is_wrapper_subclass: Callable[[Any], bool] = probe(
     "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "MemTracker is unavailable"
 )
-is_functorch_wrapped: Callable[[Any], bool] = probe(
-    "torch:_C._functorch.is_functorch_wrapped_tensor", "torch.func transforms are not detected", lambda _: False
-)
-transform_level: Callable[[], int | None] = probe(
-    "torch:_C._functorch.maybe_current_level", "torch.func transforms are not detected", lambda: None
-)
-transforms: Any = probe("torch._functorch:eager_transforms", "torch.func uses the CPU's kernels on CUDA", None)
-functorch_unwrapped: Callable[[Any], Any] = probe(
-    "torch:_C._functorch.get_unwrapped", "estimates of steps with torch.func transforms are unavailable"
-)
+is_functorch_wrapped: Any = probe("torch:_C._functorch.is_functorch_wrapped_tensor", _FUNC, lambda _: False)
+transform_level: Callable[[], int | None] = probe("torch:_C._functorch.maybe_current_level", _FUNC, lambda: None)
+transforms: Any = probe("torch._functorch:eager_transforms", _FUNC, None)
+functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", _FUNC)
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )
@@ -384,7 +385,6 @@ def import_for_optimizers() -> None:
     import_module("torch._dynamo")
 
 
-@cache
 @cache
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
