@@ -38,3 +38,30 @@ def test_tensors_lie_in_the_order_in_which_a_model_is_moved() -> None:
     first = [nbytes for _, storage, nbytes in log.events if log.storages[storage].kind in ("parameters", "buffers")]
     assert first[: len(sizes)] == sizes
     assert first != sorted(first)
+
+
+class Placeholders(nn.Module):
+    """A module with tensors in plain attributes, which ``model.to(device)`` leaves where they are."""
+
+    def __init__(self, is_used: bool) -> None:
+        super().__init__()
+        self.layer, self.heads, self.mask, self.is_used = (
+            nn.Linear(8, 8),
+            [torch.rand(1000)] * 3,
+            torch.rand(8),
+            is_used,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y * self.heads[0][:8] * self.mask if self.is_used else y
+
+
+def test_what_a_model_does_not_move_is_on_the_gpu_if_it_is_used_there() -> None:
+    def there(model: nn.Module, device: str) -> int:
+        log = estimate_memory(model, (8,), 4, device, mode="eval", progress=False).log
+        found = {storage for _, storage, _ in log.events if log.storages[storage].kind == "buffers"}
+        return sum(log.storages[storage].nbytes for storage in found)
+
+    assert there(Placeholders(False), "cpu") == there(Placeholders(True), "cpu") == 4000 + 32
+    assert (there(Placeholders(False), "cuda"), there(Placeholders(True), "cuda")) == (0, 4000 + 32)

@@ -153,6 +153,31 @@ def test_a_transformed_step_is_its_real_one(name: str) -> None:
     assert estimate.assumptions == ()
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_a_transformed_step_runs_on_a_gpus_kernels(name: str) -> None:
+    build, step = STEPS[name]
+    estimate = estimate_memory(build(), input_data=torch.randn(16, WIDTH), train_step=step, device="cuda")
+    assert estimate.assumptions == ()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_inside_a_transform_tensors_are_where_they_are_outside(device: str) -> None:
+    told = []
+
+    def step(model: nn.Module, x: Tensor) -> None:
+        def loss(row: Tensor) -> Tensor:
+            out: Tensor = model(row)
+            told.extend((str(t.device), t.is_cuda, t.is_cpu, t.is_meta) for t in (x, row, out))
+            return (out + torch.zeros(8, device=out.device)).sum()
+
+        vmap(grad(loss))(x)
+        grad(lambda y: loss(y[0]))(x)
+
+    estimate = estimate_memory(mlp(), input_data=torch.randn(4, WIDTH), train_step=step, device=device)
+    assert estimate.assumptions == ()
+    assert set(told) == {told[0]} and told[0][0].startswith(device)
+
+
 SKELETON = nn.Linear(WIDTH, WIDTH, device="meta")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchsummary_plus import estimate_memory, measure_memory, summary
+from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory, summary
 
 STORE = """
 LAST, STORE = None, {}
@@ -31,7 +31,7 @@ from torch import nn
 
 from installed_library import store
 
-STATE, BOX, LOG, TABLE = None, {}, [], torch.eye(8)
+STATE, BOX, LOG, TABLE, SPARE = None, {}, [], torch.eye(8), torch.eye(100)
 
 
 def closure():
@@ -113,16 +113,43 @@ class Elsewhere(Base):
 class Table(Base):
     def kept(self, y):
         return y @ TABLE
+
+
+class Moved(Base):
+    def kept(self, y):
+        return y @ TABLE.to(y.device)
+
+
+class Slices(Base):
+    def kept(self, y):
+        return y[:, :2] @ TABLE[:2] + TABLE[2:3, :].to(y.device)
+
+
+class Unused(Base):
+    def kept(self, y):
+        return y @ TABLE if y.dim() > 5 else y
+
+
+class Replaced(Base):
+    def kept(self, y):
+        global SPARE
+        SPARE = torch.zeros(10_000)
+        return y
 """
 
 NAMES = ["Global", "Box", "Log", "Shared", "Attribute", "Default", "Closure", "Elsewhere", "Table"]
+NAMES += ["Moved", "Slices", "Unused", "Replaced"]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """A package in a folder of installed ones."""
-    folder: Path = tmp_path_factory.mktemp("installed") / "site-packages" / "installed_library"
+@pytest.fixture(scope="module", params=["site-packages", "target"])
+def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """A package in a folder of installed ones, an environment's or one of ``pip install --target``."""
+    folder: Path = tmp_path_factory.mktemp("installed") / request.param / "installed_library"
     folder.mkdir(parents=True)
+    if request.param == "target":
+        listed = folder.with_name("installed_library-1.0.dist-info")
+        listed.mkdir()
+        (listed / "RECORD").write_text("installed_library/__init__.py,,\ninstalled_library/store.py,,\n")
     (folder / "store.py").write_text(STORE)
     (folder / "__init__.py").write_text(LIBRARY)
     sys.path.insert(0, str(folder.parent))
@@ -154,3 +181,22 @@ def test_what_an_installed_package_keeps_is_left_as_it_was(name: str, library: A
     assert predicted.peak_bytes == measured.peak_bytes
     with torch.no_grad():
         assert type(model(x)) is Tensor
+
+
+SIZES = {"Table": (256, 512), "Slices": (256, 512), "Moved": (256, 0), "Unused": (0, 0), "Replaced": (40_000, 0)}
+"""Bytes that the package holds from before the steps and that count: on the CPU, and on a GPU."""
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_table_of_a_package_counts_from_before_the_steps_if_they_use_it(name: str, library: Any) -> None:
+    def there(estimate: MemoryEstimate) -> int:
+        return sum(dict(found.live)["buffers"] for found in estimate.timeline if found.phase == "setup")
+
+    model, x = getattr(library, name)(), torch.randn(4, 8)
+    predicted = estimate_memory(model, input_data=x, mode="eval")
+    measured = measure_memory(model, input_data=x, mode="eval")
+    on_card = estimate_memory(model, input_data=x, mode="eval", device="cuda")
+
+    assert (there(predicted), there(on_card)) == SIZES[name]
+    assert there(measured) == there(predicted)
+    assert measured.peak_bytes == predicted.peak_bytes

@@ -110,6 +110,10 @@ class ModuleCall:
     stop: int
     outputs: tuple[int, ...]
 
+    def later(self, by: int) -> ModuleCall:
+        """Return the call after events were inserted before it; one that did not return has no end to shift."""
+        return replace(self, start=self.start + by, stop=self.stop + by if self.stop >= 0 else -1)
+
 
 def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     """Return the calls that returned; an enclosing call left by an exception (``stop`` is -1) counts as none.

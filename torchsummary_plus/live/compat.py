@@ -87,6 +87,7 @@ _STEP = "memory estimates are unavailable"
 _CARD = "a CUDA step that queries the GPU is estimated with another device's kernels"
 _GUARD = "a guard like the meta device's replaces CUDA's, and tables on CUDA count attention as one formula"
 _TRACED = "graphs that torch traces inside a step (torch.func.linearize) are estimated without their constants"
+_FUNC = "steps with torch.func transforms are measured, or estimated with the CPU's kernels"
 _HISTORY = "measure_memory() on CUDA reports the sizes of the allocator's blocks, not of requests"
 
 # Dispatch: what C++ sees of a fake tensor.
@@ -107,12 +108,10 @@ no_modes: Callable[[], AbstractContextManager[Any]] = probe(
 is_wrapper_subclass: Callable[[Any], bool] = probe(
     "torch.utils._python_dispatch:is_traceable_wrapper_subclass", "MemTracker is unavailable"
 )
-is_functorch_wrapped: Callable[[Any], bool] = probe(
-    "torch:_C._functorch.is_functorch_wrapped_tensor", "torch.func transforms are not detected", lambda _: False
-)
-functorch_unwrapped: Callable[[Any], Any] = probe(
-    "torch:_C._functorch.get_unwrapped", "estimates of steps with torch.func transforms are unavailable"
-)
+is_functorch_wrapped: Any = probe("torch:_C._functorch.is_functorch_wrapped_tensor", _FUNC, lambda _: False)
+transform_level: Callable[[], int | None] = probe("torch:_C._functorch.maybe_current_level", _FUNC, lambda: None)
+transforms: Any = probe("torch._functorch:eager_transforms", _FUNC, None)
+functorch_unwrapped: Callable[[Any], Any] = probe("torch:_C._functorch.get_unwrapped", _FUNC)
 composite_registrations: Callable[[str], list[str]] = probe(
     "torch:_C._dispatch_get_registrations_for_dispatch_key", "measure_memory() is unavailable"
 )

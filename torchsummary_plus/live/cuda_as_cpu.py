@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import compat
+from .captures import captures_undone
 from .numbered import numbers_named
 from .streams import streams_alone
 
@@ -61,6 +62,7 @@ def cuda_as_cpu(applies: bool = True) -> Iterator[None]:
         (torch.cuda, "is_current_stream_capturing"): lambda: False,
     }
     with ExitStack() as stack:
+        stack.enter_context(captures_undone(answers))
         stack.enter_context(compat.replaced(answers))
         stack.enter_context(compat.autocast_available())
         stack.enter_context(streams_alone(first))

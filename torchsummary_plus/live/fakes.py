@@ -15,6 +15,7 @@ import torch
 
 from ..data.capability import AMPERE, Capability
 from . import compat
+from .captures import captures_undone
 from .cuda_guard import cuda_guard
 from .older_kernels import older_kernels
 from .streams import streams_alone
@@ -320,6 +321,7 @@ def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> It
             older_kernels(),
             compat.autocast_available(),
             streams_alone(device),
+            captures_undone(answers),
         ):
             for place, answer in answers.items():
                 setattr(*place, answer)

@@ -47,7 +47,7 @@ class Reached:
 
     ``globals`` lists the names that code uses, each with its module's dictionary; ``classes`` those whose attributes it
     may set. Of installed packages only those that a root is from are searched, and there only what its forward reaches
-    by name.
+    by name; ``of_packages`` are the ids of tensors reached only that way.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -61,11 +61,18 @@ class Reached:
         seen: dict[int, Any] = {}
         waiting = list(roots)
         self._packages = frozenset(map(package_of, waiting)) - _FOREIGN - _OWN
-        while waiting and len(seen) < MOST:
+        self._later: list[Any] = []
+        """What only installed packages name, which is searched last."""
+        by_users = -1
+        while (waiting or self._later) and len(seen) < MOST:
+            if not waiting:
+                by_users = len(self.tensors) if by_users < 0 else by_users
+                waiting, self._later = self._later, []
             value = waiting.pop()
             if id(value) not in seen and not isinstance(value, _INERT):
                 seen[id(value)] = value
                 waiting.extend(self._inside(value))
+        self.of_packages = frozenset(map(id, self.tensors[by_users:] if by_users >= 0 else ()))
 
     def _inside(self, value: Any) -> Iterator[Any]:
         if isinstance(value, torch.Tensor):
@@ -90,7 +97,7 @@ class Reached:
         elif isinstance(value, type):
             yield from self._in_class(value)
             if issubclass(value, nn.Module) and package_of(value) in self._packages:
-                yield from _by_forward(value)
+                self._later.extend(_by_forward(value))
         elif not isinstance(value, ModuleType):
             yield from self._in_object(value)
 
@@ -128,7 +135,7 @@ class Reached:
                 if isinstance(value, ModuleType) and not _is_library(getattr(value, "__file__", None)):
                     yield from (vars(value)[inner] for inner in attributes & vars(value).keys())
         elif package_of(function) in self._packages:
-            yield from self._in_installed(function.__globals__, named, attributes)
+            self._later.extend(self._in_installed(function.__globals__, named, attributes))
 
     def _in_installed(
         self, namespace: dict[str, Any], named: frozenset[str], attributes: frozenset[str]
@@ -229,5 +236,19 @@ def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 
+@lru_cache(maxsize=4096)
 def _is_library(path: str | None) -> bool:
-    return path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED)
+    if path is None or path.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in path for name in _INSTALLED):
+        return True
+    folders = [folder for folder in sys.path if folder and path.startswith(folder + os.sep)]
+    return any(_is_installed(folder, path[len(folder) + 1 :].partition(os.sep)[0]) for folder in folders)
+
+
+@lru_cache(maxsize=256)
+def _is_installed(folder: str, name: str) -> bool:
+    """Whether a package or module of a folder was installed there, as by ``pip install --target``.
+
+    Source: the Python packaging specification, "Recording installed projects".
+    """
+    listed = (f"\n{record.read_text(errors='replace')}" for record in Path(folder).glob("*.dist-info/RECORD"))
+    return any(f"\n{name}/" in text or f"\n{name}," in text for text in listed)

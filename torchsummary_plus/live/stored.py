@@ -44,7 +44,7 @@ def companions(tensor: Tensor) -> list[Tensor]:
 
 def is_transformed(tensor: object) -> bool:
     """Whether the value is a tensor under a ``torch.func`` transform."""
-    return isinstance(tensor, Tensor) and compat.is_functorch_wrapped(tensor)
+    return isinstance(tensor, Tensor) and bool(compat.is_functorch_wrapped(tensor))
 
 
 def all_stored(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from .captures import captures_undone
+
 
 class Follower(Protocol):
     """Receives what a program does with streams."""
@@ -154,6 +156,7 @@ def streams_alone(device: torch.device) -> Iterator[None]:
         (torch.Tensor, "record_stream"): lambda tensor, stream: streams.record(tensor, stream),
     }
     with ExitStack() as stack:
+        stack.enter_context(captures_undone(answers))
         for place, answer in answers.items():
             stack.enter_context(set_to(*place, answer))
         stack.enter_context(set_to(Streams, "active", streams))

@@ -22,8 +22,10 @@ from ..trace.questions import OUTSIDE
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
+from .holding import Holding
+from .if_used import IfUsed
 from .ledger import Ledger
-from .runner import Holding, Step, Steps
+from .runner import Step, Steps
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
@@ -63,6 +65,9 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. Create it once fakes have replaced the model's tensors."""
 
+    if_used: IfUsed
+    """Listens for the first use of tensors that count only from then on."""
+
     def __init__(
         self, kernels: StepKernels, ledger: Ledger, step: Step, exchange: Exchange, outside: list[Holding]
     ) -> None:
@@ -90,6 +95,7 @@ class RecordedSteps(Steps):
             stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
+            self.watch.state.on_cuda = functions.on_cuda
             if functions.on_cuda:
                 functions.by_backwards = self.ledger.workspaces.by_backwards
             else:
@@ -114,6 +120,9 @@ class RecordedSteps(Steps):
 
     def _input(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
+
+    def _wait_for_use(self, held: Holding) -> None:
+        self.if_used.wait(held)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.

@@ -41,6 +41,7 @@ from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
+from .if_used import IfUsed
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
 from .runner import Step, with_loss
@@ -306,7 +307,11 @@ def _record(task: _Task) -> MemoryLog:
             ledger.workspaces.keeps = "cuda"
         embeddings = Embeddings(task.example)
         work = Work(ledger)
-        watch = kernels.watch = Pass(tree, kernels, [embeddings, ledger, work, *task.listeners])
+        if_used = IfUsed(ledger)
+        stack.callback(if_used.settle)
+        moved = device.type != tree.device().type
+        uses = [if_used] if moved or outside.reach.of_packages else []
+        watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, *task.listeners])
         if task.guesses is not None and task.rehearsal is not None and task.rehearsal.failure and not recorded:
             task.guesses.routers = kernels.routers = _routers(tree, task.guesses.routing)
         follow_meta_storages(kernels, ledger)
@@ -315,7 +320,9 @@ def _record(task: _Task) -> MemoryLog:
         stand_ins = _exchanged(stack, task, outside, exchange, kernels)
         watch.install()
         size = tree.size()
-        steps = RecordedSteps(kernels, ledger, task.step, exchange, list(outside.holdings(stand_ins, kernels.other)))
+        held = list(outside.holdings(stand_ins, kernels.other, moved))
+        steps = RecordedSteps(kernels, ledger, task.step, exchange, held)
+        steps.if_used = if_used
         steps.without_bytes = outside.without_bytes
         log = _kept(steps, task, answers, embeddings)
         if tree.size() != size:
@@ -355,8 +362,11 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
             return tensor
         return exchange.put(tensor, kernels.of_model)
 
+    def other(tensor: Tensor) -> Tensor:
+        return kernels.of_package(tensor) if id(tensor) in outside.reach.of_packages else kernels.other(tensor)
+
     def stand_in(tensor: Tensor) -> Tensor:
-        return remade(tensor, kernels.of_model if id(tensor) in of_model else kernels.other)
+        return remade(tensor, kernels.of_model if id(tensor) in of_model else other)
 
     away = Away(
         lambda tensor: exchange.put(tensor, kernels.offloaded),
@@ -368,7 +378,7 @@ def _exchanged(stack: ExitStack, task: _Task, outside: Outside, exchange: Exchan
     except RuntimeError as error:
         raise forward_error(error, kernels.watch, ()) from error
     stand_ins = stack.enter_context(outside.alone_exchanged(stand_in))
-    outside.put(exchange, kernels.other, outside.alone.ids, stand_ins)
+    outside.put(exchange, other, outside.alone.ids, stand_ins)
     return stand_ins
 
 

@@ -90,7 +90,7 @@ class Ledger(Listener):
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book existing tensors, or set the kind of those already booked."""
         with compat.no_function():
-            for tensor in filter(self._is_here, all_stored(tensors)):
+            for tensor in filter(self.is_here, all_stored(tensors)):
                 storage = self._storage(tensor)
                 known = self._live.get(storage._cdata)
                 number = self._book(storage, owner) if known is None else known[0]
@@ -108,12 +108,17 @@ class Ledger(Listener):
         """
         number, _ = self._live.pop(storage._cdata, (-1, None))
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
-            nbytes = storage.nbytes() if storage.resizable() else 0
-            number = self._number(nbytes, OUTSIDE, "buffers")
+            number = self.was_there(storage.nbytes() if storage.resizable() else 0, "buffers", OUTSIDE)
             self._raw_bytes[number] = storage.nbytes()
-            self._before.append(number)
         if number >= 0:
-            self._watch(meta, number)
+            self.watch(meta, number)
+
+    def was_there(self, nbytes: int, kind: str, owner: int) -> int:
+        """Book bytes held since before the steps, and return their number."""
+        number = self._number(nbytes, owner, kind)
+        self._raw_bytes[number] = nbytes
+        self._before.append(number)
+        return number
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Book a resized storage's new block, then release its old one."""
@@ -124,18 +129,18 @@ class Ledger(Listener):
         nbytes = storage.nbytes()
         new = self._number(nbytes, self.owners[number], self.kinds[number])
         self._raw_bytes[new] = nbytes
-        self._watch(storage, new)
+        self.watch(storage, new)
         if nbytes:
-            self._event(new, nbytes)
+            self.event(new, nbytes)
         if self.nbytes[number]:
-            self._event(number, 0)
+            self.event(number, 0)
 
     def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         return self.standing_for(tensor.untyped_storage())
 
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
         """Book a tensor that no operator created, under the name of the function that did."""
-        if self._is_here(tensor):
+        if self.is_here(tensor):
             owner = self._owner(frame)
             self.moments.append(Moment(name, owner, self.phase, self.step))
             self._book(self._storage(tensor), owner)
@@ -162,7 +167,7 @@ class Ledger(Listener):
         number = self._call_of.pop(frame.index, None)
         if number is not None:
             with compat.no_function():
-                here = filter(self._is_here, all_stored(all_tensors(output)))
+                here = filter(self.is_here, all_stored(all_tensors(output)))
                 booked = (self._live.get(self._storage(tensor)._cdata) for tensor in here)
                 outputs = tuple(dict.fromkeys(known[0] for known in booked if known is not None))
             self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=outputs)
@@ -214,7 +219,7 @@ class Ledger(Listener):
                 number = self._book_scratch(scratch, owner, error, phase.lesser)
                 if phase.empties:
                     self.emptying.add(number)
-                self._event(number, 0)
+                self.event(number, 0)
         self._free_blocks(live_blocks, {})
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
@@ -229,12 +234,12 @@ class Ledger(Listener):
         for block, nbytes in phase.blocks:
             if block not in live_blocks and nbytes:
                 live_blocks[block] = self._number(nbytes, owner, "workspace")
-                self._event(live_blocks[block], nbytes)
+                self.event(live_blocks[block], nbytes)
 
     def _free_blocks(self, live_blocks: dict[str, int], kept: Mapping[str, int]) -> None:
         """Free the blocks that are not kept, last one first."""
         for block in [block for block in reversed(live_blocks) if block not in kept]:
-            self._event(live_blocks.pop(block), 0)
+            self.event(live_blocks.pop(block), 0)
 
     def _book_course(
         self,
@@ -274,17 +279,17 @@ class Ledger(Listener):
     def _give(self, buffers: list[int | None], buffer: int) -> None:
         number, buffers[buffer] = buffers[buffer], None
         if number is not None:
-            self._event(number, 0)
+            self.event(number, 0)
 
     def _book_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
         for nbytes in sizes:
-            self._event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
+            self.event(self._number(nbytes, owner, "workspace", self.workspaces.band(LASTING, name)), nbytes)
 
     def _book_scratch(self, nbytes: int, owner: int, band: float, lesser: tuple[int, ...] = ()) -> int:
         number = self._number(nbytes, owner, "workspace", band)
         if lesser:
             self.lesser[number] = lesser
-        self._event(number, nbytes)
+        self.event(number, nbytes)
         return number
 
     def number(self, frame: Frame | None, func: Any, nbytes: int) -> Callable[[], None]:
@@ -294,8 +299,8 @@ class Ledger(Listener):
         owner = self._owner(frame)
         self.moments.append(Moment(func.name(), owner, self.phase, self.step))
         number = self._number(nbytes, owner, "workspace")
-        self._event(number, nbytes)
-        return lambda: self._event(number, 0)
+        self.event(number, nbytes)
+        return lambda: self.event(number, 0)
 
     def _book_number(self, storage: torch.UntypedStorage) -> None:
         """Book the tensor that torch made of a Python number."""
@@ -307,14 +312,14 @@ class Ledger(Listener):
     ) -> None:
         for tensor in results:
             nbytes = next(sizes, None)
-            if self._is_here(tensor):
+            if self.is_here(tensor):
                 storage = self._storage(tensor)
                 if storage._cdata not in self._live:
                     self._book(storage, owner, nbytes if storage.resizable() else 0, band)
                 else:
                     self.resized(storage)
 
-    def _is_here(self, tensor: torch.Tensor) -> bool:
+    def is_here(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has memory on the ledger's device, in a storage of its own.
 
         A meta tensor that is not a fake was real and now uses a fake's storage; a meta fake stands for an absent
@@ -324,7 +329,8 @@ class Ledger(Listener):
         is_here = place == self.backend or (place == "meta" and not isinstance(tensor, Fake))
         return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
 
-    def _event(self, storage: int, nbytes: int) -> None:
+    def event(self, storage: int, nbytes: int) -> None:
+        """Add an event of a storage at the current moment; no bytes release it."""
         self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
@@ -341,12 +347,12 @@ class Ledger(Listener):
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
         self._raw_bytes[number] = storage.nbytes()
-        self._watch(storage, number)
+        self.watch(storage, number)
         if nbytes:
-            self._event(number, nbytes)
+            self.event(number, nbytes)
         return number
 
-    def _watch(self, storage: torch.UntypedStorage, number: int) -> None:
+    def watch(self, storage: torch.UntypedStorage, number: int) -> None:
         """Free an entry when torch frees its storage."""
         key = storage._cdata
         self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
@@ -355,7 +361,7 @@ class Ledger(Listener):
         self.numbers.settle()
         number, _ = self._live.pop(key)
         if self.nbytes[number]:
-            self._event(number, 0)
+            self.event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
@@ -371,14 +377,9 @@ class Ledger(Listener):
         there = [(0, number, self.nbytes[number]) for number in self._before if self.nbytes[number]]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
-        calls = returned([_later(call, len(there)) for call in self.calls])
+        calls = returned([call.later(len(there)) for call in self.calls])
         doubts = tuple(replace(doubt, event=doubt.event + len(there)) for doubt in self.doubts)
         events, moments = (*there, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
         log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
         return there_from_the_start(log, self.given)
-
-
-def _later(call: ModuleCall, by: int) -> ModuleCall:
-    """Shift a call by a number of events inserted before it; a call that did not return has no end to shift."""
-    return replace(call, start=call.start + by, stop=call.stop + by if call.stop >= 0 else -1)

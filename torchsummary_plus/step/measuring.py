@@ -31,12 +31,13 @@ from ..trace.questions import OUTSIDE
 from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import one_pass, swap_tensors
 from ..watch.history import AllocatorHistory
-from ..watch.marks import Marks
-from ..watch.profiled import ProfileReader, changes, with_frees, with_requests
+from ..watch.marks import Marks, addresses
+from ..watch.profiled import ProfileReader, changes, freed, received, with_frees, with_requests
 from ..watch.quiet_profile import QuietProfile
 from .compiling import compiled_for_torch
+from .holding import Holding
 from .outside import Outside
-from .runner import Holding, Step, Steps, with_loss
+from .runner import Step, Steps, with_loss
 
 
 def measure_step(
@@ -134,18 +135,20 @@ def profiled(
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    besides = [*(tensor for tensor, _, _ in outside), *(tensor for tensor, _ in steps.packed)]
+    besides = [*(held.tensor for held in outside if not held.if_used), *(tensor for tensor, _ in steps.packed)]
+    of_packages = [held.tensor for held in outside if held.if_used]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
-    on_device = [tensor for tensor in known if tensor.device.type == device.type]
+    if_used = set(addresses(of_packages, device)) - set(addresses(known, device))
+    on_device = [tensor for tensor in (*known, *all_stored(of_packages)) if tensor.device.type == device.type]
     there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
     history = AllocatorHistory(device)
     gc.collect()
     try:
         marks.follow(on_device)
-        for tensors_there in (known, own, away, on_device, besides):
+        for tensors_there in (known, own, away, on_device, besides, of_packages):
             tensors_there.clear()
-        with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
+        with history, nullcontext() if collects else no_collection(), QuietProfile(device.type, bool(if_used)) as done:
             steps.run(args, kwargs)
             if not collects:
                 marks.collect()
@@ -153,9 +156,12 @@ def profiled(
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, watch, ()) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
+    changed = changes(done, device.type)
+    for address in if_used - {*received(done), *freed(changed)} if if_used else ():
+        del there[address]
     before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in there.items()]
     reader = ProfileReader(device.type, before)
-    events = with_requests(with_frees(changes(done, device.type), history.happened), history.requests)
+    events = with_requests(with_frees(changed, history.happened), history.requests)
     reader.read(events)
     log = reader.log(tuple(tree.paths), steps.assumptions(_missed(reader, before, history)))
     return log if collects else _with_collected(log, reader.garbage(events))

@@ -13,16 +13,17 @@ from ..live.exchange import Exchange, Make, StandIns
 from ..live.fakes import is_plain
 from ..live.function_caches import without_cached_tensors
 from ..live.graphs import KeptByGraphs, references_in_graphs
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, tensors_in
 from ..live.offloading import kept_in_memory
 from ..live.reach import Reached
 from ..trace.keeping import LOGS, is_log, items_of, kept_besides
 from ..trace.questions import OUTSIDE
 from ..trace.swap import refill, swap_tensors
 from .alone import Alone
+from .holding import Holding
 from .lone_containers import LoneContainers
 from .optimizers import stepping
-from .runner import Holding, Step
+from .runner import Step
 
 
 class Outside:
@@ -103,12 +104,14 @@ class Outside:
                 exchange.put(tensor, make)
         exchange.give_gradients(make, but, given)
 
-    def holdings(self, stand_ins: StandIns, make: Make) -> Iterator[Holding]:
+    def holdings(self, stand_ins: StandIns, make: Make, moved: bool = False) -> Iterator[Holding]:
         """Yield what is held before the steps, with its kind and its module's number.
 
-        A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s.
+        A tensor that is set aside is represented by its stand-in, and one that only a graph keeps by ``make``'s. If the
+        steps are ``moved`` to another device than the model's, a tensor that nothing moves along counts only if used.
         """
         known = self._known()
+        moving = {id(tensor) for module in self.modules for tensor in tensors_in([module])} | known.keys()
         standing = {id(tensor): tensor for tensor in self.reach.tensors}
         for reached in self.reach.tensors:
             if id(reached) in self._own or id(reached) in self._left or id(reached) in self.without_bytes:
@@ -117,9 +120,11 @@ class Outside:
             assert tensor is not None
             standing[id(reached)] = tensor
             learns = tensor.is_leaf and tensor.requires_grad
-            yield tensor, *known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+            kind, owner = known.get(id(tensor), ("parameters" if learns else "buffers", OUTSIDE))
+            stays = moved and kind == "buffers" and id(tensor) not in moving
+            yield Holding(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
         for tensor in self._in_graphs.stand_ins(standing.__getitem__, make):
-            yield tensor, "buffers", OUTSIDE
+            yield Holding(tensor, "buffers", OUTSIDE)
 
     def _known(self) -> dict[int, tuple[str, int]]:
         """Return the known kinds and owners of tensors, by their ids."""

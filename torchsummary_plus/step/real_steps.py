@@ -95,7 +95,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
             steps.make_targets(example, _made, partial(_given, exchange))
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
-            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
+            copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(held.tensor for held in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             with watch, Unrolled(recorder):
                 steps.run(args, kwargs, exchange)

@@ -20,6 +20,7 @@ from ..live.offloading import offloaded
 from ..live.structures import all_tensors
 from ..trace.passes import Pass
 from ..trace.questions import OUTSIDE
+from .holding import Holding
 from .losses import Convert, Loss, Make
 from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
 from .packed import packed_blocks
@@ -43,10 +44,6 @@ class Step:
     keep_output: bool = False
     steps: int = 2
     micro_batches: int = 1
-
-
-Holding = tuple[Tensor, str, int]
-"""A tensor that exists before the steps, its kind, and its module's number."""
 
 
 class Account(Protocol):
@@ -106,9 +103,9 @@ class Steps:
                     self.parameters.setdefault(id(parameter), (parameter, index))
 
     def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
-        for tensor, kind, owner in self.outside:
-            self.account.classify([tensor], kind, owner)
-        self.outside.clear()
+        for held in self.outside:
+            if not held.if_used:
+                self.account.classify([held.tensor], held.kind, held.owner)
         for tensor, owner in self.packed:
             self.account.classify([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
@@ -122,6 +119,14 @@ class Steps:
             self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
             self.account.classify(offloaded(module), "parameters", index)
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
+        for held in self.outside:
+            if held.if_used:
+                self._wait_for_use(held)
+        self.outside.clear()
+
+    def _wait_for_use(self, held: Holding) -> None:
+        """Note what a tensor is that counts only if the steps use it."""
+        self.account.classify([held.tensor], held.kind, held.owner)
 
     def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""

@@ -47,7 +47,7 @@ class StreamedLedger(Ledger):
 
     def handed_over(self, tensor: Tensor, stream: int) -> None:
         """Note that ``record_stream`` gives a tensor to a stream."""
-        number = self.number_of(tensor) if self._is_here(tensor) else -1
+        number = self.number_of(tensor) if self.is_here(tensor) else -1
         if number >= 0 and self.streams[number] != stream:
             self._elsewhere.add(number)
 

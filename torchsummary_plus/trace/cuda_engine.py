@@ -21,6 +21,7 @@ import torch
 from ..data.errors import UnsupportedError
 from ..live import compat
 from ..live.cuda_guard import Slot
+from ..live.stored import is_transformed
 from .passes import Pass
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -95,7 +96,7 @@ class CudaEngine:
     def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
         """Yield the roots to run a backward from, and their nodes; inside this context the engine may start."""
         fake = slot.holds()
-        begun = tuple(self._seen_as_meta(root) if isinstance(root, torch.Tensor) else root for root in roots)
+        begun = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
         heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in begun)
         nodes: list[Any] = [node for node in heads if node is not None]
         self.drop_unreferenced()
@@ -116,6 +117,11 @@ class CudaEngine:
             compat.no_function(),
         ):
             return tensor.view_as(tensor)
+
+
+def _is_on_meta(root: Any) -> bool:
+    """Whether C++ sees a root or input on meta already: an edge of the graph, or a tensor of a transform."""
+    return not isinstance(root, torch.Tensor) or is_transformed(root)
 
 
 @cache
@@ -150,7 +156,7 @@ def _check_leaves(nodes: Sequence[Any]) -> None:
 def _taken(run: Callable[[], Any], reached: set[Any], inputs: Sequence[Any], allows_unused: bool) -> Any:
     """Run the engine for the gradients of inputs; if one would be returned from a GPU's stream, hooks take them."""
     tensors = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
-    if len(tensors) < len(inputs):
+    if len(tensors) < len(inputs) or any(map(_is_on_meta, tensors)):
         return run()
     with compat.no_function():
         nodes = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in tensors]

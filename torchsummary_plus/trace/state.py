@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from ..live import compat
+
 
 class Composite(Enum):
     """Functions of torch that differ under a mode: they add out of place, or compute vectors that are not needed."""
@@ -22,9 +24,11 @@ class State:
         "autocasts",
         "by_engine",
         "composite",
+        "differentiates",
         "in_engine",
         "keeps_graph",
         "notifies",
+        "on_cuda",
         "transformed",
     )
 
@@ -37,6 +41,11 @@ class State:
         """Whether even Python code in the engine is told that fakes are on meta."""
         self.by_engine = False
         """Whether the engine called the operator that listeners are notified of: they are Python code themselves."""
+        self.on_cuda = False
+        """Whether fakes stand for tensors on a GPU, for whose stream the engine would ask."""
+        self.differentiates = False
+        """Whether the outermost ``torch.func`` transform differentiates in reverse; its level is not known to torch
+        while it wraps results."""
         self.transformed = False
         """Whether the engine runs for a ``torch.func`` transform, under which it compares the gradients' devices
         (torch/csrc/autograd/engine.cpp, ``validate_outputs``)."""
@@ -45,6 +54,16 @@ class State:
         self.composite: Composite | None = None
         self.autocasts = ""
         """The kind of device for which autocast was on when Python last called a function; "" if it was off."""
+
+    def hides_devices(self) -> bool:
+        """Return whether C++ is told that fakes are on meta.
+
+        In a transform on CUDA it always is: its wrappers keep the device they were made with, and the engine compares
+        it with the gradients' (aten/src/ATen/functorch/TensorWrapper.cpp).
+        """
+        if self.on_cuda and (self.differentiates or compat.transform_level() is not None):
+            return True
+        return self.in_engine and not self.transformed
 
     def being(self, **values: Any) -> _Being:
         """Return a context manager that sets attributes and restores them on exit.

@@ -82,7 +82,14 @@ class ValuedKernels(FakeKernels):
         if isinstance(tensor, Parameter):
             return self.parameter(tensor)
         stays = tensor.device.type == "cpu" and not tensor.dim()
-        return self._stand_in(tensor, CPU if stays else self.device, 0 if tensor.requires_grad else SMALL)
+        return self._outside(tensor, CPU if stays else self.device)
+
+    def of_package(self, tensor: Tensor) -> Tensor:
+        """Return the replacement of a tensor that an installed package keeps, which does not move with the model."""
+        return self._outside(tensor, CPU if tensor.device.type == "cpu" else self.device)
+
+    def _outside(self, tensor: Tensor, device: torch.device) -> Tensor:
+        return self._stand_in(tensor, device, 0 if tensor.requires_grad else SMALL)
 
     def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
         """Return the replacement of a tensor on the device, with its values if it is small and not floating-point."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from ..data.memory_records import MemoryLog, ModuleCall, Moment, StorageSpec, returned, there_from_the_start
@@ -64,6 +64,26 @@ def changes(done: QuietProfile, device: str) -> list[Change]:
         inside = (*names, event.name), (*calls, count), node
         waiting.extend((child, *inside) for child in reversed(event.children))
     return sorted(recorded, key=lambda change: change.time_ns)
+
+
+def received(done: QuietProfile) -> set[int]:
+    """Return the addresses of all storages that operators received; the profile must be one with arguments."""
+    found: set[int] = set()
+    waiting = done.roots()
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag == compat.EventType.TorchOp:
+            for given in event.extra_fields.inputs:
+                tensors = given if isinstance(given, list) else [given]
+                found.update(getattr(tensor, "storage_data_ptr", None) or 0 for tensor in tensors)
+    return found
+
+
+def freed(changes: Iterable[Change]) -> set[int]:
+    """Return the addresses of earlier storages that the steps let go of."""
+    marks = (change.mark for change in changes if change.mark)
+    return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] == "free"}
 
 
 def with_requests(changes: Iterable[Change], requests: Requests) -> Iterator[Change]:

@@ -20,9 +20,11 @@ class QuietProfile:
     ``torch.profiler.profile``, which wraps torch's class, imports its compiler stack (seconds).
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", with_arguments: bool = False) -> None:
         cuda = "cuda" if device == "cuda" else None
-        self._profile: Any = profile(use_device=cuda, profile_memory=True, use_kineto=True)
+        self._profile: Any = profile(
+            use_device=cuda, profile_memory=True, use_kineto=True, record_shapes=with_arguments
+        )
 
     def start(self) -> None:
         """Begin to record."""

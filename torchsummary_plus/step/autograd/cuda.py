@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...data.capability import Capability
+from ...live import compat
+from ...live.stored import is_transformed
 from ...ops.scratch.cuda.attention_choice import Attention, attention_kernel
 from ...ops.scratch.cuda.recurrent import KEPT, recurrence
 from .encoder import encoder_function
@@ -26,6 +29,8 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     """
     if func is ATTENTION:
         return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
+    if func in _OF_A_DEVICE:
+        return partial(_inside_transforms, func, _OF_A_DEVICE[func])
     layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))
     if layer is not None:
         return layer
@@ -33,6 +38,18 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     if mode is None or not torch.backends.cudnn.enabled:
         return None
     return lambda *args: recurrent(capability, func, mode, *args)
+
+
+_OF_A_DEVICE = {getattr(torch.Tensor, name).__get__: name for name in ("device", "is_cuda", "is_cpu", "is_meta")}
+
+
+def _inside_transforms(func: Any, name: str, tensor: Tensor) -> Any:
+    """Read where a tensor is; under ``torch.func``, where the tensor inside its wrappers is."""
+    if not is_transformed(tensor):
+        return func(tensor)
+    while is_transformed(tensor):
+        tensor = compat.functorch_unwrapped(tensor)
+    return getattr(tensor, name)
 
 
 def attention(

@@ -245,6 +245,10 @@ def _stays(tensor: Any, dtype: Any = None, device: Any = None, memory_format: An
     )
 
 
+_DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
+"""Where ``torch.func`` begins and ends to differentiate in reverse."""
+
+
 @contextmanager
 def engine_watched(functions: StepFunctions) -> Iterator[None]:
     """Run backwards in this thread, under the function mode, with the state of the pass set."""
@@ -252,7 +256,7 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
 
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
         first = compat.sequence_number()
-        transformed = any(map(is_transformed, roots))
+        transformed = not functions.on_cuda and any(map(is_transformed, roots))
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
@@ -263,5 +267,14 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
             functions.by_backwards.append((first, compat.sequence_number()))
         return out
 
-    with compat.replaced({compat.RUN_BACKWARD: watched}):
+    differentiate: Any = getattr(*_DIFFERENTIATE, None)
+
+    @contextmanager
+    def differentiating() -> Iterator[int]:
+        state = functions.watch.state
+        is_outermost = state.differentiates or compat.transform_level() is None
+        with state.being(differentiates=is_outermost), differentiate() as level:
+            yield level
+
+    with compat.replaced({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating}):
         yield
