@@ -106,9 +106,17 @@ TURNED: dict[str, Callable[..., Tensor]] = {
     "lu": lambda x: torch.linalg.lu(x)[1],
     "solve": lambda x: torch.linalg.solve(x, x),
 }
+PARTS: dict[str, Callable[..., Tensor]] = {
+    "slice_scatter": lambda x: torch.slice_scatter(x[:, :16], x[:2, :16] * 2, 0, 0, 2),
+    "select_scatter": lambda x: torch.select_scatter(x[:2], x[0] * 2, 0, 0),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x[1:5, :4], x[0, :4] * 2),
+    "as_strided_scatter": lambda x: torch.as_strided_scatter(x[:2], x[0, :4] * 2, (4,), (1,)),
+    "slice_scatter of a repeated row": lambda x: torch.slice_scatter(x[:1].expand(4, -1), x[:2] * 2, 0, 0, 2),
+    "tangent": lambda x: torch.func.jvp(torch.tanh, (x[:, ::2],), (x.detach()[:, :32],))[1],
+}
 CASES = {
     f"{what}: {name}": function
-    for what, cases in {"twice": TWICE, "selecting": SELECTING, "loss": LOSSES, "turned": TURNED}.items()
+    for what, cases in {"twice": TWICE, "selecting": SELECTING, "loss": LOSSES, "turned": TURNED, "part": PARTS}.items()
     for name, function in cases.items()
 }
 

@@ -90,6 +90,7 @@ class RecordedSteps(Steps):
             stack.callback(engine.let_go)
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
+            stack.enter_context(functions.renewed.watching())
             if functions.on_cuda:
                 functions.by_backwards = self.ledger.workspaces.by_backwards
             else:

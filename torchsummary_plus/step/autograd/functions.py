@@ -69,9 +69,6 @@ class StepFunctions(TorchFunctionMode):
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _HOOKS_SETTER and isinstance(args[0], Fake):
-            self.renewed.renewing(args[0])
-            return func(*args)
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
         self.engine.drop_unreferenced()
@@ -191,11 +188,6 @@ class StepFunctions(TorchFunctionMode):
 
 _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
-_HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
-"""The attribute that torch sets to None while it replaces a view's node, holding the view's lock.
-
-Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
-"""
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot
