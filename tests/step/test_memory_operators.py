@@ -239,3 +239,13 @@ def test_lengths_of_ctc_are_not_kept_as_tensors() -> None:
 
     predicted, measured = (run(Through(aligned), (SIDE,), batch_size=32) for run in (estimate_memory, measure_memory))
     assert predicted.phase_peaks == measured.phase_peaks
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_autocast_reaches_the_product_inside_an_affine_grid(mode: str) -> None:
+    model = Through(lambda x: F.affine_grid(x[:, :6].float().reshape(-1, 2, 3), [SIDE, 3, 4, 4], align_corners=False))
+    asked: dict[str, Any] = {"input_data": torch.randn(SIDE, SIDE), "mode": mode, "autocast": torch.bfloat16}
+    predicted, measured = (call(model, **asked) for call in (estimate_memory, measure_memory))
+    assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
+    forward = estimate_memory(model, **asked, keep_output=True).steady_bytes
+    assert forward == measure_memory(model, **asked, keep_output=True).steady_bytes

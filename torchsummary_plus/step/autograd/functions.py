@@ -26,6 +26,7 @@ from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .encoder import cast_encoder_layer
 from .extremes import extreme_function
+from .grids import cast_grid
 from .inline import run_inline
 from .products import product_function
 from .reflections import reflection_function
@@ -105,6 +106,8 @@ class StepFunctions(TorchFunctionMode):
             return formula
         if func in _READS:
             return partial(self._read, func)
+        if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
+            return cast_grid
         if self.on_cuda:
             return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
