@@ -237,7 +237,7 @@ def test_a_kernel_that_may_abort_the_process_is_not_tried() -> None:
     x = torch.ones(2, 1, 7, 8, 9).to(memory_format=torch.channels_last_3d).requires_grad_()
     estimate = estimate_memory(model, input_data=x)
     assert estimate.unknown == (("aten::convolution_backward", 2),)
-    assert estimate.peak_range[0] < estimate.peak_bytes < estimate.peak_range[1]
+    assert estimate.peak_range[0] <= estimate.peak_bytes < estimate.peak_range[1]
 
 
 @pytest.mark.parametrize("side", [15, 16, 30])

@@ -34,7 +34,7 @@ PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
 """(channels-last, transposed) -> the plans of the forward, the input's gradient and the weight's gradient."""
 
 
-@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
+@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0)
 def _convolution(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
 ) -> Phases | AtMost:
@@ -63,7 +63,7 @@ def _convolution_storage(
     return (called(conv, transposed, x, weight)[0].storage,)
 
 
-@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
+@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.0)
 def _convolution_backward(
     out: Any, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     *rest: Any
