@@ -65,10 +65,16 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
             value = resolve_name(known)
         except (ImportError, AttributeError):
             continue
-        _probed[name] = PrivateName(name, True, loss)
+        _note(name, True, loss)
         return value
-    _probed[name] = PrivateName(name, False, loss)
+    _note(name, False, loss)
     return partial(_refuse, name) if instead is _MISSING else instead
+
+
+def _note(name: str, is_found: bool, loss: str) -> None:
+    """Record a name; if it is probed for several uses, the losses of all."""
+    losses = _probed[name].loss.split("; ") if name in _probed else []
+    _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
@@ -380,7 +386,6 @@ def import_for_optimizers() -> None:
     import_module("torch._dynamo")
 
 
-@cache
 @cache
 def import_for_steps(compiler: bool = False) -> None:
     """Import what torch imports during a step, since an import's frames would keep the step's tensors alive.
