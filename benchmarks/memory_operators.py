@@ -2,7 +2,8 @@
 
 For every operator with a gradient, the database's largest and first samples run as the forward of a small model whose
 parameters are the sample's tensors. Each operator with a different peak in any phase of the step is printed.
-``--mode eval`` runs every operator without gradients, and ``--dtype`` uses another dtype.
+``--mode eval`` runs every operator without gradients, ``--dtype`` uses another dtype, and ``--autocast`` runs the
+forward under autocast.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--slice", default="::", help="a slice of the operators, from:to:step")
     parser.add_argument("--mode", default="train", choices=("train", "eval"))
     parser.add_argument("--dtype", default="float32", help="the dtype of the samples, such as int64 or bfloat16")
+    parser.add_argument("--autocast", help="the dtype of autocast in the forward, such as bfloat16")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
@@ -39,7 +41,8 @@ def main() -> None:
     for name, model, x in cases(options.only, part, options.mode == "train", getattr(torch, options.dtype)):
         try:
             with time_limit(SECONDS):
-                counts[judge(name, model.to(options.device), x.to(options.device), options.mode)] += 1
+                model, x = model.to(options.device), x.to(options.device)
+                counts[judge(name, model, x, options.mode, options.autocast)] += 1
         except Timeout:
             print(f"{name:44} took more than {SECONDS} s")
     print(", ".join(f"{count:,} {verdict}" for verdict, count in counts.most_common()))
@@ -105,13 +108,14 @@ class Sampled(nn.Module):
         return self.called(), self.layer(x)
 
 
-def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
+def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train", autocast: str | None = None) -> str:
     """Return the verdict for a model, and print it if the prediction is not exact."""
     steps: list[MemoryEstimate] = []
     for call in (measure_memory, estimate_memory):
         torch.manual_seed(0)
         try:
-            steps.append(call(model, input_data=x, mode=mode, optimizer="sgd" if mode == "train" else None))
+            optimizer = "sgd" if mode == "train" else None
+            steps.append(call(model, input_data=x, mode=mode, optimizer=optimizer, autocast=autocast))
         except (SummaryError, RuntimeError, ValueError, TypeError) as error:
             if not steps:
                 return "cannot run so"
@@ -123,8 +127,11 @@ def judge(name: str, model: nn.Module, x: Tensor, mode: str = "train") -> str:
     apart = {phase: predicted.phase_peaks.get(phase, 0) - peak for phase, peak in measured.phase_peaks.items()}
     told = " ".join(f"{phase} {difference:+,}" for phase, difference in apart.items() if difference)
     error = predicted.peak_bytes / measured.peak_bytes - 1
-    print(f"{name:44} {error:+8.2%}  {told} {'(in unknown)' if predicted.unknown else ''}".rstrip(), flush=True)
-    return "differs, listed in unknown" if predicted.unknown else "differs without notice"
+    low, high = predicted.peak_range
+    verdict = "differs, listed in unknown" if predicted.unknown else "differs without notice"
+    verdict = verdict if low <= measured.peak_bytes <= high else "outside its range"
+    print(f"{name:44} {error:+8.2%}  {told} ({verdict})", flush=True)
+    return verdict
 
 
 if __name__ == "__main__":

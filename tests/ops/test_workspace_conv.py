@@ -14,6 +14,7 @@ from tests.ops.convs import Case, Seen, random_cases, seen, special_cases, verdi
 from tests.truth.memory_truth import threads_set_to
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.live.versions import since
+from torchsummary_plus.ops.processor import has_avx512
 from torchsummary_plus.ops.scratch.cpu.convolution import TRANSPOSED_UNTIL
 
 
@@ -227,3 +228,22 @@ def test_a_kernel_as_large_as_the_input_is_one_product(name: str) -> None:
             call(model, input_data=x, train_step=train_step) for call in (estimate_memory, measure_memory)
         )
         assert predicted.peak_bytes == measured.peak_bytes
+
+
+@pytest.mark.skipif(not has_avx512(), reason="the kernel is one of AVX-512")
+def test_a_kernel_that_may_abort_the_process_is_not_tried() -> None:
+    """oneDNN writes past its memory in this gradient, so no estimate may run it on zeros."""
+    model = nn.ConvTranspose3d(1, 1, (1, 4, 2), (3, 3, 1)).to(memory_format=torch.channels_last_3d)
+    x = torch.ones(2, 1, 7, 8, 9).to(memory_format=torch.channels_last_3d).requires_grad_()
+    estimate = estimate_memory(model, input_data=x)
+    assert estimate.unknown == (("aten::convolution_backward", 2),)
+    assert estimate.peak_range[0] <= estimate.peak_bytes < estimate.peak_range[1]
+
+
+@pytest.mark.parametrize("side", [15, 16, 30])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_gradient_of_a_wide_kernel_in_channels_last(side: int, batch: int) -> None:
+    """A kernel above 14 pixels has no direct kernel there, and one whose columns exceed the limit no product."""
+    case = Case((side, side), (16, 16), min(side, 15), batch, input_last=True, weight_last=True, wanted=(False, True))
+    ((_, gradient),) = seen([case])
+    assert verdict(gradient) != "beyond"

@@ -106,9 +106,17 @@ TURNED: dict[str, Callable[..., Tensor]] = {
     "lu": lambda x: torch.linalg.lu(x)[1],
     "solve": lambda x: torch.linalg.solve(x, x),
 }
+PARTS: dict[str, Callable[..., Tensor]] = {
+    "slice_scatter": lambda x: torch.slice_scatter(x[:, :16], x[:2, :16] * 2, 0, 0, 2),
+    "select_scatter": lambda x: torch.select_scatter(x[:2], x[0] * 2, 0, 0),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x[1:5, :4], x[0, :4] * 2),
+    "as_strided_scatter": lambda x: torch.as_strided_scatter(x[:2], x[0, :4] * 2, (4,), (1,)),
+    "slice_scatter of a repeated row": lambda x: torch.slice_scatter(x[:1].expand(4, -1), x[:2] * 2, 0, 0, 2),
+    "tangent": lambda x: torch.func.jvp(torch.tanh, (x[:, ::2],), (x.detach()[:, :32],))[1],
+}
 CASES = {
     f"{what}: {name}": function
-    for what, cases in {"twice": TWICE, "selecting": SELECTING, "loss": LOSSES, "turned": TURNED}.items()
+    for what, cases in {"twice": TWICE, "selecting": SELECTING, "loss": LOSSES, "turned": TURNED, "part": PARTS}.items()
     for name, function in cases.items()
 }
 
@@ -231,3 +239,13 @@ def test_lengths_of_ctc_are_not_kept_as_tensors() -> None:
 
     predicted, measured = (run(Through(aligned), (SIDE,), batch_size=32) for run in (estimate_memory, measure_memory))
     assert predicted.phase_peaks == measured.phase_peaks
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_autocast_reaches_the_product_inside_an_affine_grid(mode: str) -> None:
+    model = Through(lambda x: F.affine_grid(x[:, :6].float().reshape(-1, 2, 3), [SIDE, 3, 4, 4], align_corners=False))
+    asked: dict[str, Any] = {"input_data": torch.randn(SIDE, SIDE), "mode": mode, "autocast": torch.bfloat16}
+    predicted, measured = (call(model, **asked) for call in (estimate_memory, measure_memory))
+    assert predicted.peak_range[0] <= measured.peak_bytes <= predicted.peak_range[1]
+    forward = estimate_memory(model, **asked, keep_output=True).steady_bytes
+    assert forward == measure_memory(model, **asked, keep_output=True).steady_bytes

@@ -181,6 +181,13 @@ def test_torchs_own_dynamic_quantisation() -> None:
     assert measured.peak_bytes == predicted.peak_bytes
 
 
+@pytest.mark.parametrize("compile_model", [torch.jit.script, lambda model: torch.jit.trace(model, rows(2, NARROW)())])
+def test_a_scripted_quantised_model_holds_the_same_packed_weights(compile_model: Callable[..., nn.Module]) -> None:
+    model = torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, torch.qint8)
+    eager, scripted = (estimate_memory(one, (NARROW,), 2, mode="eval") for one in (model, compile_model(model)))
+    assert scripted.peak_bytes == eager.peak_bytes
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_quantised_model_is_left_as_it_was(mode: str) -> None:
     model = qlora()

@@ -83,6 +83,27 @@ def test_what_torch_compiles_itself_is_the_real_step_or_in_range(kind: type[nn.M
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
 
+class Small(nn.Module):
+    """Holds less than the random state that torch copies while it compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x)
+        out: Tensor = torch.cond(h.sum() > 1e9, lambda y: y.sin(), lambda y: y.cos(), (h,))
+        return out
+
+
+@needs_compiler
+def test_the_copy_of_the_random_state_is_in_the_range() -> None:
+    model, x = Small(), torch.randn(4, 8)
+    estimate = estimate_memory(model, input_data=x, mode="eval")
+    torch._dynamo.reset()
+    assert measure(model, (x,), "eval").peak_bytes <= estimate.peak_range[1]
+
+
 @needs_compiler
 def test_a_failing_pass_leaves_torchs_own_compilation_as_it_was() -> None:
     model, x = Branching(), torch.randn(ROWS, WIDTH)

@@ -178,6 +178,20 @@ def test_inside_a_transform_tensors_are_where_they_are_outside(device: str) -> N
     assert set(told) == {told[0]} and told[0][0].startswith(device)
 
 
+class OfAPart(nn.Module):
+    """A tangent beside a part of a tensor: torch makes one of zeros as long as the whole."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        part = torch.complex(x, x).real
+        return jvp(torch.tanh, (part,), (torch.ones_like(x),))[1]
+
+
+def test_a_repeated_estimate_is_the_same() -> None:
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), OfAPart()), torch.randn(16, WIDTH)
+    first, second = (estimate_memory(model, input_data=x).peak_bytes for _ in range(2))
+    assert first == second == measure(model, (x,)).peak_bytes
+
+
 SKELETON = nn.Linear(WIDTH, WIDTH, device="meta")
 
 

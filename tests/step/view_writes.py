@@ -113,6 +113,19 @@ class Handed(nn.Module):
         return self.use(view) + view.sum()
 
 
+class UsedLate(nn.Module):
+    """A view whose node torch replaces where it is next used, after another layer: its number orders the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 256), nn.Linear(16, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y[0] *= 0.5
+        return (self.second(x) + y.mean()).relu()  # type: ignore[no-any-return]
+
+
 USES: dict[str, Callable[[Tensor], Tensor]] = {
     "a function of one's own": lambda view: Doubled.apply(view),  # type: ignore[no-untyped-call]
     "a checkpoint": lambda view: checkpoint(lambda x: x.sigmoid() * 2, view, use_reentrant=False),
@@ -150,6 +163,7 @@ def models() -> Iterator[tuple[str, nn.Module, tuple[int, ...]]]:
     for name, use in USES.items():
         yield f"a view for {name}", Handed(use), (16,)
     yield "a view that is dropped", Filled(), (20,)
+    yield "a view that is used late", UsedLate(), (64, 16)
     leaky = nn.LeakyReLU(0.1, inplace=True)
     for name, write in WRITES.items():
         yield f"{name}, and its view", Bare(write), (5, 8)

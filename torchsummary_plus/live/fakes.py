@@ -62,10 +62,12 @@ class _Here(threading.local):
     in_item = False
     refusal: Callable[[], None] | None = None
     assignment: Assignment | None = None
+    renewal: Callable[[torch.Tensor], None] | None = None
 
 
 _here = _Here()
 _DATA: Any = torch.Tensor.data
+_HOOKS: Any = torch.Tensor._backward_hooks
 _NOWHERE = 1 << 62
 """Above all addresses, so that reading there fails as at address 0."""
 
@@ -125,6 +127,18 @@ class Fake(torch.Tensor):
         if assignment is not None:
             assignment.follow_assigned(self)
 
+    @property
+    def _backward_hooks(self) -> Any:
+        """The tensor's hooks; torch sets them to None as it replaces the autograd node, holding a view's lock."""
+        return _HOOKS.__get__(self)
+
+    @_backward_hooks.setter
+    def _backward_hooks(self, hooks: Any) -> None:
+        with compat.no_function():
+            _HOOKS.__set__(self, hooks)
+        if hooks is None and _here.renewal is not None:
+            _here.renewal(self)
+
     def data_ptr(self) -> int:
         """Return an address without memory, which tensors that begin at the same byte share; 0 without bytes."""
         storage = self.untyped_storage()
@@ -172,6 +186,12 @@ class Fake(torch.Tensor):
 def follow_assignments(assignment: Assignment | None) -> Assignment | None:
     """Set what to call after assignments to a fake's ``data`` in this thread; return the previous callee."""
     outer, _here.assignment = _here.assignment, assignment
+    return outer
+
+
+def follow_renewals(renewal: Callable[[torch.Tensor], None] | None) -> Callable[[torch.Tensor], None] | None:
+    """Set what to call where torch replaces a fake's autograd node in this thread; return the previous callee."""
+    outer, _here.renewal = _here.renewal, renewal
     return outer
 
 
@@ -371,19 +391,3 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 def _always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
-
-
-@contextmanager
-def taken_for_tensors() -> Iterator[None]:
-    """Have optimizers and gradient clipping treat fakes as tensors: they choose foreach by exact type.
-
-    Adam queries the GPU for stream capture, whatever device it runs on; that query is skipped.
-    """
-    for types in compat.foreach_types:
-        types.append(Fake)
-    try:
-        with compat.capture_unasked():
-            yield
-    finally:
-        for types in compat.foreach_types:
-            types.remove(Fake)

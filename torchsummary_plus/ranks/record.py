@@ -21,7 +21,8 @@ from ..data.units import describe, mebibytes
 from ..live.compat import import_for_steps
 from ..live.exchange import Exchange, exchanging
 from ..live.experts import numbers_of_experts
-from ..live.fakes import standing_in_for, taken_for_tensors
+from ..live.fakes import standing_in_for
+from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree

@@ -96,6 +96,7 @@ class RecordedSteps(Steps):
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
             self.watch.state.on_cuda = functions.on_cuda
+            stack.enter_context(functions.renewed.watching())
             if functions.on_cuda:
                 functions.by_backwards = self.ledger.workspaces.by_backwards
             else:

@@ -68,8 +68,11 @@ def kept_bytes(operands: Operands) -> int:
 
 
 def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
-    """Add the log of a process in which the compilations are the first and keep ``kept`` bytes."""
-    nbytes = kept + LEAST_DOUBT
+    """Add the log of a process in which the compilations are the first: they keep ``kept`` bytes.
+
+    torch also copies the state of its random numbers (torch/_dynamo/convert_frame.py, ``preserve_global_state``).
+    """
+    nbytes = kept + torch.get_rng_state().nbytes + LEAST_DOUBT
     more = replace(
         log,
         events=((0, len(log.storages), nbytes), *log.events),
@@ -78,9 +81,8 @@ def with_operands(log: MemoryLog, names: Iterable[str], kept: int) -> MemoryLog:
         doubts=tuple(replace(doubt, event=doubt.event + 1) for doubt in log.doubts),
     )
     whose = ", ".join(sorted(set(names)))
-    note = (
-        f"{whose}: the first compilation in a process keeps its operands alive, up to {nbytes:,} bytes not counted here"
-    )
+    kept_alive = "its operands alive and copies the random state"
+    note = f"{whose}: the first compilation in a process keeps {kept_alive}, up to {nbytes:,} bytes not counted here"
     return replace(log, others=(*log.others, more), assumptions=(*log.assumptions, note))
 
 

@@ -20,7 +20,8 @@ from ..live.cuda_as_cpu import cuda_as_cpu
 from ..live.cuda_guard import capability_of
 from ..live.exchange import Copies, Exchange, StandIns, exchanging
 from ..live.experts import numbers_of_experts
-from ..live.fakes import CPU, DataDependentError, standing_in_for, taken_for_tensors
+from ..live.fakes import CPU, DataDependentError, standing_in_for
+from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
 from ..live.modules import ModuleTree

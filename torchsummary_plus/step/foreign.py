@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.fakes import CPU, Fake
 from ..ops.macs import multiply_adds
+from ..ops.scratch.cpu.convolution import writes_astray
 from ..ops.scratch.registry import Alloc, Course, Free, Result
 from ..trace.kernels import change_tensors, tensors_of
 from ..watch.profiled import Change, changes
@@ -72,7 +73,7 @@ class Trials:
         given = tensors_of((*args, *kwargs.values(), out))
         if func is None or compat.profiler_enabled() or sum(tensor.numel() for tensor in given) > LARGEST:
             return None
-        if not all(tensor.layout is torch.strided for tensor in given):
+        if not all(tensor.layout is torch.strided for tensor in given) or _may_abort(func, args, out):
             return None
         ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
         same = tuple(map(ids.index, ids))
@@ -99,6 +100,17 @@ class Trials:
                 return False
             self._allowance[key] = work
         return True
+
+
+def _may_abort(func: OpOverload, args: tuple[Any, ...], out: Any) -> bool:
+    """Whether a kernel may abort the process."""
+    if func is aten.convolution_backward.default:
+        grad, x, weight, _, stride, padding, dilation, transposed, _, groups, _ = args
+        return writes_astray(False, grad, x, weight, stride, padding, dilation, transposed, groups)
+    if func in (aten.convolution.default, aten._convolution.default):
+        x, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]
+        return writes_astray(True, out, x, weight, stride, padding, dilation, transposed, groups)
+    return False
 
 
 def _real_once() -> Callable[[Tensor], Tensor]:

@@ -25,7 +25,7 @@ from .balanced import Routers, with_choice
 from .depends import asks_values, gives_at_most, has_integer_indices, wants_weights
 from .masked import unmasked
 from .mixed_dtypes import ATTENTION, check_dtypes
-from .recipes import from_recipe, recipe_of
+from .recipes import copied_whole, from_recipe, recipe_of
 from .sparse import MAKE_SPARSE, by_sparse_kernel
 
 Kernel = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -278,6 +278,10 @@ _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_co
 
 _remembered: dict[tuple[Any, ...], Any] = {}
 _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
+_COPIES = {f"aten::{name}_scatter" for name in ("slice", "select", "diagonal", "as_strided")}
+"""Operators that copy a tensor's whole storage: TensorShape.cpp, ``clone_preserve_strides``."""
+_OF_STORAGES = _COPIES | {"aten::_new_zeros_with_same_feature_meta", "aten::_has_same_storage_numel"}
+"""Operators whose result depends on the size of an argument's storage (also AutogradComposite.cpp)."""
 
 
 @cache
@@ -297,7 +301,7 @@ def _is_memorable(func: OpOverload) -> bool:
     unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
     return (
         func.namespace == "aten"
-        and schema.name not in _INPLACE_VIEW
+        and schema.name not in _INPLACE_VIEW | _OF_STORAGES
         and not any(tag in tags for tag in unclear)
         and all(r.alias_info is None or r.alias_info.is_write for r in schema.returns)
         and not any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
@@ -356,6 +360,8 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
     if kwargs.get("device") is not None:
         kwargs = _on_meta(kwargs)
     try:
+        if func._schema.name in _COPIES and all(operands[0].stride()):
+            return copied_whole(operands[0])
         with in_kernel():
             out = by_sparse_kernel(func, args, kwargs)
             out = change_tensors(out, lambda t: t if isinstance(t, Fake) else wrap(t, device))

@@ -53,3 +53,11 @@ def _viewing(view: View, base: Fake) -> Fake:
         plain = torch.empty(0, dtype=base.dtype, device=META)
         plain.set_(base.untyped_storage(), base.storage_offset() + view.offset, view.shape, view.stride)
         return wrap(plain, base.fake_device)
+
+
+def copied_whole(part: Fake) -> Fake:
+    """Return the same part of a copy of a fake's whole storage."""
+    with compat.no_dispatch():
+        whole = torch.empty(part.untyped_storage().nbytes() // part.itemsize, dtype=part.dtype, device=META)
+        plain = whole.as_strided(part.shape, part.stride(), part.storage_offset()).detach()
+        return wrap(plain, part.fake_device)

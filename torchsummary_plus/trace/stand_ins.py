@@ -19,6 +19,8 @@ def stand_ins(module: nn.Module, call: Call) -> dict[str, Any]:
 
     A copy of the module made meanwhile has none of them and runs its own forward.
     """
+    if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "forward"):
+        return {}  # A traced model's submodule that was never called, such as one that holds packed weights.
     forward = module.forward
 
     def watched(*args: Any, **kwargs: Any) -> Any:

@@ -26,6 +26,7 @@ from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .encoder import cast_encoder_layer
 from .extremes import extreme_function
+from .grids import cast_grid
 from .inline import run_inline
 from .products import product_function
 from .reflections import reflection_function
@@ -69,9 +70,6 @@ class StepFunctions(TorchFunctionMode):
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _HOOKS_SETTER and isinstance(args[0], Fake):
-            self.renewed.renewing(args[0])
-            return func(*args)
         if self.on_cuda:
             args, kwargs = on_numbered_gpus(func, args, kwargs)
         self.engine.drop_unreferenced()
@@ -108,6 +106,8 @@ class StepFunctions(TorchFunctionMode):
             return formula
         if func in _READS:
             return partial(self._read, func)
+        if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
+            return cast_grid
         if self.on_cuda:
             return cuda_function(func, self.capability, self._attention_by_operators) or func
         if func is ATTENTION:
@@ -191,11 +191,6 @@ class StepFunctions(TorchFunctionMode):
 
 _LEAF_MAKERS = {torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__}  # type: ignore[attr-defined]
 
-_HOOKS_SETTER = torch.Tensor._backward_hooks.__set__  # type: ignore[union-attr]
-"""The attribute that torch sets to None while it replaces a view's node, holding the view's lock.
-
-Source: torch/csrc/autograd/variable.cpp, ``update_tensor_hooks_on_new_gradfn``.
-"""
 
 _linear_kernel = functional.linear
 _one_hot_kernel: Any = functional.one_hot

@@ -14,7 +14,7 @@ from . import aten_convolution as aten_conv
 from .aten_convolution import Call, with_bytes
 from .onednn import channels_last as onednn_last
 from .onednn import convolution as onednn_conv
-from .onednn.description import Conv, Plan
+from .onednn.description import Conv, Plan, lanes
 from .onednn.half import bias_sum, uncertain
 from .onednn.inner_product import inner_product, is_inner_product
 from .strided import Strided, copied, strided
@@ -34,7 +34,7 @@ PLANS: dict[tuple[bool, bool], tuple[Callable[[Conv], Plan], ...]] = {
 """(channels-last, transposed) -> the plans of the forward, the input's gradient and the weight's gradient."""
 
 
-@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.02)
+@scratch("cpu", "aten::convolution", "aten::_convolution", source=SOURCE, band=0.0)
 def _convolution(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any
 ) -> Phases | AtMost:
@@ -63,7 +63,7 @@ def _convolution_storage(
     return (called(conv, transposed, x, weight)[0].storage,)
 
 
-@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.02)
+@scratch("cpu", "aten::convolution_backward", source=SOURCE, band=0.0)
 def _convolution_backward(
     out: Any, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     *rest: Any
@@ -113,6 +113,22 @@ def _is_unusual(call: Call) -> bool:
     """Whether some outputs see only padding, or a transposed stride leaves gaps: oneDNN has more kernels for these."""
     gaps = call.transposed and any(step > reach for step, reach in zip(call.conv.stride, call.conv.reach))
     return gaps or onednn_conv.is_outside(call.conv)
+
+
+def writes_astray(
+    is_forward: bool, y: Any, x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    groups: int,
+) -> bool:  # fmt: skip
+    """Whether oneDNN 3.12 may write past its scratch memory, which aborts the process: do not try such a kernel.
+
+    Seen on AVX-512 where it reorders the rows of a single channels-last channel and the stride skips some of them.
+    """
+    conv = described(x, weight, y, False, stride, padding, dilation, transposed, groups)
+    call, _ = called(conv, transposed, x, weight)
+    skips = any(step > reach for step, reach in zip(conv.stride, conv.reach))
+    forward = conv.mirrored if transposed else conv
+    is_lowered = onednn_last.is_lowered(forward, lanes()[0])
+    return is_forward is not transposed and skips and is_lowered and _goes_last(call)
 
 
 def _guessed(phases: Phases, guess: int) -> Phases:

@@ -42,12 +42,18 @@ def forward_plan(conv: Conv) -> Plan:
     return replace(plan, guess=columns_guess(conv.mirrored) + _lowered(conv, wide))
 
 
+def is_lowered(conv: Conv, wide: int) -> bool:
+    """Whether AVX-512 reorders the rows of a single input channel."""
+    return wide == 16 and conv.ic * conv.groups == 1 and prod(conv.kernel) > 1
+
+
 def _lowered(conv: Conv, wide: int) -> int:
-    """Return the most that AVX-512 may use to reorder the rows of a single channel (``relo``)."""
-    if wide < 16 or conv.ic * conv.groups > 1 or prod(conv.kernel) == 1:
+    """Return the most that AVX-512 may use to reorder the rows of a single channel (``relo``), in whole registers."""
+    if not is_lowered(conv, wide):
         return 0
     rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
-    copies = threads() * prod(conv.kernel) * rows + conv.oc * prod(conv.kernel)
+    kernel = prod(conv.kernel[:-1]) * round_up(conv.kernel[-1], wide)
+    copies = (threads() * rows + conv.oc) * kernel
     return aligned(copies * conv.itemsize, PAGE) + 16 * PAGE
 
 

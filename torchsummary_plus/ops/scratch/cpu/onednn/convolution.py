@@ -282,7 +282,7 @@ def direct_weights(conv: Conv, wide: int, last: bool = False) -> int:
         return 0
     if max(before[-2], behind[-2]) > reach[-2] // 2 or max(before[-1], behind[-1]) > 28:
         return 0
-    if conv.kernel[-1] > 14 and not shared.swaps_axes(conv):
+    if conv.kernel[-1] > 14 and (last or not shared.swaps_axes(conv)):
         return 0
     if any(pad and k >= i + pad for pad, k, i in zip(before[:-2], conv.kernel[:-2], conv.inp[:-2])):
         return 0

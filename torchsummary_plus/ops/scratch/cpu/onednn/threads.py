@@ -320,7 +320,7 @@ def gemm_for_data_last(conv: Conv) -> int:
     """Return, for channels-last, a whole image's columns per thread, and with groups each thread's image."""
     columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
     image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
-    return sum(aligned(size * threads()) for size in (columns, image))
+    return _allowed(conv, sum(aligned(size * threads()) for size in (columns, image)))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
@@ -329,11 +329,20 @@ def gemm_for_weights_last(conv: Conv, columns: int) -> int:
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1
     image = prod(conv.inp) * conv.ic * conv.itemsize
-    return sum(aligned(size * workers) for size in (columns, 4 * conv.weights, image))
+    return _allowed(conv, sum(aligned(size * workers) for size in (columns, 4 * conv.weights, image)))
+
+
+def _gemm_limit(conv: Conv) -> int:
+    return min(GEMM_LIMIT, GEMM_SHARE * threads() * (conv.read + conv.weights + conv.written))
+
+
+def _allowed(conv: Conv, scratch: int) -> int:
+    """Return the scratch of a channels-last kernel; beyond the limit oneDNN runs its reference kernel, without any."""
+    return scratch if scratch <= _gemm_limit(conv) else 0
 
 
 def _gemm_columns(conv: Conv, columns: int, workers: int, taken: int, share: float) -> int:
-    room = min(GEMM_LIMIT, GEMM_SHARE * threads() * (conv.read + conv.weights + conv.written)) - taken
+    room = _gemm_limit(conv) - taken
     if room >= columns * workers:
         return aligned(columns * workers)
     column = columns // prod(conv.out[-2:])
