@@ -13,7 +13,7 @@ from ..registry import Alloc, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
-    *("mm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     *("_euclidean_dist", "affine_grid_generator"),
 )
@@ -38,6 +38,24 @@ def workspace_bytes(capability: Capability) -> int:
 def cublas(capability: Capability, out: Any, *args: Any, **__: Any) -> tuple[tuple[str, int], ...]:
     """One workspace per thread and stream that multiply, since each thread has its own handle."""
     return () if _is_empty(*args[:2]) else (("cublas", workspace_bytes(capability)),)
+
+
+@lasting("cuda", "aten::bmm", source=HANDLES, band=0.0, by_capability=True)
+def batched(capability: Capability, out: Any, a: Any, b: Any, *_: Any) -> tuple[tuple[str, int], ...]:
+    """The same, unless Triton multiplies."""
+    return () if is_outer_product(a, b) else cublas(capability, out, a, b)
+
+
+OUTER_PRODUCTS_SINCE = "2.13"
+"""The first release in which Triton multiplies columns by rows; measured on 2.11 and 2.13."""
+
+
+def is_outer_product(a: Any, b: Any) -> bool:
+    """Whether Triton multiplies batches of a column and a row, reading any strides.
+
+    Source: torch/_native/ops/bmm_outer_product/triton_impl.py; torch's wheels for Linux require Triton.
+    """
+    return since(OUTER_PRODUCTS_SINCE) and a.shape[2] == 1 and not a.is_complex()
 
 
 def _is_empty(*factors: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, scratch
+from .blas import is_outer_product
 
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 
@@ -28,8 +29,8 @@ def added_product(out: Any, added: Any, a: Any, b: Any, *_: Any, **__: Any) -> C
 
 @scratch("cuda", "aten::bmm", source=SOURCE, band=0.0)
 def batch_product(out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Course:
-    """Copies of unreadable operands of a batched product."""
-    return _copies(a, b, is_readable=_is_readable_batch)
+    """Copies of unreadable operands of a batched product, unless Triton reads them."""
+    return () if is_outer_product(a, b) else _copies(a, b, is_readable=_is_readable_batch)
 
 
 @scratch("cuda", "aten::baddbmm", source=SOURCE, band=0.0)
