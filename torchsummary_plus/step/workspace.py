@@ -76,6 +76,7 @@ class Workspaces:
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self._trials = Trials()
         self._taken: set[tuple[Hashable, str]] = set()
+        self._place: Hashable = None
 
     def take_doubt(self) -> int:
         """Return how many bytes more than its rules the last operator may hold; 0 unless ``unknown`` names it."""
@@ -147,8 +148,8 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_foreign(name))
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            lasting = LARGEST_LASTING if self.backend == "cuda" else 0
-            self._note(name, _reach(args, kwargs, out) + lasting)
+            may_last = self.backend == "cuda" and (self._place, "cublas") not in self._taken
+            self._note(name, _reach(args, kwargs, out) + (LARGEST_LASTING if may_last else 0))
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
@@ -178,6 +179,7 @@ class Workspaces:
 
         A place is a thread and a stream.
         """
+        self._place = place
         rule = LASTING.get((self.keeps, name))
         if rule is None:
             return ()
