@@ -18,8 +18,8 @@ from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
 from torchsummary_plus.ops.scratch.registry import SCRATCH, TRIED, UNMODELLED
-from torchsummary_plus.step.workspace import LARGEST_LASTING
 from torchsummary_plus.step import foreign, untouched
+from torchsummary_plus.step.workspace import LARGEST_LASTING
 
 pytestmark = pytest.mark.usefixtures("threads")
 

@@ -31,7 +31,7 @@ from .gpus import context_range, named_gpu, parse_memory
 from .other_devices import other_device
 
 ORDER_BAND = 0.25
-"""How far the order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.
+"""How far an unknown order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.
 
 Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23 % of it off.
 """
@@ -130,8 +130,8 @@ class Estimate:
 
         Both equal ``peak_bytes`` if every rule is exact and no number of iterations is assumed. Operators in
         ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page; gradients
-        of gradients on CUDA extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were guessed, the range includes
-        the peaks of other guesses.
+        of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were
+        guessed, the range includes the peaks of other guesses.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:

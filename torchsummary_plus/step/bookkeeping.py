@@ -19,6 +19,7 @@ from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import failed_frame
 from ..trace.questions import OUTSIDE
+from .autograd.device_numbers import DeviceNumbers
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
@@ -91,7 +92,8 @@ class RecordedSteps(Steps):
             functions = StepFunctions(self.watch, engine, self.device, self.capability)
             kernels.renewed = functions.renewed
             if functions.on_cuda:
-                functions.by_backwards = self.ledger.workspaces.by_backwards
+                functions.numbers = self.ledger.workspaces.numbers = DeviceNumbers()
+                engine.aside = functions.numbers.aside
             else:
                 functions.keep_number = self.ledger.numbers.transformed
             stack.enter_context(engine_watched(functions))

@@ -24,6 +24,7 @@ from ..data.memory_records import (
 )  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
+from ..live.node_numbers import number_of
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
@@ -185,7 +186,7 @@ class Ledger(Listener):
         node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE
-        return self.module_of_node(node._sequence_nr())
+        return self.module_of_node(number_of(node))
 
     def module_of_node(self, node: int) -> int:
         """Return the number of the module that created an autograd node, by the node's sequence number."""

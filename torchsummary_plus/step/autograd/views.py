@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...live import compat
 from ...live.fakes import Fake
+from ...live.node_numbers import number_of
 from ...trace.passes import Pass
 
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -79,7 +80,7 @@ def _nodes(view: Tensor, first: int) -> Iterator[Any]:
         node, end = view.grad_fn, base.grad_fn
     except RuntimeError:  # Made without gradients: torch raises when asked for its node, for the user too.
         return
-    while node is not None and node is not end and node.name() != _LEAF and node._sequence_nr() >= first:
+    while node is not None and node is not end and node.name() != _LEAF and number_of(node) >= first:
         yield node
         node = node.next_functions[0][0] if node.next_functions else None
 
