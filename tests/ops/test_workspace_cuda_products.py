@@ -80,3 +80,12 @@ def test_columns_by_rows_are_multiplied_by_triton() -> None:
     for (left, right), copies, workspaces in (((a, b), 0, 0), (wide, 4 * (4 * 8 * 2 + 4 * 2 * 6), 1)):
         assert scratch_bytes(AMPERE, BMM, (left, right), out) == copies
         assert len(Workspaces("cuda", AMPERE).lasting(BMM, (left, right), {}, out)) == workspaces
+
+
+def test_gradients_of_distances_between_rows_are_added_up_from_one_per_pair() -> None:
+    name = "aten::_pdist_backward"
+    for rows, columns in ((300, 64), (1000, 16)):
+        x, distances = meta(rows, columns), meta(rows * (rows - 1) // 2)
+        of_pairs = 4 * (rows - 1) * rows * columns
+        assert scratch_bytes(AMPERE, name, (distances, x, 2.0, distances), x) == of_pairs
+        assert scratch_bytes(AMPERE, name, (distances, x, 0.0, distances), x) == 0

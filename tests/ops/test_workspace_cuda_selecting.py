@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -118,6 +120,9 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
         assert scratch_bytes(AMPERE, name, evenly, (x, row, row)) == 2 * 2048
     even = meta(1, 1, 1, 1).expand(16, 64, 32, 32), image, *[channel] * 5, True, 1e-5, [True, True, True]
     assert scratch_bytes(AMPERE, "aten::batch_norm_backward", even, (image, channel, channel)) == 4 * image.numel()
+    halves: list[Any] = [one.bfloat16() if isinstance(one, torch.Tensor) else one for one in even]
+    copied = scratch_bytes(AMPERE, "aten::batch_norm_backward", tuple(halves), (image, channel, channel))
+    assert copied == 2 * 4 * 64  # Not cuDNN's: sums in place of a copy of the gradient.
 
 
 @pytest.mark.parametrize("name", ["_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_lu_solve", "linalg_matrix_exp"])

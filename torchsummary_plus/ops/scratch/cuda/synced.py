@@ -86,7 +86,10 @@ def _is_native(x: Tensor, weight: Any) -> bool:
 
 def _is_cudnns(x: Tensor, weight: Any) -> bool:
     """Whether torch chooses cuDNN: aten/src/ATen/native/Normalization.cpp, ``_select_batch_norm_backend``."""
-    return weight is not None and x.dim() > 2 and torch.backends.cudnn.enabled
+    if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:
+        return False
+    is_single = weight.dtype is torch.float32
+    return torch.bfloat16 not in (x.dtype, weight.dtype) and (x.dtype is not torch.float16 or is_single)
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)
