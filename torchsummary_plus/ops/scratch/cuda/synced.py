@@ -45,7 +45,7 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else ()
+    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0)
@@ -59,8 +59,10 @@ def batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
-    if not _is_cudnns(x, weight):
-        return _backward(out, grad, x, weight, update)
+    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, update)
+
+
+def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
     copy = copied(grad, suggested(x))
     return *((Alloc(copy),) if copy else ()), *(Result(place) for place in range(3) if out[place] is not None)
 
