@@ -114,7 +114,7 @@ class RecordedSteps(Steps):
             self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.
