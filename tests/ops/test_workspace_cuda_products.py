@@ -89,3 +89,10 @@ def test_gradients_of_distances_between_rows_are_added_up_from_one_per_pair() ->
         of_pairs = 4 * (rows - 1) * rows * columns
         assert scratch_bytes(AMPERE, name, (distances, x, 2.0, distances), x) == of_pairs
         assert scratch_bytes(AMPERE, name, (distances, x, 0.0, distances), x) == 0
+
+
+def test_products_of_bytes_need_no_workspace() -> None:
+    """``int8_gemm`` (aten/src/ATen/cuda/CUDABlas.cpp) passes cublasLt none."""
+    a, b, out = meta(64, 128, dtype=torch.int8), meta(128, 256, dtype=torch.int8), meta(64, 256, dtype=torch.int32)
+    assert Workspaces("cuda", AMPERE).lasting("aten::_int_mm", (a, b), {}, out) == ()
+    assert len(Workspaces("cuda", AMPERE).lasting("aten::mm", (meta(64, 128), meta(128, 256)), {}, meta(64, 256))) == 1

@@ -102,9 +102,9 @@ class ModuleTree:
         return parameters + [b for module in held for b in module._buffers.values() if b is not None]
 
     def device(self) -> torch.device:
-        """Return the device of the first parameter or buffer, on a GPU if any is; the CPU if there is none or on ``meta``.
+        """Return the device of the first parameter or buffer; of those on a GPU, if some are.
 
-        A model that is partly on the CPU is taken to run on its GPU.
+        It is the CPU if there is none, or on ``meta``.
         """
         places = [tensor.device for tensor in self.tensors()]
         on_gpu = (device for device in places if device.type == "cuda")

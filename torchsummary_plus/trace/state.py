@@ -17,13 +17,25 @@ class Composite(Enum):
 class State:
     """Who is calling operators, inside which function, and whether listeners are notified of them."""
 
-    __slots__ = ("as_meta", "autocasts", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
+    __slots__ = (
+        "as_meta",
+        "autocasts",
+        "by_engine",
+        "composite",
+        "heard",
+        "in_class",
+        "in_engine",
+        "keeps_graph",
+        "transformed",
+    )
 
     def __init__(self) -> None:
         self.heard = True
         """False for what a listener itself does, and for a pass that the forward starts: a summary inside a model."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
+        self.in_class = False
+        """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False
         """Whether even Python code in the engine is told that fakes are on meta."""
         self.by_engine = False

@@ -231,3 +231,27 @@ def test_triton_multiplies_columns_by_rows() -> None:
     before = torch.cuda.memory_allocated()
     assert torch.bmm(a, b).shape == (4, 8, 6)
     assert torch.cuda.memory_allocated() - before < MIB
+
+
+class Ragged(nn.Module):
+    """Attention over rows of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        starts = torch.tensor([0, 8, 20, 32], device=x.device)
+        rows = torch.nested.nested_tensor_from_jagged(self.layer(x), starts, min_seqlen=8, max_seqlen=12)
+        query, key, value = (part.unflatten(-1, [4, 16]).transpose(1, 2) for part in rows.chunk(3, -1))
+        out: Tensor = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).values()
+        return out
+
+
+def test_attention_over_ragged_rows_is_named() -> None:
+    asked = {"device": "cuda", "steps": 1, "optimizer": "sgd"}
+    predicted = estimate_memory(Ragged(), (64,), 32, progress=False, **asked)
+    measured = measure_memory(Ragged().cuda(), (64,), 32, **asked)
+    assert all("_attention_" in name for name in dict(predicted.unknown)) and predicted.unknown
+    low, high = predicted.peak_range
+    assert low <= measured.peak_bytes <= high

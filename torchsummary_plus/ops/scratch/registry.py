@@ -131,8 +131,10 @@ _OF_LIBRARIES = (
     *("_linalg_slogdet", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
     *("linalg_ldl_solve", "linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp"),
     *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+    *("_flash_attention_forward", "_flash_attention_backward"),
+    *("_efficient_attention_forward", "_efficient_attention_backward"),
 )
-"""CUDA operators of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU can report, and composites of them."""
+"""CUDA operators of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU can report, and others without a rule."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(
