@@ -50,7 +50,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.choice import Plans, Settings, allows_tf32, plans
 from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library, missing_kernels
 from torchsummary_plus.ops.scratch.cuda.cudnn.route import Convolution, Route, route
-from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, SMALL, TABLE, guess, tensor_bytes
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, PARTS, SMALL, TABLE, guess, tensor_bytes, transforms
 from torchsummary_plus.step.workspace import Workspaces
 
 RECORDED = read(ANSWERS)
@@ -82,17 +82,18 @@ def test_the_table_holds_convolutions_that_it_was_not_fitted_to(recorded: Any, c
 
 
 @pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
-def test_a_tiny_convolution_is_bounded_in_bytes(recorded: Any, cards: tuple[str, ...]) -> None:
-    """By what some small one takes there; a multiple of its tensors says nothing of transforms of a fixed size."""
-    tiny = replace(ONE_BY_ONE, x=(1, 8, 8, 8), w=(8, 8, 3, 3), y=(1, 8, 8, 8), padding=(1, 1))
-    for place, (card, numbers, last, kind) in enumerate(columns(cards)):
+def test_a_small_convolution_takes_at_most_parts_or_transforms(recorded: Any, cards: tuple[str, ...]) -> None:
+    for (card, numbers, last, kind), *answers in zip(columns(cards), *(row for _, row in recorded["answers"])):
         dtype, tensor_cores = NUMBERS[numbers]
-        known = ((question_of(conv, dtype, last, kind), row[place] or 0) for conv, row in recorded["answers"][::2])
-        most = max(answer for question, answer in known if sum(tensor_bytes(question, 1)) < SMALL)
-        asked = replace(tiny, dtype=dtype, last=last, kind=kind)
-        found = guess(asked, known_cards()[card].capability, tensor_cores)
-        assert found.low <= found.nbytes <= found.high < max(most, COPIES * sum(tensor_bytes(asked, 1))) + 1024
-        assert found.low < found.high
+        for (conv, _), answer in zip(recorded["answers"], answers):
+            asked = question_of(conv, dtype, last, kind)
+            whole = sum(tensor_bytes(asked, 1))
+            if answer is None or whole >= SMALL:
+                continue
+            most = max(PARTS * whole, transforms(asked))
+            found = guess(asked, known_cards()[card].capability, tensor_cores)
+            assert answer <= most
+            assert found.low <= found.nbytes <= found.high <= max(most, found.nbytes + COPIES * whole)
 
 
 def test_the_table_is_small() -> None:

@@ -276,6 +276,13 @@ def test_what_a_step_holds_goes_along_to_a_card(name: str) -> None:
     assert there.at_peak["parameters"] >= here.at_peak["parameters"] > 0
 
 
+def test_an_average_with_buffers_of_its_own_has_an_estimate_on_a_card() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16))
+    step, _ = STEPS["averages"](model)
+    there = estimate_memory(model, (WIDTH,), 8, train_step=step, device="cuda")
+    assert not any("CPU's kernels" in line for line in there.assumptions)
+
+
 def test_what_a_step_changes_beside_tensors_is_put_back_but_for_logs() -> None:
     model = nn.Linear(WIDTH, WIDTH)
     trainer, seen, notes = held_steps.Trainer(model), [], {"first": 1}

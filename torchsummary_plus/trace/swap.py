@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..live import compat
+from ..live.fakes import Fake
 from ..live.offloading import AS_THEY_ARE, Away, absent, swap_offloaded
 from ..live.structures import is_wrapper, slot_names
 from .kernels import SMALL
@@ -220,7 +221,7 @@ def swap_tensors(
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
         found = stand_ins.get(id(tensor))
         if found is None:
-            if not is_wrapper(tensor) and vars(tensor):
+            if not is_wrapper(tensor) and not isinstance(tensor, Fake):  # A fake's known values stay real.
                 swap_inside(vars(tensor), stand_in)
             change = parameter if isinstance(tensor, nn.Parameter) else other
             found = stand_ins[id(tensor)] = change(tensor)
