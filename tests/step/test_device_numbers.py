@@ -86,7 +86,7 @@ def in_two_threads(program: Callable[[Run], None]) -> list[str]:
     with ThreadPoolExecutor(1) as programs, ThreadPoolExecutor(1) as engines:
 
         def in_engine(run: Run) -> None:
-            program(lambda root, backward, creates: run(root, engines.submit(backward).result, creates))
+            program(lambda root, backward, creates: run(root, lambda: engines.submit(backward).result(), creates))
 
         return programs.submit(order, in_engine, lambda root, creates: nullcontext()).result()
 
