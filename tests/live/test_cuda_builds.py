@@ -13,14 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import StepError
-from torchsummary_plus.data.memory_records import SECOND_ORDER, MemoryLog
+from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.cuda_guard import Slot
 from torchsummary_plus.live.versions import since
-from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
 from torchsummary_plus.memory.footprint import Footprint
 from torchsummary_plus.trace.cuda_engine import CudaEngine
 
@@ -254,18 +252,6 @@ def test_a_step_with_leaves_of_its_own_needs_no_gpu(step: Any, request: pytest.F
         usual.steady_bytes,
     )
     assert not aside.assumptions
-
-
-@from_release("2.11", "the release that CUDA rules were measured on")
-def test_the_order_of_gradients_of_gradients_is_open_on_cuda() -> None:
-    model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
-    on_cpu, on_cuda = (estimate_memory(model, (64,), 512, device, train_step=penalised) for device in ("cpu", "cuda"))
-    assert on_cpu.unknown == () and on_cpu.peak_range == (on_cpu.peak_bytes, on_cpu.peak_bytes)
-    assert SECOND_ORDER in dict(on_cuda.unknown)
-    by_order = round(ORDER_BAND * sum(on_cuda.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
-    low, high = on_cuda.peak_range
-    assert on_cuda.peak_bytes - low >= by_order > 0 and high - on_cuda.peak_bytes >= by_order
-    assert estimate_memory(model, (64,), 512, "cuda", optimizer="sgd").unknown == ()
 
 
 class Moved(nn.Module):

@@ -20,6 +20,7 @@ from torchsummary_plus.memory.attribution import run_log
 from torchsummary_plus.memory.estimate import least
 from torchsummary_plus.ops.scratch.registry import SCRATCH, TRIED, UNMODELLED
 from torchsummary_plus.step import foreign, untouched
+from torchsummary_plus.step.workspace import LARGEST_LASTING
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -140,6 +141,23 @@ def test_the_range_is_open_whichever_operator_has_no_rule(
     assert low <= estimate.peak_bytes <= high - LEAST_DOUBT
     assert len(estimate.log.doubts) == sum(count for _, count in estimate.unknown)
     assert all(doubt.nbytes >= LEAST_DOUBT for doubt in estimate.log.doubts)
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_operator_without_a_rule_may_keep_a_workspace_of_cublas(
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the forward's thread, unless something before it has."""
+
+    def forward(x: Tensor) -> Tensor:
+        x = x @ x if is_late else x
+        return (x[:1, :1].cos() + x).repeat(300, 300)
+
+    monkeypatch.setitem(UNMODELLED, "cuda", frozenset({"aten::cos"}))
+    estimate = estimate_memory(Applied(forward, 40), input_data=torch.ones(1), device="cuda", mode="eval")
+    assert dict(estimate.unknown).keys() == {"aten::cos"}
+    assert (estimate.peak_range[1] >= estimate.peak_bytes + LARGEST_LASTING) == (not is_late)
 
 
 def test_the_views_show_the_range() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from tests.ops.test_workspace_cuda import meta, scratch_bytes
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.chips import chip_named
 from torchsummary_plus.ops.scratch.cuda.cub import count_sum, radix_sort, select
+from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import LARGEST_LASTING, Workspaces
 
 
@@ -118,6 +121,14 @@ def test_rows_of_channels_are_normalised_with_staging_buffers(monkeypatch: pytes
         assert scratch_bytes(AMPERE, name, evenly, (x, row, row)) == 2 * 2048
     even = meta(1, 1, 1, 1).expand(16, 64, 32, 32), image, *[channel] * 5, True, 1e-5, [True, True, True]
     assert scratch_bytes(AMPERE, "aten::batch_norm_backward", even, (image, channel, channel)) == 4 * image.numel()
+    alone = even[:2] + (channel,) + (None,) * 2 + even[5:]
+    ours = scratch_bytes(AMPERE, backward, alone, (image, channel, channel))
+    assert ours == (2 * 4 * 64 if has_cudnn else 4 * image.numel())
+    result: Any = ruled(torch.ops.aten.native_batch_norm_backward.default, alone, {})
+    assert result[0][:2] == (tuple(image.shape), image.stride())
+    halves: list[Any] = [one.bfloat16() if isinstance(one, torch.Tensor) else one for one in even]
+    copied = scratch_bytes(AMPERE, "aten::batch_norm_backward", tuple(halves), (image, channel, channel))
+    assert copied == 2 * 4 * 64  # Not cuDNN's: sums in place of a copy of the gradient.
 
 
 @pytest.mark.parametrize("name", ["_fft_r2c", "_linalg_svd", "_linalg_eigh", "linalg_lu_solve", "linalg_matrix_exp"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.live.fakes import new_fake
+from torchsummary_plus.live.modules import ModuleTree
 
 
 class Scaled(nn.Module):
@@ -65,3 +68,33 @@ def test_what_a_model_does_not_move_is_on_the_gpu_if_it_is_used_there() -> None:
 
     assert there(Placeholders(False), "cpu") == there(Placeholders(True), "cpu") == 4000 + 32
     assert (there(Placeholders(False), "cuda"), there(Placeholders(True), "cuda")) == (0, 4000 + 32)
+
+
+class Looked(nn.Module):
+    """Rows of a table, which are worked on on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 128)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return torch.relu(self.table(indices).to("cuda"))
+
+
+def test_a_model_that_is_partly_on_the_cpu_runs_on_its_gpu() -> None:
+    model = Looked()
+    assert ModuleTree(model).device().type == "cpu" and not ModuleTree(model).is_split()
+    model.register_buffer("scale", new_fake((1,), torch.float32, torch.device("cuda", 1)))
+    assert ModuleTree(model).device() == torch.device("cuda", 1) and ModuleTree(model).is_split()
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_what_is_on_the_cpu_beside_a_gpu_stays_there(is_split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No build without CUDA has such a model, so the question is answered for it."""
+    monkeypatch.setattr(ModuleTree, "is_split", lambda _: is_split)
+    indices = torch.randint(0, 1000, (8, 32))
+    estimate = estimate_memory(Looked(), input_data=indices, device="cuda", optimizer="adam", progress=False)
+    kinds = {kind for kind, nbytes in estimate.at_peak.items() if nbytes}
+    assert ({"parameters", "gradients", "optimizer_state"} <= kinds) != is_split
+    assert not (kinds & {"parameters", "gradients", "optimizer_state", "inputs"}) or not is_split
+    assert estimate.phase_peaks["forward"] >= 2 * 4 * 8 * 32 * 128

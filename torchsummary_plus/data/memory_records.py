@@ -37,7 +37,7 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 
 SECOND_ORDER = "torch::autograd::create_graph"
-"""Named in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
+"""Named in ``unknown`` for gradients of gradients on CUDA whose nodes may run in another order there."""
 
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 """The assumption for a training step without a loss whose output has none either."""

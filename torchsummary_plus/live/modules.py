@@ -103,9 +103,18 @@ class ModuleTree:
         return parameters + [b for module in held for b in module._buffers.values() if b is not None]
 
     def device(self) -> torch.device:
-        """Return the device of the first parameter or buffer; the CPU if there is none or it is on ``meta``."""
-        device = execution_device(self.modules) or next((tensor.device for tensor in self.tensors()), CPU)
+        """Return the device of the first parameter or buffer; of those on a GPU, if some are.
+
+        It is the CPU if there is none, or on ``meta``.
+        """
+        places = [tensor.device for tensor in self.tensors()]
+        on_gpu = (device for device in places if device.type == "cuda")
+        device = execution_device(self.modules) or next(on_gpu, places[0] if places else CPU)
         return CPU if device.type == "meta" else device
+
+    def is_split(self) -> bool:
+        """Whether some parameters and buffers are on the CPU and others on a GPU."""
+        return {"cpu", "cuda"} <= {tensor.device.type for tensor in self.tensors()}
 
     def dtype(self) -> torch.dtype:
         """Return the dtype of the first floating-point or complex parameter, else torch's default."""

@@ -124,12 +124,13 @@ def held_back(log: MemoryLog) -> MemoryLog:
     return replace(log, events=(*events, *waiting.values()), calls=(), doubts=())
 
 
-def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
+def at_edge(log: MemoryLog, sign: int, lasting: int = 0) -> MemoryLog:
     """Return a log with all sizes at the upper (1) or lower (-1) edge of their rules' error bands.
 
-    At the upper edge, operators without a rule hold their bound; at the lower edge, assumed storages are absent.
+    At the upper edge, operators without a rule hold their bound, ``lasting`` bytes of it for good (:func:`doubted`); at
+    the lower edge, assumed storages are absent.
     """
-    log = doubted(log) if sign > 0 else log
+    log = doubted(log, lasting) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
     there = [
         not storage.nbytes or (storage.nbytes + delta > 0 and not (storage.assumed and sign < 0))
@@ -139,16 +140,30 @@ def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
     return replace(log, events=tuple(events))
 
 
-def doubted(log: MemoryLog) -> MemoryLog:
-    """Return a log with each doubt as scratch memory; only its events are valid, since calls are not shifted."""
+def doubted(log: MemoryLog, lasting: int = 0) -> MemoryLog:
+    """Return a log with each doubt as scratch memory; only its events are valid, since calls are not shifted.
+
+    Of the first doubt that may include a workspace of ``lasting`` bytes, in the backward's thread and outside it, these
+    are never freed.
+    """
     events: list[tuple[int, int, int]] = []
+    added: list[StorageSpec] = []
+    taken: set[bool] = set()
     start = 0
-    for number, doubt in enumerate(log.doubts, len(log.storages)):
+    for doubt in log.doubts:
+        moment = log.moments[doubt.moment]
+        sizes = [doubt.nbytes]
+        if 0 < lasting <= doubt.nbytes and (moment.phase == "backward") not in taken:
+            taken.add(moment.phase == "backward")
+            sizes = [doubt.nbytes - lasting, lasting]
+        numbers = range(len(log.storages) + len(added), len(log.storages) + len(added) + len(sizes))
+        added += (StorageSpec(nbytes, "workspace", moment.module) for nbytes in sizes)
         events += log.events[start : doubt.event]
-        events += (doubt.moment, number, doubt.nbytes), (doubt.moment, number, 0)
+        events += ((doubt.moment, number, nbytes) for number, nbytes in zip(numbers, sizes) if nbytes)
+        if sizes[0]:
+            events.append((doubt.moment, numbers[0], 0))
         start = doubt.event
-    storages = (StorageSpec(doubt.nbytes, "workspace", log.moments[doubt.moment].module) for doubt in log.doubts)
-    return replace(log, events=(*events, *log.events[start:]), storages=(*log.storages, *storages), doubts=())
+    return replace(log, events=(*events, *log.events[start:]), storages=(*log.storages, *added), doubts=())
 
 
 def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:

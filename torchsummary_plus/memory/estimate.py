@@ -10,6 +10,7 @@ from itertools import accumulate, compress
 from ..data.errors import InputError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
+from ..step.workspace import LARGEST_LASTING
 from .allocator_options import AllocatorOptions
 from .attribution import (
     Allocator,
@@ -31,7 +32,7 @@ from .gpus import context_range, named_gpu, parse_memory
 from .other_devices import other_device
 
 ORDER_BAND = 0.25
-"""How far the order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.
+"""How far an unknown order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.
 
 Random programs on the no-op runtime (``benchmarks.gpu_programs``) were up to 23 % of it off.
 """
@@ -133,8 +134,8 @@ class Estimate:
 
         Both equal ``peak_bytes`` if every rule is exact and no number of iterations is assumed. Operators in
         ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page; gradients
-        of gradients on CUDA extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were guessed, the range includes
-        the peaks of other guesses.
+        of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were
+        guessed, the range includes the peaks of other guesses.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
@@ -149,7 +150,8 @@ class Estimate:
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
-        low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
+        lasting = LARGEST_LASTING if self.backend == "cuda" else 0
+        low, high = (run_log(at_edge(log, sign, lasting), self.backend, self.options).peak_bytes for sign in (-1, 1))
         by_order = 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
             by_order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))

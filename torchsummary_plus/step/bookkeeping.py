@@ -19,6 +19,7 @@ from ..trace.embeddings import Embeddings
 from ..trace.hints import forward_error, step_error
 from ..trace.passes import failed_frame
 from ..trace.questions import OUTSIDE
+from .autograd.device_numbers import DeviceNumbers
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .convergence import not_converging
@@ -98,7 +99,8 @@ class RecordedSteps(Steps):
             self.watch.state.on_cuda = functions.on_cuda
             stack.enter_context(functions.renewed.watching())
             if functions.on_cuda:
-                functions.by_backwards = self.ledger.workspaces.by_backwards
+                functions.numbers = self.ledger.workspaces.numbers = DeviceNumbers()
+                engine.aside = functions.numbers.aside
             else:
                 functions.keep_number = self.ledger.numbers.transformed
             stack.enter_context(engine_watched(functions))
@@ -120,7 +122,7 @@ class RecordedSteps(Steps):
             self.kernels.engine.drop_unreferenced()
 
     def _input(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor in self.exchange else remade(tensor, self.kernels.stand_in)
+        return tensor if tensor in self.exchange else remade(tensor, self.kernels.given)
 
     def _wait_for_use(self, held: Holding) -> None:
         self.if_used.wait(held)

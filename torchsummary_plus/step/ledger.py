@@ -23,6 +23,7 @@ from ..data.memory_records import (
 )  # fmt: skip
 from ..live import compat
 from ..live.fakes import Fake
+from ..live.node_numbers import number_of
 from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
@@ -180,7 +181,11 @@ class Ledger(Listener):
         node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE
-        return self.node_modules.of(node._sequence_nr())
+        return self.module_of_node(number_of(node))
+
+    def module_of_node(self, node: int) -> int:
+        """Return the number of the module that created an autograd node, by the node's sequence number."""
+        return self.node_modules.of(node)
 
     def place(self) -> Hashable:
         """Return the thread whose library handles apply: the engine's or the caller's."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..data.memory_records import MemoryLog
 from ..live import compat
+from ..live.node_numbers import number_of
 from ..live.streams import Streams
 from .ledger import Ledger
 
@@ -66,7 +67,7 @@ class StreamedLedger(Ledger):
             return 0
         is_switched = self.phase != "backward" or len(streams.stack) > self._depth
         node = None if is_switched else compat.current_node()
-        number = ACCUMULATING if node is None else node._sequence_nr()
+        number = ACCUMULATING if node is None else number_of(node)
         if number >= ACCUMULATING:
             return streams.current
         return self._switches[bisect_right(self._switches, (number, ACCUMULATING)) - 1][1]

@@ -29,6 +29,7 @@ from ..ops.scratch.registry import (
     Phase,
     Rule,
 )
+from .autograd.device_numbers import DeviceNumbers
 from .foreign import Trials, is_foreign
 
 AT_LAST = Phase(ALL_RESULTS, 0)
@@ -70,14 +71,15 @@ class Workspaces:
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
         self._doubt = 0
-        self.by_backwards: list[tuple[int, int]] = []
-        """The numbers of the autograd nodes that each backward of this step created on CUDA: the first, and the end."""
+        self.numbers: DeviceNumbers | None = None
+        """The numbers of nodes on a GPU."""
         self.tried: dict[str, int] = {}
         """By name: calls of operators whose scratch memory was measured on zeros."""
         self.bands: dict[str, float] = {}
         """By name: the error bands of the rules used."""
         self._trials = Trials()
         self._taken: set[tuple[Hashable, str]] = set()
+        self._place: Hashable = None
 
     def take_doubt(self) -> int:
         """Return how many bytes more than its rules the last operator may hold; 0 unless ``unknown`` names it."""
@@ -87,15 +89,14 @@ class Workspaces:
     def note_node(self, node: Any, *values: Any) -> None:
         """Name gradients whose nodes may hold an operator's arguments for longer, or run in another order.
 
-        The first is the gradient of a scripted function, held by its interpreter. The second is any backward on CUDA
-        after one with ``create_graph=True``: nodes run by their numbers, and there the engine's own thread numbers the
-        nodes that it creates. Source: ``at::sequence_number`` (aten/src/ATen/SequenceNumber.h), local to a thread.
+        The first is the gradient of a scripted function, held by its interpreter. The second is a gradient of gradients
+        on CUDA whose nodes' order there is unknown.
         """
         if node is None:
             return
         if "DifferentiableGraph" in node.name():
             self._note(SCRIPT, _reach(*values) // DOUBT)
-        if self.by_backwards:
+        if self.numbers is not None and self.numbers.is_open:
             self._note(SECOND_ORDER)
 
     def forget(self) -> None:
@@ -106,7 +107,6 @@ class Workspaces:
         self._trials = Trials()
         self._taken.clear()
         self._doubt = 0
-        self.by_backwards.clear()
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """Return a kernel's phases, the last of which has all results, or its course."""
@@ -150,8 +150,8 @@ class Workspaces:
         tries = self.backend == "cpu" and (name in TRIED or is_foreign(name))
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
-            lasting = LARGEST_LASTING if self.backend == "cuda" else 0
-            self._note(name, _reach(args, kwargs, out) + lasting)
+            may_last = self.backend == "cuda" and (self._place, "cublas") not in self._taken
+            self._note(name, _reach(args, kwargs, out) + (LARGEST_LASTING if may_last else 0))
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
@@ -184,6 +184,7 @@ class Workspaces:
 
         A place is a thread and a stream.
         """
+        self._place = place
         rule = LASTING.get((self.keeps, name))
         if rule is None:
             return ()

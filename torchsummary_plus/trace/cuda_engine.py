@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,8 @@ class CudaEngine:
         self.slot = Slot.filled if torch.backends.cuda.is_built() else None
         if self.slot is not None:
             _count_of_a_leaf_alone()  # Outside the pass, whose tensors are fakes.
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while a node is created that a GPU's engine does not need."""
         self.lasting: dict[int, Any] = {}
         """Accumulating nodes by the ids of their leaves, which they hold."""
         self.fresh: list[Any] = []
@@ -90,15 +92,14 @@ class CudaEngine:
                 _check_leaves(nodes)
                 return run(begun, gradients, *how, **kwargs)
             inputs, allows_unused = how[-2:]
-            return _taken(lambda: run(begun, gradients, *how, **kwargs), _reached(nodes), inputs, allows_unused)
+            return _taken(lambda: run(begun, gradients, *how, **kwargs), reached(nodes), inputs, allows_unused)
 
     @contextmanager
     def _started(self, slot: Slot, roots: Sequence[Any]) -> Iterator[tuple[Sequence[Any], list[Any]]]:
         """Yield the roots to run a backward from, and their nodes; inside this context the engine may start."""
         fake = slot.holds()
         begun = tuple(root if _is_on_meta(root) else self._seen_as_meta(root) for root in roots)
-        heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in begun)
-        nodes: list[Any] = [node for node in heads if node is not None]
+        nodes = nodes_of(begun)
         self.drop_unreferenced()
         handles = [node.register_prehook(lambda _: slot.put(fake)) for node in nodes]
         slot.put_one_that_counts()
@@ -113,6 +114,7 @@ class CudaEngine:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
         with (
             self.watch.state.being(in_engine=True, as_meta=True, notifies=False),
+            self.aside(),
             torch.enable_grad(),
             compat.no_function(),
         ):
@@ -134,7 +136,13 @@ def _count_of_a_leaf_alone() -> int:
     return sys.getrefcount(node.variable)
 
 
-def _reached(nodes: Sequence[Any]) -> set[Any]:
+def nodes_of(roots: Sequence[Any]) -> list[Any]:
+    """Return the nodes that a backward from some roots begins with."""
+    heads = (root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots)
+    return [node for node in heads if node is not None]
+
+
+def reached(nodes: Sequence[Any]) -> set[Any]:
     """Return the nodes of the graph below some, and these."""
     waiting, seen = list(nodes), set(nodes)
     while waiting:
@@ -146,7 +154,7 @@ def _reached(nodes: Sequence[Any]) -> set[Any]:
 
 def _check_leaves(nodes: Sequence[Any]) -> None:
     """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
-    if any(node.name() == ACCUMULATES and _has_stream(node) for node in _reached(nodes)):
+    if any(node.name() == ACCUMULATES and _has_stream(node) for node in reached(nodes)):
         raise UnsupportedError(
             "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
             "estimate it with a CPU build of torch"

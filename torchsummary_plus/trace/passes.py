@@ -173,7 +173,7 @@ class Pass(TorchDispatchMode):
             return self._run(func, args, kwargs)
         with compat.no_function():
             composite = compat.composite_kernel(func)
-            if composite is not None and (self.below_autograd or _below_autograd(args)) and _has_no_kernel(func, args):
+            if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
             return self._run(func, args, kwargs)
@@ -191,6 +191,11 @@ class Pass(TorchDispatchMode):
             yield
         finally:
             torch.set_autocast_enabled(kind, False)
+
+    def _is_below_autograd(self, args: tuple[Any, ...]) -> bool:
+        """Whether tensor classes or inference mode skip the layer that decomposes composite operators."""
+        known = self.below_autograd or self.state.in_class or torch.is_inference_mode_enabled()
+        return known or any(tensor.is_inference() for tensor in tensors_of(args))
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""
@@ -220,7 +225,7 @@ class Pass(TorchDispatchMode):
         Without the mode the classes would not be told of fakes among the arguments, which count as plain tensors here.
         """
         nbytes = number_bytes(func, args)
-        with self.state.being(in_engine=False):
+        with self.state.being(in_engine=False, in_class=True):
             over = (
                 [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.notifies else []
             )
@@ -328,11 +333,6 @@ class Pass(TorchDispatchMode):
 
         module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         module.register_forward_hook(after, with_kwargs=True)
-
-
-def _below_autograd(args: tuple[Any, ...]) -> bool:
-    """Whether inference mode skips the layer that decomposes composite operators."""
-    return torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in tensors_of(args))
 
 
 def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:

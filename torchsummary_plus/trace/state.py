@@ -25,6 +25,7 @@ class State:
         "by_engine",
         "composite",
         "differentiates",
+        "in_class",
         "in_engine",
         "keeps_graph",
         "notifies",
@@ -37,6 +38,8 @@ class State:
         """Whether listeners are told of operators; not of a listener's own, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
+        self.in_class = False
+        """Whether a tensor class that dispatches for itself calls them, below autograd."""
         self.as_meta = False
         """Whether even Python code in the engine is told that fakes are on meta."""
         self.by_engine = False

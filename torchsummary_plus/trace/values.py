@@ -45,6 +45,8 @@ class ValuedKernels(FakeKernels):
     def __init__(self, device: torch.device, answers: Answers) -> None:
         super().__init__(device)
         self.answers = answers
+        self.keeps_places = False
+        """Whether a model's tensors and inputs on the CPU stay there, beside others on the GPU."""
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.made_up: dict[str, MutableMapping[int, torch.UntypedStorage]] = {
             how: WeakValueDictionary() for how in (MADE_UP, BALANCED)
@@ -66,13 +68,20 @@ class ValuedKernels(FakeKernels):
 
     def parameter(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a parameter."""
-        fake = self._without_values(tensor, self.device)
+        fake = self._without_values(tensor, self._place(tensor))
         fake._is_param = True
         return fake
 
     def buffer(self, tensor: Tensor) -> Tensor:
         """Return the replacement of any other tensor of a model."""
-        return self.stand_in(tensor, SMALL)
+        return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else SMALL)
+
+    def given(self, tensor: Tensor) -> Tensor:
+        """Return the replacement of an input."""
+        return self._stand_in(tensor, self._place(tensor), 0 if _is_measure(tensor) else MASK)
+
+    def _place(self, tensor: Tensor) -> torch.device:
+        return CPU if self.keeps_places and tensor.device.type == "cpu" else self.device
 
     def other(self, tensor: Tensor) -> Tensor:
         """Return the replacement of a tensor the steps hold besides the model, with its values if it is small.

@@ -5,6 +5,6 @@
 #define NUMBER(name, value) API int name(int *number, ...) { *number = value; return 0; }
 LOADS(cuModuleLoad) LOADS(cuModuleLoadData) LOADS(cuModuleLoadDataEx) LOADS(cuModuleGetFunction)
 LOADS(cuLibraryLoadData) LOADS(cuLibraryLoadFromFile) LOADS(cuLibraryGetKernel) LOADS(cuLibraryGetModule) LOADS(cuKernelGetFunction)
-API int cuFuncGetAttribute(int *number, int attribute, void *) { *number = attribute == 0 ? 1024 : 0; return 0; }  // threads per block
-NUMBER(cuKernelGetAttribute, 0)
+#define ATTRIBUTE(name) API int name(int *number, int attribute, ...) { *number = attribute ? 0 : 1024; return 0; }
+ATTRIBUTE(cuFuncGetAttribute) ATTRIBUTE(cuKernelGetAttribute)  // 0: the threads of a block, at most
 NUMBER(cuOccupancyMaxActiveBlocksPerMultiprocessor, 2) NUMBER(cuOccupancyMaxPotentialClusterSize, 8) NUMBER(cuOccupancyMaxActiveClusters, 16)

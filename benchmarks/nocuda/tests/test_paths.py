@@ -200,3 +200,58 @@ def test_streams_of_the_users_own_have_pools_and_workspaces(mode: str) -> None:
     measured = measure_memory(TwoStreams().cuda(), (1024,), **asked(mode=mode))
     assert measured.peak_bytes == predicted.peak_bytes
     assert abs(measured.reserved_bytes - predicted.reserved_bytes) <= 2 * MIB, "a segment of the small pool"
+
+
+class Split(nn.Module):
+    """A table on the CPU, and layers on the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layers = nn.Embedding(1000, 256), perceptron().cuda()
+
+    def forward(self, indices: Tensor) -> Tensor:
+        out: Tensor = self.layers(self.table(indices).cuda())
+        return out
+
+
+def test_a_model_stays_partly_on_the_cpu() -> None:
+    model, indices = Split(), torch.zeros(64, 8, dtype=torch.long)
+    predicted = estimate_memory(model, input_data=indices, steps=1, progress=False)
+    before = sum(p.numel() * p.element_size() for p in model.layers.parameters())
+    torch.cuda.reset_peak_memory_stats()
+    others = torch.cuda.memory_allocated() - before
+    model(indices).sum().backward()
+    assert predicted.backend == "cuda"
+    assert abs(torch.cuda.max_memory_allocated() - others - predicted.peak_bytes) < 4096
+
+
+def test_triton_multiplies_columns_by_rows() -> None:
+    """Without cuBLAS, whose workspace would be larger than the product."""
+    a, b = torch.zeros(4, 8, 1, device="cuda"), torch.zeros(4, 1, 6, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert torch.bmm(a, b).shape == (4, 8, 6)
+    assert torch.cuda.memory_allocated() - before < MIB
+
+
+class Ragged(nn.Module):
+    """Attention over rows of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        starts = torch.tensor([0, 8, 20, 32], device=x.device)
+        rows = torch.nested.nested_tensor_from_jagged(self.layer(x), starts, min_seqlen=8, max_seqlen=12)
+        query, key, value = (part.unflatten(-1, [4, 16]).transpose(1, 2) for part in rows.chunk(3, -1))
+        out: Tensor = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).values()
+        return out
+
+
+def test_attention_over_ragged_rows_is_named() -> None:
+    asked = {"device": "cuda", "steps": 1, "optimizer": "sgd"}
+    predicted = estimate_memory(Ragged(), (64,), 32, progress=False, **asked)
+    measured = measure_memory(Ragged().cuda(), (64,), 32, **asked)
+    assert all("_attention_" in name for name in dict(predicted.unknown)) and predicted.unknown
+    low, high = predicted.peak_range
+    assert low <= measured.peak_bytes <= high

@@ -130,10 +130,12 @@ _OF_LIBRARIES = (
     *("linalg_householder_product", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse"),
     *("_linalg_solve_ex", "linalg_solve_triangular", "triangular_solve", "linalg_inv_ex", "_linalg_det"),
     *("_linalg_slogdet", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
-    *("linalg_ldl_solve", "linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp", "_trilinear"),
+    *("linalg_ldl_solve", "linalg_lstsq", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp"),
     *("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+    *("_flash_attention_forward", "_flash_attention_backward"),
+    *("_efficient_attention_forward", "_efficient_attention_backward"),
 )
-"""CUDA operators of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU can report, and composites without a rule."""
+"""CUDA operators of cuFFT, cuSOLVER and MAGMA, whose storage only a GPU can report, and others without a rule."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
     "cpu": frozenset(

@@ -28,7 +28,9 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     ``math`` runs attention as single operators where no fused kernel applies.
     """
     if func is ATTENTION:
-        return lambda *args, **kwargs: attention(capability, math, *args, **kwargs)
+        return lambda *args, **kwargs: (
+            func(*args, **kwargs) if args[0].is_nested else attention(capability, math, *args, **kwargs)
+        )
     if func in _OF_A_DEVICE:
         return partial(_inside_transforms, func, _OF_A_DEVICE[func])
     layer = encoder_function(func, capability, lambda *tensors: attention(capability, math, *tensors))

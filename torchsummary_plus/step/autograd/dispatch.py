@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
+from ...live.node_numbers import number_of
 from ...live.stored import is_transformed
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
@@ -89,7 +90,7 @@ class StepKernels(ValuedKernels):
         if self.renewed is not None:
             self.renewed.catch_up()
         node = compat.current_node()
-        number = -1 if node is None else node._sequence_nr()
+        number = -1 if node is None else number_of(node)
         if func is aten._linalg_svd.default and node is not None and node.name() == _DETERMINANT:
             raise UnfakeableError(f"{_DETERMINANT} computes singular vectors only under a mode")
         func, kwargs = self._without_mode(func, args, kwargs, number, node)
@@ -255,17 +256,15 @@ def engine_watched(functions: StepFunctions) -> Iterator[None]:
     run = getattr(*compat.RUN_BACKWARD)
 
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
-        first = compat.sequence_number()
+        numbers = functions.numbers
         transformed = not functions.on_cuda and any(map(is_transformed, roots))
         with (
             functions.watch.state.being(in_engine=True, transformed=transformed, keeps_graph=keeps_graph),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if is_on(StepFunctions) else functions.again(),
+            nullcontext() if numbers is None else numbers.running(roots, creates_graph),
         ):
-            out = functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
-        if creates_graph:
-            functions.by_backwards.append((first, compat.sequence_number()))
-        return out
+            return functions.engine.run(run, roots, gradients, keeps_graph, creates_graph, *args, **kwargs)
 
     differentiate: Any = getattr(*_DIFFERENTIATE, None)
 

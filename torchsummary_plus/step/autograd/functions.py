@@ -17,6 +17,7 @@ from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.fakes import Fake
 from ...live.inputs import MASK
+from ...live.node_numbers import number_of
 from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
@@ -24,6 +25,7 @@ from ...trace.passes import Pass
 from ...trace.questions import asking_module
 from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
+from .device_numbers import DeviceNumbers
 from .encoder import cast_encoder_layer
 from .extremes import extreme_function
 from .grids import cast_grid
@@ -39,7 +41,7 @@ def note_node(error: BaseException) -> None:
     """Record on an exception the autograd node that raised it."""
     node = compat.current_node()
     if node is not None:
-        error.__dict__.setdefault(_NODE, node._sequence_nr())
+        error.__dict__.setdefault(_NODE, number_of(node))
 
 
 def failed_node(error: BaseException) -> int | None:
@@ -60,13 +62,13 @@ class StepFunctions(TorchFunctionMode):
         self.renewed = RenewedViews(watch)
         self.keep_number: Callable[[tuple[Any, ...], Any], None] = lambda args, out: None
         """Called with a function's arguments and its result under ``torch.func`` transforms."""
-        self.by_backwards: list[tuple[int, int]] = []
-        """The numbers of the nodes that each backward created: the first, and the end."""
+        self.numbers: DeviceNumbers | None = None
+        """The numbers of nodes on a GPU."""
 
     def again(self) -> StepFunctions:
         """Return a copy, since a mode can be nested in itself only as another object."""
         same = StepFunctions(self.watch, self.engine, self.device, self.capability)
-        same.renewed, same.keep_number, same.by_backwards = self.renewed, self.keep_number, self.by_backwards
+        same.renewed, same.keep_number, same.numbers = self.renewed, self.keep_number, self.numbers
         return same
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401 - the modules register their rules
     attention,
+    bilinear,
     blas,
     comparing,
     convolution,

@@ -18,9 +18,9 @@ from ..registry import Alloc, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp; torch 2.13 caches workspaces, as 2.11 does"
 PRODUCTS = (
-    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_int_mm", "_scaled_mm"),
+    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_scaled_mm"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-    *("_euclidean_dist", "affine_grid_generator"),
+    *("_euclidean_dist", "affine_grid_generator", "triangular_solve", "linalg_solve_triangular"),
 )
 """Operators that request a cuBLAS handle, which comes with a workspace."""
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import torch
+
+from ....data.capability import Capability
 from ..cpu.copies import copied, itemsize, nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from .chips import chip_of
+from .reductions import Kind, course, sum_like
 
 GRID = "aten/src/ATen/native/AffineGridGenerator.cpp"
 
@@ -63,3 +68,18 @@ DISTANCE = "aten/src/ATen/native/cuda/DistanceKernel.cu, cdist_backward_kernel_i
 def distance_backward(out: Any, grad: Any, one: Any, other: Any, p: float, *_: Any) -> Course:
     """A gradient for each pair of rows, added up afterwards; zeros where distances are counts."""
     return (Result(0), Alloc(nbytes(one) * int(other.shape[-2]))) if p else ()
+
+
+@scratch(
+    *("cuda", "aten::_pdist_backward"),
+    source="aten/src/ATen/native/cuda/DistanceKernel.cu, pdist_backward_kernel_impl",
+    band=0.0,
+    by_capability=True,
+)
+def own_distance_backward(capability: Capability, out: Any, grad: Any, x: Any, p: float, *_: Any) -> Course:
+    """For each row but one a gradient as large as the input, added up afterwards; zeros where distances are counts."""
+    if not (p and grad.numel() and x.numel()):
+        return ()
+    rows = torch.empty((x.shape[0] - 1, *x.shape), dtype=x.dtype, device="meta")
+    kind = Kind(*sum_like(x.dtype), x.dtype)
+    return Result(0), Alloc(nbytes(rows)), *course(chip_of(capability), rows, [0], x.dtype, kind, first=1)

@@ -46,7 +46,7 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else ()
+    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0)
@@ -60,8 +60,10 @@ def batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
-    if not _is_cudnns(x, weight):
-        return _backward(out, grad, x, weight, update)
+    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, update)
+
+
+def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
     copy = copied(grad, suggested(x))
     return *((Alloc(copy),) if copy else ()), *(Result(place) for place in range(3) if out[place] is not None)
 
@@ -87,7 +89,10 @@ def _is_native(x: Tensor, weight: Any) -> bool:
 
 def _is_cudnns(x: Tensor, weight: Any) -> bool:
     """Whether torch chooses cuDNN: aten/src/ATen/native/Normalization.cpp, ``_select_batch_norm_backend``."""
-    return weight is not None and x.dim() > 2 and torch.backends.cudnn.enabled
+    if weight is None or x.dim() <= 2 or not torch.backends.cudnn.enabled:
+        return False
+    is_single = weight.dtype is torch.float32
+    return torch.bfloat16 not in (x.dtype, weight.dtype) and (x.dtype is not torch.float16 or is_single)
 
 
 @scratch("cuda", "aten::batch_norm_backward_reduce", source=SOURCE, band=0.0)

@@ -1,0 +1,98 @@
+"""What CUDA's products of matrices take besides their results."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.ops.test_workspace_cuda import meta, scratch_bytes
+from torchsummary_plus.data.capability import AMPERE
+from torchsummary_plus.live.versions import since
+from torchsummary_plus.step.workspace import Workspaces
+
+BMM, TRILINEAR = "aten::bmm", "aten::_trilinear"
+AXES = {
+    "forward": ([1, 3], [0], [1, 2], [2, 3]),
+    "gradient of the first input": ([2, 3], [0], [1, 2], [1, 3]),
+    "gradient of the weight": ([1, 3], [2, 3], [1, 2], [0]),
+    "gradient of the second input": ([1, 3], [0], [2, 3], [1, 2]),
+}
+"""As ``F.bilinear`` and its formulas expand and sum the axes of rows, outputs and inputs."""
+
+
+class Parts(TorchDispatchMode):
+    """Follows the bytes of what a composite kernel's operators return, the first result aside."""
+
+    def __init__(self, *given: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self.seen = {tensor.untyped_storage()._cdata for tensor in given}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        storage = out.untyped_storage()
+        if storage._cdata not in self.seen:
+            self.seen.add(storage._cdata)
+            if func is not torch.ops.aten.zeros.default:
+                self.live += storage.nbytes()
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self.free, storage._cdata, storage.nbytes())
+        return out
+
+    def free(self, key: int, nbytes: int) -> None:
+        self.seen.discard(key)
+        self.live -= nbytes
+
+
+def of_bilinear(rows: int, outputs: int, first: int, second: int) -> dict[str, list[torch.Tensor]]:
+    x, w, y, grad = meta(rows, first), meta(outputs, first, second), meta(rows, second), meta(rows, outputs)
+    return dict(zip(AXES, ([x, w, y], [grad, w, y], [x, grad, y], [x, w, grad])))
+
+
+@pytest.mark.parametrize("shape", [(20, 8, 32, 16), (5, 1, 40, 30), (64, 10, 3, 7), (1, 6, 5, 4), (9, 4, 1, 6)])
+@pytest.mark.parametrize("which", AXES)
+def test_bilinear_layers_take_what_their_parts_take(which: str, shape: tuple[int, ...]) -> None:
+    tensors = of_bilinear(*shape)[which]
+    args = (*tensors, *AXES[which])
+    kernel = torch.ops.aten._trilinear.default._op_dk
+    with Parts(*tensors) as parts:
+        out = kernel(torch.DispatchKey.CompositeExplicitAutogradNonFunctional, *args)
+    assert parts.peak
+    assert scratch_bytes(AMPERE, TRILINEAR, args, out) == parts.peak
+
+
+def test_bilinear_layers_multiply_with_cublas() -> None:
+    args = [*of_bilinear(20, 8, 32, 16)["forward"], *AXES["forward"]]
+    assert len(Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(args), {}, meta(20, 8))) == 1
+    empty = [*of_bilinear(0, 8, 32, 16)["forward"], *AXES["forward"]]
+    assert Workspaces("cuda", AMPERE).lasting(TRILINEAR, tuple(empty), {}, meta(0, 8)) == ()
+
+
+@pytest.mark.skipif(not since("2.13"), reason="cuBLAS multiplied them")
+def test_columns_by_rows_are_multiplied_by_triton() -> None:
+    """Without cuBLAS's workspace, and without copies of strided operands."""
+    a, b, out = meta(4, 16, 2)[:, ::2, :1], meta(4, 1, 12)[:, :, ::2], meta(4, 8, 6)
+    wide = meta(4, 16, 4)[:, ::2, ::2], meta(4, 2, 12)[:, :, ::2]
+    for (left, right), copies, workspaces in (((a, b), 0, 0), (wide, 4 * (4 * 8 * 2 + 4 * 2 * 6), 1)):
+        assert scratch_bytes(AMPERE, BMM, (left, right), out) == copies
+        assert len(Workspaces("cuda", AMPERE).lasting(BMM, (left, right), {}, out)) == workspaces
+
+
+def test_gradients_of_distances_between_rows_are_added_up_from_one_per_pair() -> None:
+    name = "aten::_pdist_backward"
+    for rows, columns in ((300, 64), (1000, 16)):
+        x, distances = meta(rows, columns), meta(rows * (rows - 1) // 2)
+        of_pairs = 4 * (rows - 1) * rows * columns
+        assert scratch_bytes(AMPERE, name, (distances, x, 2.0, distances), x) == of_pairs
+        assert scratch_bytes(AMPERE, name, (distances, x, 0.0, distances), x) == 0
+
+
+def test_products_of_bytes_need_no_workspace() -> None:
+    """``int8_gemm`` (aten/src/ATen/cuda/CUDABlas.cpp) passes cublasLt none."""
+    a, b, out = meta(64, 128, dtype=torch.int8), meta(128, 256, dtype=torch.int8), meta(64, 256, dtype=torch.int32)
+    assert Workspaces("cuda", AMPERE).lasting("aten::_int_mm", (a, b), {}, out) == ()
+    assert len(Workspaces("cuda", AMPERE).lasting("aten::mm", (meta(64, 128), meta(128, 256)), {}, meta(64, 256))) == 1
