@@ -7,23 +7,27 @@ from pathlib import Path
 from setuptools import setup
 
 README = Path(__file__).with_name("README.md")
-RELATIVE = re.compile(r'(\]\(|(?:src|srcset)=")(?!https?:|#)')
+LINK = re.compile(r"(\[[^]]+\])\((?!https?:|#)([^)]+)\)")
+IMAGE = re.compile(r'((?:src|srcset)=")(?!https?:)')
 PICTURE = re.compile(r"^<picture>.*</picture>\n?", flags=re.MULTILINE)
-LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)")
 
 
-def long_description(repository: str) -> str:
+def long_description(text: str, repository: str) -> str:
     """Return the README for a package index, where links relative to the repository are broken.
 
-    They become absolute below ``repository``; without one, links become plain text and images are removed.
+    They become absolute: pages below ``repository``'s ``blob/HEAD``, images below its ``raw/HEAD``. Without a
+    repository, links become plain text and images are removed.
     """
-    text = README.read_text(encoding="utf-8")
-    if repository:
-        return RELATIVE.sub(lambda match: f"{match[1]}{repository.rstrip('/')}/raw/HEAD/", text)
-    return LINK.sub(r"\1", PICTURE.sub("", text))
+    if not repository:
+        return LINK.sub(lambda match: match[1][1:-1], PICTURE.sub("", text))
+    base = repository.rstrip("/")
+    return IMAGE.sub(rf"\g<1>{base}/raw/HEAD/", LINK.sub(rf"\g<1>({base}/blob/HEAD/\g<2>)", text))
 
 
-setup(
-    long_description=long_description(os.environ.get("REPOSITORY_URL", "")),
-    long_description_content_type="text/markdown",
-)
+if __name__ == "__main__":
+    REPOSITORY = os.environ.get("REPOSITORY_URL", "")
+    setup(
+        long_description=long_description(README.read_text(encoding="utf-8"), REPOSITORY),
+        long_description_content_type="text/markdown",
+        **({"url": REPOSITORY} if REPOSITORY else {}),
+    )

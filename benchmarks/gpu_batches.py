@@ -20,8 +20,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_truth import DATA, attempt, built, in_child, warm_up
+from benchmarks.gpu_truth import attempt, built, in_child, warm_up
 from benchmarks.gpu_truth_configs import OPTIMIZERS, Configuration
+from benchmarks.gpu_truth_files import DATA
 from benchmarks.gpu_truth_libraries import families
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_models import FAMILIES

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_calls_kinds import DTYPES, KINDS
-from benchmarks.gpu_truth import DATA, describe, in_child, record, warm_up, write
+from benchmarks.gpu_truth import describe, in_child, record, warm_up
+from benchmarks.gpu_truth_files import DATA, write
 from benchmarks.gpu_truth_meters import Meter
 from benchmarks.gpu_truth_sequence import SequenceMeter, predicted_changes
 from benchmarks.nocuda.cards import card_path

@@ -37,16 +37,14 @@ from torch import nn
 
 import torchsummary_plus
 from benchmarks.gpu_truth_configs import STEPS, configurations
-from benchmarks.gpu_truth_history import histories_path, read_histories, write_histories
+from benchmarks.gpu_truth_files import DATA, latest_recording, recorded, recording_name, write
 from benchmarks.gpu_truth_meters import CpuMeter, CudaMeter, Meter
-from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import UNKNOWN, active_card_path, is_active, play
 from torchsummary_plus.data.errors import SummaryError
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 
 SETS = ("own", "libraries")
-DATA = Path(__file__).parent / "data"
 SECONDS = 500
 """No further configuration starts after this time, because a command may take 540 seconds."""
 CHILD_SECONDS = 240
@@ -129,16 +127,6 @@ SAVED = 8
 """The file is written after this many configurations."""
 
 
-def recorded(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the records of a file by name, with their histories; of failed ones, only those out of memory."""
-    if not path.exists():
-        return {}
-    histories = read_histories(histories_path(path))
-    every = json.loads(path.read_text())["records"]
-    known = (record for record in every if "OutOfMemory" in record.get("error", "OutOfMemory"))
-    return {r["name"]: {**r, **({"history": histories[r["name"]]} if r["name"] in histories else {})} for r in known}
-
-
 def configured(which: str, small: bool = False) -> Sequence[Configured]:
     """Return the configurations of a set."""
     if which == "own":
@@ -146,34 +134,6 @@ def configured(which: str, small: bool = False) -> Sequence[Configured]:
     from benchmarks.gpu_truth_ways import variants
 
     return [variant for variant in variants() if variant.family.is_installed]
-
-
-def recording_name(header: dict[str, Any]) -> str:
-    """Return the name of a recording's file: by GPU, or for the no-op runtime by GPU, torch and cuDNN.
-
-    >>> recording_name({"gpu": "NVIDIA L4", "runtime": "CUDA"})
-    'gpu_truth_nvidia_l4.json'
-    >>> recording_name({"runtime": "no-op", "card": "l4", "torch": "2.13.0+cu130", "cudnn": 92000})
-    'gpu_truth_noop_l4_torch_2.13.0_cudnn_9.20.0.json'
-    """
-    if header.get("runtime") != "no-op":
-        return f"gpu_truth_{re.sub('[^a-z0-9]+', '_', header['gpu'].lower())}.json"
-    cudnn = header["cudnn"]
-    versions = f"torch_{header['torch'].split('+')[0]}_cudnn_{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
-    return f"gpu_truth_noop_{card_and_set(header['card'], header.get('set', 'own'))}_{versions}.json"
-
-
-def card_and_set(card: str, which: str) -> str:
-    return card if which == "own" else f"{card}_{which}"
-
-
-def latest_recording(card: str, which: str = "own") -> Path:
-    """Return the last recording of a set that the no-op runtime made of a GPU."""
-    name = card_and_set(card_path(card).stem, which)
-    found = sorted(DATA.glob(f"gpu_truth_noop_{name}_torch_*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise SystemExit(f"{card} has no recording: make one with --card {card}")
-    return found[-1]
 
 
 def describe(device: str, which: str = "own") -> dict[str, Any]:
@@ -309,17 +269,6 @@ def moved(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         yield from moved(child)
     yield model
-
-
-def write(out: Path, header: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """Write the recording, with a line for each configuration, and the allocator's histories in a second file."""
-    histories = {record["name"]: record["history"] for record in records if "history" in record}
-    records = [{key: value for key, value in record.items() if key != "history"} for record in records]
-    if histories:
-        write_histories(histories_path(out), histories)
-    lines = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
-    head = json.dumps(header)[1:-1]
-    out.write_text(f'{{{head},\n"records":[\n{lines}\n]}}\n')
 
 
 def compare_file(path: Path, only: str, is_noted: bool, seconds: int = SECONDS, resumes: bool = False) -> None:

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .data.collection import no_collection as _no_collection
+
 if TYPE_CHECKING:
     from .api.compare import compare as compare
     from .api.configured import from_config as from_config
@@ -89,7 +91,8 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    with _no_collection():
+        value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     return value
 
 

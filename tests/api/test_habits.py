@@ -86,7 +86,7 @@ def test_every_option_of_a_step_is_answered_by_tables_with_memory() -> None:
 def test_what_is_no_model_is_answered_with_the_cure() -> None:
     with pytest.raises(InputError, match=r"model is a state dict of 2 entries; load it into a model"):
         summary(Masked().state_dict(), (8,))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"argument 'small'; name models by a dict: compare\(\{\"small\": ...\}\)"):
+    with pytest.raises(InputError, match=r"write a dict of models by name: compare\(\{\"small\": ...\}\)"):
         compare(small=Masked(), large=Masked(), input_size=(8,))  # type: ignore[call-overload]
 
 

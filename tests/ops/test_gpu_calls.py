@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_calls import KINDS, calls, compare, sequence
-from benchmarks.gpu_truth import DATA
+from benchmarks.gpu_truth_files import DATA
 
 RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
 EXACT = {

@@ -18,7 +18,8 @@ from tests.truth.warm import python
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.foreach import writes_alike
-from torchsummary_plus.ops.shapes.registry import RULES, rule
+from torchsummary_plus.ops.shapes.kernels import CPU_RULES, KERNEL_RULES
+from torchsummary_plus.ops.shapes.registry import RULES, rule, rule_in
 from torchsummary_plus.ops.shapes.views import VIEWS, View, viewed
 
 from . import calls_layers, calls_lists, calls_losses, calls_moves  # noqa: F401  (they register)
@@ -224,3 +225,11 @@ def test_lists_that_do_not_agree_are_left_to_torch() -> None:
         assert not writes_alike(add, ([other, whole], [whole, whole]))
     assert not writes_alike(add, ([meta((2, 1), torch.float32).expand(2, 3)], [whole]))
     assert not writes_alike(torch.ops.aten._foreach_add.List, ([whole], [whole]))
+
+
+@pytest.mark.parametrize("table", [RULES, KERNEL_RULES, CPU_RULES, VIEWS])
+def test_an_operator_has_one_rule_in_each_table(table: dict[str, Any]) -> None:
+    name, own = next(iter(table.items()))
+    with pytest.raises(ValueError, match=f"{name} already has a rule"):
+        rule_in(table, name.removeprefix("aten::"))(lambda: None)
+    assert table[name] is own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+import torchsummary_plus
 
 PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
@@ -126,6 +129,17 @@ def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
     added = json.loads(done.stdout)
     heads = {module.partition(".")[0] for module in added}
     assert heads - set(sys.stdlib_module_names) == {PACKAGE.name}
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_first_use_leaves_garbage_collection_as_it_was(is_on: bool) -> None:
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        assert torchsummary_plus.__getattr__("summary") is torchsummary_plus.summary
+        assert gc.isenabled() is is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
 
 
 def test_the_law_sees_a_breach() -> None:

@@ -11,8 +11,9 @@ import pytest
 from torch import nn
 
 from benchmarks.gpu_batches import is_right
-from benchmarks.gpu_truth import DATA, compare, describe, percentile, record_all, recording_name, write
+from benchmarks.gpu_truth import compare, describe, percentile, record_all
 from benchmarks.gpu_truth_configs import Configuration, configurations
+from benchmarks.gpu_truth_files import DATA, recording_name, write
 from benchmarks.gpu_truth_history import (
     RELEASED,
     SEGMENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from itertools import pairwise
@@ -116,3 +117,14 @@ def test_links_lead_somewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r"(?:src|srcset)=\"([^\"]+)\"", text)
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_readme_on_an_index_has_no_relative_link() -> None:
+    describe = runpy.run_path(str(ROOT / "setup.py"))["long_description"]
+    linked, plain = describe(README, "https://host/us/it/"), describe(README, "")
+    assert "(https://host/us/it/blob/HEAD/docs/memory.md)" in linked
+    assert 'src="https://host/us/it/raw/HEAD/docs/images/' in linked
+    for page in (linked, plain):
+        targets = re.findall(r"\]\(([^)]+)\)|(?:src|srcset)=\"([^\"]+)", page)
+        assert all(link.startswith("https://") for pair in targets for link in pair if link)
+    assert "](" not in plain and "<img" not in plain and "many GPUs" in plain

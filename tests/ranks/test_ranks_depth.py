@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from examples.llama import Config, FeedForward, Llama
 from examples.seventy_billion import Stage, refused, tensor_parallel
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.rows import longest_row
+from torchsummary_plus.live.stacks import largest_stack
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ranks import micro_batches
 from torchsummary_plus.ranks.filled import filled
@@ -225,11 +225,11 @@ def test_layers_that_differ_are_not_taken_for_equal() -> None:
         for number, layer in enumerate(model.layers):
             layer.position = number  # Counts layers, as transformers' ``layer_idx`` does.
         _CHANGES[change](model.layers[4])
-        row = longest_row(model, 2)
-        rows.append(row and (row.path, row.start, row.stop))
+        stack = largest_stack(model, 2)
+        rows.append(stack and (stack.path, stack.start, stack.stop))
     assert rows == [("layers", 0, 4)] * len(rows)
-    row = longest_row(Llama(SHAPE), 2)
-    assert row is not None and (row.start, row.stop) == (0, SHAPE.depth)
+    stack = largest_stack(Llama(SHAPE), 2)
+    assert stack is not None and (stack.start, stack.stop) == (0, SHAPE.depth)
 
 
 _CHANGES: dict[str, Callable[[Any], Any]] = {

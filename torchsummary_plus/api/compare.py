@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from torch import nn
 
+from ..data.arguments import unknown_argument
+from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import Example, as_device, make_example
@@ -24,9 +26,8 @@ from ..results.comparison import Comparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.step_comparison import StepComparison
-from ..trace.passes import no_collection
-from ..trace.run import Options, read
-from .habits import FOR_TABLES, OptionError, cure
+from ..trace.run import PassOptions, read
+from .habits import FOR_TABLES
 from .memory import largest_batch
 from .memory_columns import INPUTS, WORLD, MemoryRequest
 from .step_options import StepOptions, shows, step_keywords
@@ -118,10 +119,10 @@ def compare(
     >>> [entry.report.total_params for entry in c.entries], c.aligned()
     ([46, 178], ((1, 1), (2, 2), (3, 3)))
     """
-    check_layout(style, depth)
+    depth = check_layout(style, depth)
     for name in reading:
         if name not in READING:
-            raise OptionError(f"compare() got an unexpected keyword argument {name!r}" + _cure(name, reading))
+            raise unknown_argument("compare", name, READING, FOR_TABLES | _names_of_models(reading))
     common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
@@ -137,10 +138,10 @@ def compare(
     return result
 
 
-def _cure(name: str, reading: Mapping[str, Any]) -> str:
-    if isinstance(reading[name], (nn.Module, ModelSummary)):
-        return f'; name models by a dict: compare({{"{name}": ...}})'
-    return cure(name, READING, FOR_TABLES)
+def _names_of_models(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return what to write instead of models given by keyword."""
+    names = (name for name, value in given.items() if isinstance(value, (nn.Module, ModelSummary)))
+    return {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in names}
 
 
 def _entries(models: tuple[Any, ...], names: Sequence[str] | None) -> tuple[tuple[Any, ...], Sequence[str] | None]:
@@ -221,7 +222,7 @@ def _read(
     if step is not None and gpu is not None:
         card = named_gpu(gpu)
         step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-    passed = Options(options["run"], options["mode"], device, options["functional"])
+    passed = PassOptions(options["run"], options["mode"], device, options["functional"])
     done = tabulated(tree, example_of, passed, Presentation(), step)
     return done, None if step is None else _peaks(tree, example_of, done, MemoryRequest.of(step, device), gpu)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def _built(transformers: Any, config: Any) -> nn.Module:
 
 
 @contextmanager
-def _counted() -> Any:
+def _counted() -> Iterator[None]:
     """Inside the block, raise :class:`InputError` once more than ``MOST_MODULES`` modules have been built."""
     count = 0
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.arguments import names_cures
 from ..data.choices import GENERATE
-from ..data.errors import InputError
+from ..data.integers import integer
 from ..data.memory_records import MemoryLog, StepInfo
-from ..data.units import describe, mebibytes
+from ..data.units import mebibytes
 from ..live.inputs import make_example
 from ..memory.capacity import LARGEST_BATCH, Search
 from ..memory.estimate import least, log_fits, room_for_tensors, uses_libraries
@@ -20,8 +21,9 @@ from ..memory.gpus import named_gpu, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.caches import as_choice
 from ..step.generation import SKIPPED, generation_step, skips_tokens
+from .habits import FOR_CONTEXTS
 from .progress import progress_bar
-from .step_options import StepOptions, memory_to_fit
+from .step_options import StepOptions, device_of_limit, memory_to_fit
 from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04
@@ -73,12 +75,11 @@ class _Generation:
     def __init__(
         self, model: nn.Module, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
     ) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(f"batch_size is {describe(batch_size)}; accepted: an integer of at least 1")
         choice = as_choice(cache, cache_dtype)
         step = generation_step(model, new_tokens, choice)
-        self.model, self.batch_size = model, batch_size
-        self.options = replace(options, mode="eval", train_step=step, steps=1)
+        self.model, self.batch_size = model, integer("batch_size", batch_size, 1)
+        inference = replace(options, mode="eval", optimizer=None, loss=None, targets=None, keep_output=False)
+        self.options = replace(inference, train_step=step, steps=1, gradient_accumulation_steps=1)
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
         self.bands = {
             note: band
@@ -91,11 +92,8 @@ class _Generation:
 
     def asked(self, prompt: int) -> StepRequest:
         """Return the request for a prompt of this many tokens. Raises :class:`InputError`."""
-        if isinstance(prompt, bool) or not isinstance(prompt, int) or prompt < 1:
-            raise InputError(f"prompt is {describe(prompt)}; accepted: an integer of at least 1")
-        tokens = {
-            name: torch.ones(self.batch_size, prompt, dtype=torch.long) for name in ("input_ids", "attention_mask")
-        }
+        shape = self.batch_size, integer("prompt", prompt, 1)
+        tokens = {name: torch.ones(shape, dtype=torch.long) for name in ("input_ids", "attention_mask")}
         example = make_example(None, self.batch_size, None, tokens)
         assert example is not None
         return StepRequest(self.model, example, self.options)
@@ -136,6 +134,7 @@ def estimate_generation(
     return generation.estimate(prompt, log)
 
 
+@names_cures(FOR_CONTEXTS)
 def max_context(
     model: nn.Module,
     memory: int | float | str | None = None,
@@ -150,19 +149,22 @@ def max_context(
     allocator: str | None = None,
     cudnn: str = "auto",
     progress: bool = True,
+    options: StepOptions | None = None,
 ) -> ContextLimit:
     """Return the longest context that a transformers model can generate with in ``memory``.
 
     The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
     "24GiB" (the default) or a GPU's name, which can be given as ``gpu`` too. Traces of short prompts are extrapolated
-    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Raises
-    :class:`InputError`, or :class:`UnsupportedError` for a model that does not generate.
+    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Of ``options``, those
+    of an optimizer and a loss do not matter. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
+    does not generate.
     """
-    memory = memory_to_fit(memory, gpu)
+    own = {"gpu": gpu, "autocast": autocast, "allocator": allocator, "cudnn": cudnn}
+    given = StepOptions.of("max_context", options, {}, device=device_of_limit(device, options), **own)
+    memory = memory_to_fit(memory, gpu if memory is not None else given.gpu)
     card = named_gpu(memory)
-    named = None if card is None else card.name
-    options = StepOptions(device=device, gpu=named, autocast=autocast, allocator=allocator, cudnn=cudnn)
-    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, options)
+    given = replace(given, gpu=None if card is None else card.name)
+    generation = _Generation(model, batch_size, new_tokens, cache, cache_dtype, given)
     first = generation.asked(1)
 
     def fits(log: MemoryLog) -> bool:

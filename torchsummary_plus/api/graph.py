@@ -6,10 +6,13 @@ from typing import Any
 
 from torch import nn
 
+from ..data.arguments import names_cures
 from ..results.model_graph import ModelGraph, as_graph
+from .habits import FOR_GRAPHS
 from .table import summary
 
 
+@names_cures(FOR_GRAPHS)
 def graph(
     model: nn.Module,
     input_size: Any = None,

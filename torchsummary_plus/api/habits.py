@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from ..data.arguments import OptionError, cure
 from ..data.errors import InputError
 from ..data.units import describe
-
-
-class OptionError(InputError, TypeError):
-    """A keyword argument that a call does not have; the message names the cure."""
-
 
 ELSEWHERE = {
     "input_shape": "input_size=(3, 224, 224), without the batch axis",
@@ -42,6 +37,15 @@ OF_A_STEP = (
 """Options of a step that a table's call takes inside ``memory=``."""
 
 FOR_TABLES = {name: f'memory={{"{name}": ...}}' for name in OF_A_STEP} | ELSEWHERE
+
+FOR_TEXTS = {
+    **FOR_TABLES,
+    **{
+        name: f"str(summary(..., {name}=..., verbose=0))"
+        for name in ("col_names", "depth", "input_data", "memory", "mode", "rows", "style")
+    },
+}
+"""The same for ``summary_string``, which has torchsummary's arguments alone."""
 
 STEPS = {
     "accumulate_grad_batches": "gradient_accumulation_steps=, with batch_size= of one micro-batch",
@@ -73,6 +77,29 @@ STEPS = {
 }
 """The same for calls about a step."""
 
+
+FOR_GRAPHS = {
+    **{name: ELSEWHERE[name] for name in ("input_shape", "input_shapes", "max_depth", "dtype")},
+    "expand_nested": "depth=, the deepest level with nodes of its own",
+    "roll": 'repeats="fold"',
+    "save_graph": 'nothing, then graph(...).save("model.svg")',
+    "filename": 'nothing, then graph(...).save("model.svg")',
+    "directory": 'nothing, then graph(...).save("folder/model.svg")',
+    "graph_name": "nothing: the graph is named after the model's class",
+}
+"""The same for graphs; torchview's names among them."""
+
+FOR_CONTEXTS = {
+    **{name: STEPS[name] for name in ("fp16", "bf16", "precision")},
+    "amp": "autocast=",
+    "max_new_tokens": "new_tokens=",
+    "kv_cache": "cache=",
+    "kv_cache_dtype": "cache_dtype=",
+    "dtype": "autocast=, or convert the model: model.to(dtype)",
+    "prompt": 'prompt= in estimate_memory(mode="generate"): max_context searches for it',
+    "mode": "nothing: it is always generation",
+}
+"""The same for ``max_context``."""
 
 HABITS = ("amp", *STEPS)
 """Names that other tools use for a step's options."""
@@ -119,7 +146,7 @@ def forward_arguments(model: nn.Module, given: Mapping[str, Any], options: Itera
 
 
 def taken(refusal: str, given: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
-    """Return a step's arguments under this package's names. Raises :class:`InputError` for any other, with the cure.
+    """Return a step's arguments under this package's names. Raises :class:`OptionError` for any other, with the cure.
 
     ``refusal`` is the message up to the argument's name.
     """
@@ -127,18 +154,6 @@ def taken(refusal: str, given: Mapping[str, Any], options: Iterable[str]) -> dic
     for name in given:
         if name not in (*options, "amp"):
             known = [other for other in (*options, *RUNS_ON) if other != name]
-            raise OptionError(f"{refusal} {name!r}" + cure(name, known, STEPS))
+            raise OptionError(f"{refusal} {name!r}{cure(name, known, STEPS)}")
     step = {name: value for name, value in given.items() if name != "amp"}
     return step | ({"autocast": given["amp"]} if "amp" in given else {})
-
-
-def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
-    """Return the end of a message that says what to write instead of ``name``; "" if no name is close.
-
-    >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], FOR_TABLES)
-    ('; near names: batch_size', '; write depth=')
-    """
-    if name in elsewhere:
-        return f"; write {elsewhere[name]}"
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; near names: {', '.join(near)}" if near else ""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.arguments import names_cures
 from ..data.errors import MissingExtraError, SummaryError
 from ..data.extras import need_extra
 from ..data.units import mebibytes
@@ -21,6 +22,9 @@ from ..results.model_summary import ModelSummary
 from ..watch.live_peak import LivePeak
 from .memory import estimate_memory
 from .table import summary
+
+LOGS = dict.fromkeys(("verbose", "logger", "print_fn", "log_fn"), "log=, a function of the text")
+"""Other names for where a callback's text goes."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class _Watch:
         return self.result
 
 
+@names_cures(LOGS)
 def trainer_callback(log: Callable[[str], None] = print) -> Any:
     """Return a callback for transformers' ``Trainer`` that logs the summary and the first step's memory.
 
@@ -148,6 +153,7 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     return FirstStepOfTrainer()
 
 
+@names_cures(LOGS)
 def lightning_callback(log: Callable[[str], None] = print) -> Any:
     """Return a callback for Lightning's ``Trainer`` that logs the summary and the first step's memory.
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..data.capability import AMPERE
 from ..data.choices import GENERATE, STEP_MODES
+from ..data.collection import no_collection
 from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.memory_records import MemoryLog
 from ..data.units import describe
@@ -30,11 +31,10 @@ from ..memory.other_devices import other_device
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
-from ..trace.passes import no_collection
 from .generation import estimate_generation
 from .habits import check_model
 from .progress import progress_bar
-from .step_options import StepArguments, StepOptions, memory_to_fit, takes_step_arguments
+from .step_options import StepArguments, StepOptions, device_of_limit, memory_to_fit, takes_step_arguments
 from .step_request import StepRequest, Ticks
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def max_batch_size(
     >>> limit.batch_size > 100, limit.peak_bytes <= 1 << 24 < limit.next_peak_bytes
     (True, True)
     """
-    place = None if options is not None and options.device is not None and device == "cuda" else device
+    place = device_of_limit(device, options)
     given = StepOptions.of("max_batch_size", options, step, device=place, gpu=gpu, cudnn=cudnn)
     example = make_example(input_size, 1, dtypes, input_data)
     room = memory_to_fit(memory, gpu if memory is not None else given.gpu)

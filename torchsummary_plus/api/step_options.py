@@ -10,12 +10,15 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..data.arguments import fields_name_cures
 from ..data.choices import AUTO, CUDNN, RULE, STEP_MODES
 from ..data.errors import InputError, choice_error
+from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.inputs import as_device, as_dtype
 from ..live.modules import ModuleTree
+from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
@@ -23,7 +26,7 @@ from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, neares
 from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
-from .habits import HABITS, taken
+from .habits import HABITS, STEPS, taken
 
 BACKENDS = ("cpu", "cuda")
 AUTOCAST = (torch.bfloat16, torch.float16)
@@ -48,6 +51,7 @@ class StepArguments(TypedDict, total=False):
     allocator: str | None
 
 
+@fields_name_cures(STEPS)
 @dataclass(frozen=True)
 class StepOptions:
     """What a step does and where it runs; see :func:`estimate_memory` for each option.
@@ -90,11 +94,8 @@ class StepOptions:
         """Return the validated step on a device. Raises :class:`InputError`."""
         if self.mode not in STEP_MODES:
             raise choice_error("mode", self.mode, STEP_MODES)
-        for name in ("steps", "gradient_accumulation_steps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {describe(value)}; accepted: an integer of at least 1")
-        micro_batches = self.gradient_accumulation_steps
+        steps = integer("steps", self.steps, 1)
+        micro_batches = integer("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
         if micro_batches > 1 and (self.train_step is not None or self.mode != "train"):
             other = "train_step, which runs its own loop" if self.train_step is not None else f"mode {self.mode!r}"
             raise InputError(f"gradient_accumulation_steps is {micro_batches:,}; accepted with {other}: 1")
@@ -110,7 +111,7 @@ class StepOptions:
         if kind not in (None, *AUTOCAST):
             raise choice_error("autocast", kind, [None, True, *AUTOCAST])
         loss = as_loss(self.loss, self.targets)
-        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, self.steps, micro_batches)
+        return Step(self.mode, self.optimizer, loss, kind, self.train_step, self.keep_output, steps, micro_batches)
 
     def card(self) -> GPU | None:
         """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
@@ -209,14 +210,14 @@ def step_info(
     """Describe the step of a log."""
     trains, own = step.mode == "train", step.train_step
     parameters = (p for module in tree.modules for p in module._parameters.values() if p is not None)
-    dtypes = Counter(str(p.dtype).removeprefix("torch.") for p in parameters if p.dtype.is_floating_point)
+    dtypes = Counter(dtype_name(p.dtype) for p in parameters if p.dtype.is_floating_point)
     loss = step.loss.name if step.loss else "the output's sum" if SUMMED in log.assumptions else "the output's own"
     return StepInfo(
         device=str(device),
         batch_size=batch,
         mode=step.mode,
         optimizer="" if step.optimizer is None or not trains else called(step.optimizer),
-        autocast="" if step.autocast is None else str(step.autocast).removeprefix("torch."),
+        autocast="" if step.autocast is None else dtype_name(step.autocast),
         gpu="" if card is None else card.name,
         dtype=" and ".join(name for name, _ in dtypes.most_common()),
         loss=loss if trains and own is None else "",
@@ -228,6 +229,15 @@ def step_info(
 def called(given: Any) -> str:
     """Return the name of an optimizer or function: the given string, else that of the callable or class."""
     return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+
+def device_of_limit(device: Any, options: StepOptions | None) -> Any:
+    """Return the device of a call that searches for a limit, whose default is CUDA unless ``options`` name another.
+
+    >>> device_of_limit("cuda", None), device_of_limit("cuda", StepOptions(device="cpu"))
+    ('cuda', None)
+    """
+    return None if options is not None and options.device is not None and device == "cuda" else device
 
 
 def memory_to_fit(memory: int | float | str | None, gpu: str | None) -> int | float | str:

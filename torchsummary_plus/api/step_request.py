@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data.collection import no_collection
 from ..data.memory_records import MemoryLog
 from ..live.inputs import Example, with_batch
 from ..live.modules import ModuleTree
@@ -15,7 +16,7 @@ from ..memory.estimate import build_estimate
 from ..ops.scratch.cuda.chips import chip_named
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.depth.steps import record_deep_step
-from ..trace.passes import Frame, Listener, no_collection
+from ..trace.passes import Frame, Listener
 from ..trace.run import read
 from .step_options import StepOptions, step_info
 

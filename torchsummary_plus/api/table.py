@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..data.arguments import names_cures
 from ..data.choices import PASS_MODES, RUNS
+from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error
 from ..data.extras import need_extra
 from ..data.units import describe
@@ -19,9 +21,8 @@ from ..render.columns import check_view
 from ..render.rows import row_view
 from ..report.report import build_report
 from ..results.model_summary import ModelSummary, Presentation, as_summary
-from ..trace.passes import no_collection
-from ..trace.run import Options, read, trace
-from .habits import check_model, forward_arguments
+from ..trace.run import PassOptions, read, trace
+from .habits import FOR_TEXTS, check_model, forward_arguments
 from .notebook import show
 from .sharded import is_sharded, with_shards
 
@@ -107,7 +108,7 @@ def summary(
     lines = row_view(rows, repeats, row_settings, col_width)
     style = lines.style_of(style)
     is_of_rank = is_sharded(model) or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
-    check_view(style, depth, names, memory is not None, is_of_rank)
+    depth = check_view(style, depth, names, memory is not None, is_of_rank)
     if style == "rich":
         need_extra("rich", "rich")
     arguments = forward_arguments(model, kwargs, signature(summary).parameters)
@@ -116,7 +117,7 @@ def summary(
     def example_of(**changed: Any) -> Example | None:
         return with_arguments(with_batch_dim(make_example(**{**inputs, **changed}), batch_dim), arguments)
 
-    options, look = Options(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
+    options, look = PassOptions(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
     with no_collection():
         result = tabulated(read(model, example_of()), example_of, options, look, memory)
         if verbose:
@@ -127,7 +128,7 @@ def summary(
 def tabulated(
     tree: ModuleTree,
     example_of: Callable[..., Example | None],
-    options: Options,
+    options: PassOptions,
     look: Presentation,
     memory: str | Mapping[str, Any] | StepOptions | None,
 ) -> ModelSummary:
@@ -142,6 +143,7 @@ def tabulated(
     return replace(result, row_memory=shares, memory=estimate)
 
 
+@names_cures(FOR_TEXTS)
 def summary_string(
     model: nn.Module, input_size: Any, batch_size: int = -1, device: Any = None, dtypes: Any = None
 ) -> tuple[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..live.inputs import as_device
 from ..live.modules import class_name
@@ -53,6 +54,7 @@ class MemTracker(ContextDecorator):
     2000
     """
 
+    @names_cures({"verbose": "detail=", "frame": "nothing: the calling line is found without it"})
     def __init__(
         self, detail: bool = True, path: str | Path | None = None, device: Any = None, stream: TextIO | None = None
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..data.arguments import names_cures
 from ..data.errors import choice_error
 from ..data.onnx_files import read_onnx
 from ..data.weight_files import read_weights
@@ -21,6 +22,7 @@ def is_weights(path: str | Path) -> bool:
     return str(path).endswith(SUFFIXES)
 
 
+@names_cures({})
 def weights(path: str | Path) -> WeightsFile:
     """Return names, shapes, dtypes and bytes of the weights in a file, from its header alone.
 

@@ -37,6 +37,15 @@ def in_unit(nbytes: int, units: str) -> tuple[str, str]:
     return (f"{nbytes / 1024**power:.2f}", ("B", "KiB", "MiB", "GiB", "TiB")[power]) if power else (f"{nbytes}", "B")
 
 
+def size_text(nbytes: int) -> str:
+    """Format bytes in the largest binary unit that fits.
+
+    >>> size_text(19_267_584), size_text(40)
+    ('18.38 MiB', '40 B')
+    """
+    return " ".join(in_unit(nbytes, "auto"))
+
+
 def one_line(text: str) -> str:
     r"""Return a name that fits in a table cell: control and other non-printing characters are escaped.
 

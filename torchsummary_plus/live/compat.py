@@ -66,10 +66,16 @@ def probe(place: str, loss: str, instead: Any = _MISSING, older: str = "") -> An
             value = resolve_name(known)
         except (ImportError, AttributeError):
             continue
-        _probed[name] = PrivateName(name, True, loss)
+        _note(name, True, loss)
         return value
-    _probed[name] = PrivateName(name, False, loss)
+    _note(name, False, loss)
     return partial(_refuse, name) if instead is _MISSING else instead
+
+
+def _note(name: str, is_found: bool, loss: str) -> None:
+    """Record a name; if it is probed for several uses, the losses of all."""
+    losses = _probed[name].loss.split("; ") if name in _probed else []
+    _probed[name] = PrivateName(name, is_found, "; ".join(dict.fromkeys([*losses, loss])))
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
@@ -196,8 +202,7 @@ def fakes_without_card() -> AbstractContextManager[None]:
 
 def outside_fake_mode() -> AbstractContextManager[Any]:
     """Suspend the caller's ``FakeTensorMode`` and the modes around it, if there is one."""
-    is_active = fake_mode_key is not None and is_torch_fake(_mode_with(fake_mode_key))
-    return no_modes() if is_active else nullcontext()
+    return no_modes() if fake_mode_key is not None and is_torch_fake(_mode_with(fake_mode_key)) else nullcontext()
 
 
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
@@ -244,8 +249,7 @@ UNCOMPILED_FORM = "__dynamo_disable"
 def capture_unasked() -> Iterator[None]:
     """Keep optimizers from asking the GPU whether its stream is being captured."""
     kind: Any = torch.optim.Optimizer
-    names = [name for name in _CAPTURE_CHECKS if hasattr(kind, name)]
-    with replaced({(kind, name): lambda *_, **__: None for name in names}):
+    with replaced({(kind, name): lambda *_, **__: None for name in _CAPTURE_CHECKS}):
         yield
 
 
@@ -357,17 +361,13 @@ def uncompiled() -> AbstractContextManager[Any]:
     if stance is not None:
         return stance("force_eager")
     place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
-    return replaced({place: partial(_ignoring, getattr(*place))}) if hasattr(*place) else nullcontext()
+    return replaced({place: lambda _, own=getattr(*place): own(None)}) if hasattr(*place) else nullcontext()
 
 
 def compiling() -> AbstractContextManager[Any]:
     """Run compiled functions compiled again, inside :func:`uncompiled`."""
     stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
     return nullcontext() if stance is None else stance("default")
-
-
-def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
-    return set_callback(None)
 
 
 @cache

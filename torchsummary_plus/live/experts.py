@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data.integers import is_integer
 from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
 from .modules import ModuleTree
 
@@ -177,11 +178,11 @@ class _Search:
 
     def _by_attribute(self, modules: list[int], count: int) -> tuple[int, str] | None:
         for index in modules:
-            held = vars(self.tree.modules[index])
+            attributes = vars(self.tree.modules[index])
             for name in TOP_K:
-                value = held.get(name)
-                if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= count:
-                    return value, f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
+                value = attributes.get(name)
+                if is_integer(value) and 1 <= value <= count:
+                    return int(value), f"{name} = {value} of {self.tree.paths[index] or 'the model itself'}"
         return None
 
 
@@ -190,7 +191,7 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
 
     PEFT's layers list those in ``adapter_layer_names``; prompts are in a model's ``prompt_encoder``.
     """
-    held: dict[str, dict[int, ParameterSpec]] = {}
+    adapters: dict[str, dict[int, ParameterSpec]] = {}
     of: dict[int, list[ParameterSpec]] = {}
     for module, spec in zip(tree.modules, specs):
         of[id(module)] = list(spec.parameters)
@@ -201,7 +202,7 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
         if not names and hasattr(module, "peft_config"):
             names = ("prompt_encoder",)
         for name, parameter in _of_adapters(module, names, of):
-            held.setdefault(name, {})[parameter.key] = parameter
+            adapters.setdefault(name, {})[parameter.key] = parameter
         if names:
             active.update(_active(module))
     return tuple(
@@ -211,7 +212,7 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
             sum(p.numel for p in parameters.values() if p.trainable),
             name in active,
         )
-        for name, parameters in held.items()
+        for name, parameters in adapters.items()
     )
 
 

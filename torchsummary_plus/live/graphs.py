@@ -42,23 +42,23 @@ class KeptByGraphs:
 
     def stand_ins(self, of: Callable[[int], Tensor], make: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
         """Yield ``make``'s stand-ins for the tensors, kept alive by the stand-ins of their holders (``of``, by id)."""
-        made: dict[int, Tensor] = {}
+        known: dict[int, Tensor] = {}
         self._never_freed = [make(tensor) for tensor in self._never_freed]
         yield from self._never_freed
         for key, kept in self._kept.items():
             theirs = []
             for tensor in kept:
                 storage = tensor.untyped_storage()._cdata
-                if storage not in made:
-                    made[storage] = make(tensor)
-                theirs.append(made[storage])
+                if storage not in known:
+                    known[storage] = make(tensor)
+                theirs.append(known[storage])
             self._watched.append(weakref.ref(of(key), _clearing(theirs)))
-        yield from made.values()
+        yield from known.values()
 
     def clear(self) -> None:
         """Drop all references to tensors."""
-        for held in (self._kept, self._never_freed, self._watched):
-            held.clear()
+        for references in (self._kept, self._never_freed, self._watched):
+            references.clear()
 
 
 def references_in_graphs(tensors: Iterable[Tensor]) -> Mapping[int, int]:
@@ -80,8 +80,8 @@ def _with_graphs(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor for tensor in tensors if not isinstance(tensor, Fake) and tensor.grad_fn is not None]
 
 
-def _clearing(held: list[Tensor]) -> Callable[[Any], None]:
-    return lambda _: held.clear()
+def _clearing(tensors: list[Tensor]) -> Callable[[Any], None]:
+    return lambda _: tensors.clear()
 
 
 def saved_by(tensor: Tensor) -> list[Tensor]:

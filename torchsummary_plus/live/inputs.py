@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from numbers import Integral
 from typing import Any
 
 import torch
 
 from ..data.errors import InputError
+from ..data.integers import is_integer
 from ..data.units import describe
 from . import compat
 from .structures import all_tensors, first_tensor, once, replace_tensors
@@ -81,7 +81,7 @@ def make_example(
 
     ``input_data`` may be an existing example; one given by sizes takes ``batch_size``.
     """
-    if not _is_whole(batch_size) or (batch_size < 1 and batch_size != -1):
+    if not is_integer(batch_size) or (batch_size < 1 and batch_size != -1):
         tensors = "; pass tensors as input_data=" if all_tensors(batch_size) else ""
         raise InputError(
             f"batch_size is {describe(batch_size)}; accepted: -1 (any batch), or an integer of at least 1{tensors}"
@@ -135,7 +135,7 @@ def with_batch_dim(example: Example | None, batch_dim: Any) -> Example | None:
     if batch_dim is None or example is None:
         return example
     ranks = [len(sized.size) for sized in example.sized()] or [tensor.dim() for tensor in all_tensors(example.args)]
-    if not _is_whole(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
+    if not is_integer(batch_dim) or not 0 <= batch_dim <= min(ranks, default=0):
         raise InputError(
             f"batch_dim is {describe(batch_dim)}; accepted: the position of the batch axis, from 0 (the default) to "
             f"{min(ranks, default=0)}, the number of axes of the smallest input"
@@ -174,14 +174,9 @@ def as_sized(value: Any) -> Sized | None:
 
 
 def _is_size(value: Any) -> bool:
-    return _is_whole(value) or (
-        isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(_is_whole, value))
+    return is_integer(value) or (
+        isinstance(value, (tuple, list)) and bool(value or isinstance(value, tuple)) and all(map(is_integer, value))
     )
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether the value is an integer, Python's or numpy's."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
@@ -191,7 +186,7 @@ def _sized(sizes: list[Any], dtypes: Any) -> list[Any]:
 
 def _one_sized(size: Any, dtype: torch.dtype | None) -> Any:
     if _is_size(size):
-        axes = tuple(map(int, (size,) if _is_whole(size) else size))
+        axes = tuple(map(int, (size,) if is_integer(size) else size))
         if any(axis < 0 for axis in axes):
             raise InputError(f"input_size {describe(size)} has a negative axis; sizes are given without the batch axis")
         return Sized(axes, dtype)
@@ -233,7 +228,7 @@ def as_device(value: Any) -> torch.device | None:
     """
     if value is None or isinstance(value, torch.device):
         return value
-    if _is_whole(value) and value >= 0:
+    if is_integer(value) and value >= 0:
         return torch.device("cuda", int(value))
     try:
         return torch.device(value)

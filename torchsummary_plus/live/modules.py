@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..data.integers import is_integer
 from ..data.records import ModuleSpec, ParameterSpec
 from . import compat
 from .layers import layer_spec
@@ -229,10 +230,10 @@ def class_name(module: nn.Module) -> str:
 
 
 def _whole_number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return int(value) if is_integer(value) else None
 
 
 def _whole_numbers(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, (tuple, list)) and value and all(_whole_number(v) is not None for v in value):
-        return tuple(value)
-    return (value,) if _whole_number(value) is not None else None
+        return tuple(map(int, value))
+    return (int(value),) if _whole_number(value) is not None else None

@@ -41,17 +41,17 @@ def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
 def is_complete(modules: Sequence[nn.Module]) -> bool:
     """Whether every parameter and buffer has values, at least during a forward."""
     fetched = {id(tensor) for module in modules for tensor in absent(module)}
-    held = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
-    return all(tensor.device.type != "meta" or id(tensor) in fetched for tensor in held)
+    own = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    return all(tensor.device.type != "meta" or id(tensor) in fetched for tensor in own)
 
 
 def absent(module: nn.Module) -> list[Tensor]:
     """Return the meta parameters and buffers whose weights the module's hook can load."""
-    held = _held(module) if offloading(module) is not None else {}
-    return [tensor for tensor in held.values() if tensor.device.type == "meta"]
+    named = _named_tensors(module) if offloading(module) is not None else {}
+    return [tensor for tensor in named.values() if tensor.device.type == "meta"]
 
 
-def _held(module: nn.Module) -> dict[str, Tensor]:
+def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -87,13 +87,15 @@ def away_as_fakes(device: torch.device) -> Away:
 class Offloaded(Mapping[str, Tensor]):
     """A weights map with replacements for the weights in memory; ``load`` provides those on disk."""
 
-    def __init__(self, weights: Mapping[str, Tensor], held: dict[str, Tensor], load: Callable[[str], Tensor]) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], replacements: dict[str, Tensor], load: Callable[[str], Tensor]
+    ) -> None:
         self.weights = weights
-        self.held = held
+        self.replacements = replacements
         self.load = load
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.held[name] if name in self.held else self.load(name)
+        return self.replacements[name] if name in self.replacements else self.load(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.weights)
@@ -107,13 +109,13 @@ def swap_offloaded(module: nn.Module, away: Away) -> None:
     hook = offloading(module)
     if hook is None:
         return
-    weights, specs = hook.weights_map, _held(module)
-    held = {name: away.weight(tensor) for name in specs if (tensor := _in_memory(weights, name)) is not None}
+    weights, specs = hook.weights_map, _named_tensors(module)
+    replacements = {name: away.weight(tensor) for name in specs if (tensor := _in_memory(weights, name)) is not None}
     load: Callable[[str], Tensor] = weights.__getitem__
     if away.device is not None:
         hook.execution_device = away.device
         load = lambda name: torch.empty(specs[name].shape, dtype=specs[name].dtype, device=CPU)  # noqa: E731
-    hook.weights_map = Offloaded(weights, held, load)
+    hook.weights_map = Offloaded(weights, replacements, load)
 
 
 def _in_memory(weights: Any, name: str) -> Tensor | None:
@@ -128,11 +130,11 @@ def _in_memory(weights: Any, name: str) -> Tensor | None:
 def kept_in_memory(module: nn.Module) -> list[Tensor]:
     """Return the weights that a module's hook keeps in memory, before any pass."""
     hook = offloading(module)
-    tensors = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _held(module)]
+    tensors = [] if hook is None else [_in_memory(hook.weights_map, name) for name in _named_tensors(module)]
     return [tensor for tensor in tensors if tensor is not None]
 
 
 def offloaded(module: nn.Module) -> list[Tensor]:
     """Return the replacements of a module's offloaded weights in memory."""
-    hook = offloading(module)
-    return list(hook.weights_map.held.values()) if hook is not None and type(hook.weights_map) is Offloaded else []
+    weights = getattr(offloading(module), "weights_map", None)
+    return list(weights.replacements.values()) if isinstance(weights, Offloaded) else []

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.rounding import round_up
 from . import compat
 
 _ROWS = 32
@@ -63,7 +64,7 @@ def _efficient(
     """Return the output in token order, the log-sum-exp if a gradient needs it, and the random state."""
     batch, heads, queries, _ = query.shape
     out = query.new_empty((batch, queries, heads, value.shape[3])).transpose(1, 2)
-    rows = -(-queries // _ROWS) * _ROWS if compute_log_sumexp else 0
+    rows = round_up(queries, _ROWS) if compute_log_sumexp else 0
     state = query.new_empty((), dtype=torch.long)
     return out, query.new_empty((batch, heads, rows), dtype=torch.float32), state, torch.empty_like(state)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..data.errors import InputError, UnsupportedError, choice_error
+from ..data.rounding import round_up
 from ..data.units import MIB, describe
 
 MIN_BLOCK = 512
@@ -107,7 +108,7 @@ class AllocatorOptions:
             divisions = self.roundup_power2_divisions[interval]
             if divisions > 1 and nbytes > MIN_BLOCK * divisions:
                 return next_division(nbytes, divisions)
-        return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
+        return round_up(nbytes, MIN_BLOCK)
 
 
 def next_division(nbytes: int, divisions: int) -> int:
@@ -121,7 +122,7 @@ def next_division(nbytes: int, divisions: int) -> int:
     if is_power_of_two(nbytes):
         return nbytes
     step = (1 << (nbytes.bit_length() - 1)) // divisions
-    return -(-nbytes // step) * step
+    return round_up(nbytes, step)
 
 
 def is_power_of_two(number: int) -> bool:

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Protocol
 
+from ..data.rounding import round_up
 from ..data.units import MIB
 
 SMALL_SEGMENT = 2 * MIB
@@ -168,7 +169,7 @@ class FixedSegments:
     def growth(self, pool: Pool, size: int) -> int:
         """Return the size of the segment for a request."""
         if size >= OWN_SEGMENT:
-            return -(-size // SEGMENT_STEP) * SEGMENT_STEP
+            return round_up(size, SEGMENT_STEP)
         return pool.page
 
     def grow(self, pool: Pool, size: int) -> Block:
@@ -211,7 +212,7 @@ class ExpandableSegments:
         """Unmap the whole pages of cached blocks, and return their bytes."""
         given = 0
         for block in [block for _, _, block in pool.cached]:
-            begin = -(-block.address // pool.page) * pool.page
+            begin = round_up(block.address, pool.page)
             end = (block.address + block.size) // pool.page * pool.page
             if begin < end:
                 given += end - begin
@@ -239,7 +240,7 @@ class ExpandableSegments:
         block: Block | None = first
         while block is not None and size > 0:
             if not block.mapped:
-                yield block, min(block.size, -(-size // page) * page)
+                yield block, min(block.size, round_up(size, page))
             size -= block.size
             block = block.following
 
@@ -260,6 +261,6 @@ class ExpandableSegments:
         raise AssertionError("an expandable segment has no upper limit")
 
     def _segment(self, pool: Pool) -> Block:
-        address = -(-self.next_address // pool.page) * pool.page
+        address = round_up(self.next_address, pool.page)
         self.next_address = address + ADDRESS_SPACE
         return Block(address, ADDRESS_SPACE, pool)

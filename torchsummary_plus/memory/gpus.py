@@ -19,6 +19,7 @@ from functools import cache
 
 from ..data.capability import Capability
 from ..data.errors import InputError
+from ..data.integers import is_integer
 from ..data.units import MIB, describe
 from .contexts import any_context_bytes, context_bytes
 from .other_devices import other_device
@@ -176,17 +177,17 @@ def parse_memory(value: int | float | str) -> int:
     is_bare = not isinstance(value, str) or value.strip().isdecimal()
     if isinstance(nbytes, float) and nbytes.is_integer():
         nbytes = int(nbytes)
-    if is_bare and isinstance(nbytes, (int, float)) and not isinstance(nbytes, bool) and 0 < nbytes < FEWEST:
+    if is_bare and (is_integer(nbytes) or isinstance(nbytes, float)) and 0 < nbytes < FEWEST:
         raise InputError(
             f"memory is {describe(value)}, which means {nbytes} bytes; write '{nbytes}GiB' or '{nbytes}GB'"
         )
-    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
+    if not is_integer(nbytes) or nbytes <= 0:
         near = _near(value) if isinstance(value, str) else []
         raise InputError(
             f"memory is {describe(value)}; accepted: a number of bytes, '24GiB' (1024**3), '24GB' (1000**3), "
             "or a GPU's name" + (f"; similar names: {_names(near)}" if near else "")
         )
-    return nbytes
+    return int(nbytes)
 
 
 SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|()()b)\s*", re.IGNORECASE)

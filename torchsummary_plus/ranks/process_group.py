@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..data.errors import InputError, UnsupportedError
+from ..data.integers import integer, is_integer
 from ..data.units import describe
 
 _REGISTRIES = (
@@ -70,15 +71,10 @@ def as_rank(world_size: Any, rank: Any = 0) -> Rank:
     >>> as_rank(64, 3)
     Rank(world_size=64, rank=3, local_size=8)
     """
-    if not _is_whole(world_size) or world_size < 1:
-        raise InputError(f"world_size is {describe(world_size)}; accepted: an integer of at least 1")
-    if not _is_whole(rank) or not 0 <= rank < world_size:
+    world_size = integer("world_size", world_size, 1)
+    if not is_integer(rank) or not 0 <= rank < world_size:
         raise InputError(f"rank is {describe(rank)} with world_size {world_size}; accepted: 0 to {world_size - 1}")
-    return Rank(world_size, rank)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return Rank(world_size, int(rank))
 
 
 @contextmanager

@@ -194,9 +194,9 @@ class Ranked:
                 stack.enter_context(devices_asked())
             making = partial(kernels.made_as, ledger=ledger)
             stack.enter_context(ddp_alone(making, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
-            stack.enter_context(fsdp_alone(making, ledger.hold, kernels.follow_leaf))
+            stack.enter_context(fsdp_alone(making, ledger.classify, kernels.follow_leaf))
             flat = FlatParameters()
-            stack.enter_context(flat.alone(making, ledger.hold, kernels.follow_leaf))
+            stack.enter_context(flat.alone(making, ledger.classify, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             if imported not in (None, len(sys.modules)):
                 raise _ImportedError

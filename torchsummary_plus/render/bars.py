@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ..data.errors import InputError, choice_error
-from ..data.units import describe
+from ..data.errors import choice_error
+from ..data.integers import integer
 from ..memory.estimate import Estimate
 from ..report.report import Report
 from .columns import COLUMNS, check_view
@@ -94,9 +94,7 @@ def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:
 
 def heaviest(bars: Sequence[Bar], top: int) -> list[Bar]:
     """Return the ``top`` longest bars, longest first, ties in order. Raises :class:`InputError`."""
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise InputError(f"top is {describe(top)}; accepted: an integer of at least 1")
-    return sorted(bars, key=lambda bar: -bar.length)[:top]
+    return sorted(bars, key=lambda bar: -bar.length)[: integer("top", top, 1)]
 
 
 def _name(line: Line) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..data.records import tensors
-from ..data.units import in_unit
+from ..data.units import size_text
 from ..memory.capacity import BatchSizeLimit
 from ..report.report import Report, Row
 from .arithmetic import minus, number, product, quotient, total
@@ -55,7 +55,7 @@ def batch_formula(
     whole = total(report.param_bytes, gradient_bytes, product(batch, sample.value))
     room = minus(memory_bytes, report.param_bytes, gradient_bytes)
     fits = quotient(room, sample.value) if sample.value and room.value > 0 else number(0)
-    size = " ".join(in_unit(memory_bytes, "auto"))
+    size = size_text(memory_bytes)
     steps = (
         Step("parameter_bytes", "Parameters", number(report.param_bytes), in_words(report.param_bytes)),
         Step("gradient_bytes", "Gradients", number(gradient_bytes), in_words(gradient_bytes)),

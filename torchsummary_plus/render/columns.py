@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..data.arguments import names_cures
 from ..data.errors import InputError, choice_error
+from ..data.integers import integer
 from ..data.registered import Registered
 from ..data.units import describe, structure_data, structure_text
 from ..report.report import Report
@@ -119,7 +121,7 @@ def _connected_to(line: Line, report: Report, zero: str) -> str:
     return _absent(line) if read is None else ", ".join(read) or "--"
 
 
-def _held(name: str) -> Cell:
+def _memory_cell(name: str) -> Cell:
     """Return the cell function of a field of a row's memory."""
 
     def cell(line: Line, report: Report, zero: str) -> str:
@@ -136,8 +138,8 @@ def _local_params(line: Line, report: Report, zero: str) -> str:
 
 
 def _shards(line: Line, report: Report, zero: str) -> str:
-    held = () if line.memory is None or line.stands_for_others else line.memory.shards
-    return ", ".join(map(str, held)) or "--"
+    shards = () if line.memory is None or line.stands_for_others else line.memory.shards
+    return ", ".join(map(str, shards)) or "--"
 
 
 def _shape(what: str) -> Callable[[Line, Report], Value]:
@@ -171,7 +173,7 @@ def _memory(name: str) -> Callable[[Line, Report], Value]:
 
 
 def _of_memory(name: str, heading: str, about: str) -> Column:
-    return Column(heading, about, _held(name), _memory(name), "bytes", of_memory=True)
+    return Column(heading, about, _memory_cell(name), _memory(name), "bytes", of_memory=True)
 
 
 def _known_mult_adds(line: Line, report: Report) -> Value:
@@ -294,6 +296,7 @@ def memory_columns(with_memory: bool, with_ranks: bool) -> tuple[str, ...]:
 F = TypeVar("F", bound=Callable[[Line, Report], Value])
 
 
+@names_cures({})
 def register_column(
     name: str,
     heading: str,
@@ -372,15 +375,15 @@ def check_view(
     col_names: Iterable[str] | None,
     with_memory: bool = False,
     with_ranks: bool = False,
-) -> None:
-    """Raise :class:`InputError` for an unknown style, column or depth."""
-    check_layout(style, depth)
+) -> int | None:
+    """Return the depth, as Python's integer. Raises :class:`InputError` for an unknown style, column or depth."""
+    deepest = check_layout(style, depth)
     chosen_names(col_names, with_memory, with_ranks)
+    return deepest
 
 
-def check_layout(style: str, depth: int | None) -> None:
-    """Raise :class:`InputError` for an unknown style or depth."""
+def check_layout(style: str, depth: int | None) -> int | None:
+    """Return the depth, as Python's integer. Raises :class:`InputError` for an unknown style or depth."""
     if style not in STYLES:
         raise choice_error("style", style, STYLES)
-    if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
-        raise InputError(f"depth is {describe(depth)}; accepted: None for all, or an integer of at least 0")
+    return None if depth is None else integer("depth", depth, 0, "None for all, or ")

@@ -10,7 +10,7 @@ from math import sqrt
 from ..data.errors import UnsupportedError, choice_error
 from ..data.extras import need_extra
 from ..data.graph_records import GraphEdge, GraphNode
-from ..data.units import in_unit, one_line
+from ..data.units import one_line, size_text
 from .graph_text import carried_text, title_of
 
 WIDEST = 5.0
@@ -61,7 +61,7 @@ def dot_text(
     for number, edge in enumerate(edges):
         more = f", penwidth={wide[number]:.2f}, arrowsize={max(0.4, 0.7 - wide[number] / 12):.2f}" if wide else ""
         label = _quoted(carried_text(edge))
-        tip = _quoted(f"{carried_text(edge)}, {_bytes_text(edge.nbytes)}")
+        tip = _quoted(f"{carried_text(edge)}, {size_text(edge.nbytes)}")
         lines.append(f"  {_id(edge.source)} -> {_id(edge.target)} [label={label}, edgetooltip={tip}{more}]")
     return "\n".join([*lines, "}", ""])
 
@@ -87,16 +87,12 @@ def _attributes(node: GraphNode) -> str:
     fill = FILLS["shared" if shared else node.kind]
     shape = ', style="filled,rounded"' if node.kind == "function" else ""
     kind = f"{node.kind} shared" if shared else node.kind
-    tip = _quoted(f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {_bytes_text(node.output_bytes)}")
+    tip = _quoted(f"{node.path or node.class_name}: {node.mult_adds:,} mult-adds, {size_text(node.output_bytes)}")
     return f'label={_quoted(*lines)}, fillcolor="{fill}", tooltip={tip}, class="{kind}"{shape}'
 
 
 def _is_shared(node: GraphNode) -> bool:
     return node.shared or node.calls > 1
-
-
-def _bytes_text(nbytes: int) -> str:
-    return " ".join(in_unit(nbytes, "auto"))
 
 
 def _id(index: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.units import in_unit, one_line
+from ..data.units import one_line, size_text
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate
 from .figure import LAYERS, in_units
@@ -80,7 +80,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "layers": list(_layers([points[index] for index in kept], [x(index) for index in kept], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
-        "peak": Peak(x(at), y(highest), " ".join(in_unit(highest, "auto")), place(estimate), at > len(points) / 2),
+        "peak": Peak(x(at), y(highest), size_text(highest), place(estimate), at > len(points) / 2),
         "data": _data(points, kept, x),
         "step": title(estimate),
     }

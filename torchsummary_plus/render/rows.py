@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ..data.errors import InputError, choice_error
+from ..data.integers import integer
 from ..data.units import describe
 from ..report.report import Report, Row
 from .lines import STYLES, Line
@@ -70,14 +71,13 @@ def row_view(
     """
     if repeats not in (None, *REPEATS):
         raise choice_error("repeats", repeats, [None, *REPEATS])
-    if col_width is not None and (not _is_whole(col_width) or col_width < NARROWEST):
-        raise InputError(f"col_width is {describe(col_width)}; accepted: an integer of at least {NARROWEST}")
+    width = WIDEST if col_width is None else integer("col_width", col_width, NARROWEST)
     given = (row_settings,) if isinstance(row_settings, str) else tuple(row_settings or ())
     settings = tuple(str(getattr(setting, "value", setting)) for setting in given)
     for setting in settings:
         if setting not in SETTINGS:
             raise choice_error("row_settings", setting, SETTINGS)
-    return RowView(_patterns(rows), repeats, settings, WIDEST if col_width is None else col_width)
+    return RowView(_patterns(rows), repeats, settings, width)
 
 
 def _patterns(rows: Any) -> tuple[str, ...] | None:
@@ -104,10 +104,6 @@ def _pattern(pattern: Any) -> str:
         "range(10, 20), "
         'or "layer1:layer2"'
     )
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def shown_lines(report: Report, style: str, depth: int | None, view: RowView) -> list[Line]:

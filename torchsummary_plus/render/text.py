@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tabulate import TableFormat, tabulate
-
 from ..data.units import one_line
 from .printing import ASCII
 from .table import Table, Total, guides, total_with_unit, with_short_cells, with_units
@@ -104,6 +102,7 @@ def _ruled(
     row: Callable[[Sequence[str], Sequence[int]], str],
 ) -> str:
     """Return the cells below their headings, with torchsummary's rules."""
+    from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
 
     def draw(values: Sequence[str], *_: object) -> str:
         return row(values, widths)

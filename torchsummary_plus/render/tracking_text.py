@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..data.tracking_records import TensorGroup, TrackPoint
-from ..data.units import in_unit
+from ..data.units import size_text
 
 MOST_OWNERS = 3
 """The most owners named on a line."""
@@ -31,7 +31,7 @@ WIDTHS = (3, 20, 10)
 
 def _cells(group: TensorGroup) -> tuple[str, str, str]:
     """Return a group's count, size and bytes."""
-    return str(group.count), str(group.shape), _size(group.nbytes)
+    return str(group.count), str(group.shape), size_text(group.nbytes)
 
 
 def _change(sign: str, group: TensorGroup, widths: Sequence[int]) -> str:
@@ -48,13 +48,9 @@ def _change(sign: str, group: TensorGroup, widths: Sequence[int]) -> str:
     return " | ".join(cells)
 
 
-def _size(nbytes: int) -> str:
-    return " ".join(in_unit(nbytes, "auto"))
-
-
 def _totals(point: TrackPoint) -> str:
     memory = point.memory
-    texts = [f"Total Tensor Used Memory:{_size(point.tensor_bytes):<11}"]
+    texts = [f"Total Tensor Used Memory:{size_text(point.tensor_bytes):<11}"]
     for label, nbytes in (
         ("Total Allocated Memory", memory.allocated_bytes),
         ("Reserved Memory", memory.reserved_bytes),
@@ -63,5 +59,5 @@ def _totals(point: TrackPoint) -> str:
         ("Process Memory", memory.process_bytes),
     ):
         if nbytes is not None:
-            texts.append(f"{label}:{_size(nbytes):<11}")
+            texts.append(f"{label}:{size_text(nbytes):<11}")
     return " ".join(texts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..data.units import in_unit
+from ..data.units import in_unit, size_text
 from ..memory.estimate import Estimate, ModuleMemory
 from ..memory.footprint import parents
 from .memory_text import kind_label
@@ -168,12 +168,12 @@ def _more(path: str, nbytes: int, count: int) -> _Part:
 
 
 def _frame(module: ModuleMemory, box: Box) -> Tile:
-    size = " ".join(in_unit(module.inclusive_bytes, "auto"))
+    size = size_text(module.inclusive_bytes)
     return Tile(box, module.path, _last(module.path), size, "", (module.path, f"{size} including submodules"))
 
 
 def _tile(part: _Part, box: Box, peak: int) -> Tile:
-    size = " ".join(in_unit(part.nbytes, "auto"))
+    size = size_text(part.nbytes)
     kinds = sorted(part.kinds, key=lambda item: -item[1])
     tip = [part.path if part.kinds else part.label, f"{size}, {100 * part.nbytes / peak:.1f}% of the peak"]
     tip += [f"{kind_label(kind)} {' '.join(in_unit(nbytes, 'auto'))}" for kind, nbytes in kinds]

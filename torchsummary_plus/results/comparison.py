@@ -64,12 +64,6 @@ class Comparison(Compared, Views, Figures):
             self._alignments[style, depth] = aligned_lines(self, style, depth)
         return self._alignments[style, depth]
 
-    def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the tables as plain text; sizes are in MiB by default."""
-        from ..render.text import table_text
-
-        return "\n\n".join(map(table_text, self.tables(**look)))
-
     def plot(self, figures: Sequence[str] | str | None = None, *, ax: Axes | None = None) -> Axes:
         """Plot the models as bars, one panel per figure, with the best value in bold.
 

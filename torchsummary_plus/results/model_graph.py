@@ -17,10 +17,7 @@ from ..report.report import Report
 from .views import Columns, Depth, Views, register_format
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from ..render.table import Table
-    from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,12 +63,6 @@ class ModelGraph(Views):
         from ..render.graph_dot import svg_text
 
         return svg_text(self.to_dot(width=width, direction=direction))
-
-    def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the tables of nodes and edges as plain text."""
-        from ..render.text import table_text
-
-        return "\n\n".join(map(table_text, self.tables(**look)))
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         return graph_tables(self.name, self.nodes, self.edges, None if isinstance(columns, EllipsisType) else columns)

@@ -15,7 +15,7 @@ from ..render.text import summary_text
 from ..report.report import Report
 from .echo import is_echo, takes_html
 from .figures import Figures
-from .views import Columns, Depth, Views, check_units
+from .views import Columns, Depth, Views, check_options, check_units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ class ModelSummary(Report, Views, Figures):
         **rows: Unpack[RowLook],
     ) -> str:
         """Return :meth:`render`'s text, with the argument names that all views share."""
-        return self.render(style=style, depth=depth, col_names=columns, units=units, **rows)
+        return self._with_rows(rows).render(style=style, depth=depth, col_names=columns, units=units)
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
@@ -124,6 +124,7 @@ class ModelSummary(Report, Views, Figures):
         return rich_text(head, [*head.notes, *below, *memory], stream)
 
     def _with_rows(self, rows: RowLook) -> ModelSummary:
+        check_options(rows)
         if not rows:
             return self
         own = self.view.lines

@@ -13,11 +13,9 @@ from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.table import Table
-    from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,12 +28,6 @@ class StepComparison(Views, Figures):
 
     names: tuple[str, ...]
     estimates: tuple[MemoryEstimate, ...]
-
-    def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the table as plain text; sizes are in MiB by default."""
-        from ..render.text import table_text
-
-        return table_text(self.tables(**look)[0])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Plot the peaks as bars, by kind. Without ``ax`` a new figure, one column wide, is made.

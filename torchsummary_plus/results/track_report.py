@@ -14,11 +14,9 @@ from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from typing_extensions import Unpack
 
     from ..render.figure import Place
     from ..render.table import Table
-    from .views import ShownLook
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,12 +27,6 @@ class TrackReport(Tracking, Views, Figures):
     ``appeared_bytes``, ``gone_bytes``, ``allocated_bytes``, ``reserved_bytes``, ``peak_bytes``, ``used_bytes`` and
     ``process_bytes``; the second has the watched modules.
     """
-
-    def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the tables as plain text; sizes are in MiB by default."""
-        from ..render.text import table_text
-
-        return "\n\n".join(map(table_text, self.tables(**look)))
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Plot the bytes of tensors over the points, with the allocator's and the device's figures where known.

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 
+from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
 from ..data.units import UNITS
 from ..render.table import Table, with_units
@@ -107,9 +108,11 @@ class Views(ABC):
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         """Return the result's tables, the main one first; ``...`` and a style of None keep the result's own."""
 
-    @abstractmethod
     def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the result as plain text; without ``units`` an MB is 1024 x 1024 bytes, as in torchsummary."""
+        """Return the tables as plain text; sizes are in MiB by default."""
+        from ..render.text import table_text
+
+        return "\n\n".join(map(table_text, self.tables(**look)))
 
     def to_terminal(self, stream: TextIO) -> str:
         """Return the text for a stream: within a terminal's width, and in its colours if the style has any."""
@@ -133,6 +136,7 @@ class Views(ABC):
 
     def _with_rows(self, rows: RowLook) -> Views:
         """Return the result as it is shown with other rows. Raises :class:`InputError` where it has no layers."""
+        check_options(rows)
         if rows:
             raise InputError(f"{', '.join(rows)}: accepted for the result of summary")
         return self
@@ -299,6 +303,24 @@ def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
         os.unlink(name)
         raise
     return place
+
+
+_OTHER_NAMES = {
+    "col_names": "columns=",
+    "columns": "col_names=",
+    "max_depth": "depth=",
+    "line_length": "col_width=",
+    "layer_range": 'rows="first:last"',
+}
+"""Other tools' and calls' names of a view's options."""
+
+
+def check_options(rows: RowLook) -> None:
+    """Raise :class:`OptionError` for an option that no view has, with its cure."""
+    for name in rows:
+        if name not in RowLook.__annotations__:
+            end = cure(name, ShownLook.__annotations__, _OTHER_NAMES)
+            raise OptionError(f"the view has no option {name!r}{end}")
 
 
 def check_units(units: str) -> None:

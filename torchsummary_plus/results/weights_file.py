@@ -14,9 +14,7 @@ from ..render.table import Cell, Field, Table, TableRow, Total
 from .views import Columns, Depth, Views
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .views import ShownLook
+    pass
 
 FIELDS = (
     Field("shape", "Shape"),
@@ -45,12 +43,6 @@ class WeightsFile(Views):
     def total_bytes(self) -> int:
         """Stored bytes of all tensors."""
         return sum(entry.nbytes for entry in self.tensors)
-
-    def to_text(self, **look: Unpack[ShownLook]) -> str:
-        """Return the table as plain text."""
-        from ..render.text import table_text
-
-        return table_text(self.tables(**look)[0])
 
     def _tables(self, columns: Columns, depth: Depth, style: str | None) -> tuple[Table, ...]:
         level = None if isinstance(depth, EllipsisType) else depth

@@ -79,7 +79,7 @@ class Alone:
                 put((copied, place[1]), stand_in(value))
                 continue
             put(place, stand_in(value))
-            changed.append((place, value, [weakref.ref(tensor) for tensor in _held(value_of(place))]))
+            changed.append((place, value, [weakref.ref(tensor) for tensor in _tensors_at(value_of(place))]))
         given = {key: weakref.ref(tensor) for key, tensor in stand_ins.items()}
         stand_ins.clear()
         copied = value = None  # From here on, only the steps hold them.
@@ -87,7 +87,7 @@ class Alone:
             yield given
         finally:
             for place, value, there in changed:
-                now = _held(value_of(place))
+                now = _tensors_at(value_of(place))
                 if len(now) == len(there) and all(item is other() for item, other in zip(now, there)):
                     put(place, value)
 
@@ -96,7 +96,7 @@ def _entries_of(reach: Reached) -> dict[int, list[Entry]]:
     """Return the entries that hold each tensor, by its id."""
     entries: dict[int, list[Entry]] = {}
     for place in entries_on_the_way(reach):
-        for tensor in _held(value_of(place)):
+        for tensor in _tensors_at(value_of(place)):
             entries.setdefault(id(tensor), []).append(place)
     return entries
 
@@ -105,9 +105,9 @@ def entries_on_the_way(reach: Reached) -> Iterator[Entry]:
     """Yield every entry on the way, once."""
     containers: dict[int, Any] = {}
     for container in reach.mutable:
-        held = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
-        if isinstance(held, (list, deque, dict)):
-            containers[id(held)] = held
+        entries = container if isinstance(container, (list, deque, dict)) else getattr(container, "__dict__", None)
+        if isinstance(entries, (list, deque, dict)):
+            containers[id(entries)] = entries
     for container in containers.values():
         keys = list(dict.keys(container)) if isinstance(container, dict) else range(len(container))
         yield from ((container, key) for key in keys)
@@ -135,11 +135,11 @@ def put(place: Entry, value: Any) -> None:
         container[key] = value
 
 
-def _held(value: Any) -> list[Tensor]:
+def _tensors_at(value: Any) -> list[Tensor]:
     """Return the tensors of an entry; those in a tuple must have no other holder."""
     if isinstance(value, Tensor):
         return [value]
-    return [tensor for item in value for tensor in _held(item)] if type(value) is tuple else []
+    return [tensor for item in value for tensor in _tensors_at(item)] if type(value) is tuple else []
 
 
 def _lets_go(tensor: Tensor) -> bool:
@@ -151,8 +151,8 @@ def _lets_go(tensor: Tensor) -> bool:
 def _counted(gradient: bool) -> int:
     leaf = torch.ones(1, requires_grad=True)
     leaf.grad = torch.ones(1)
-    held = [leaf.grad if gradient else torch.ones(1)]
-    return sys.getrefcount(held[0])
+    holder = [leaf.grad if gradient else torch.ones(1)]
+    return sys.getrefcount(holder[0])
 
 
 _OF_A_TENSOR, _OF_A_GRADIENT = _counted(False), _counted(True)

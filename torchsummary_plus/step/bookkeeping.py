@@ -77,10 +77,10 @@ class RecordedSteps(Steps):
         kernels = self.kernels
         args, kwargs, made = realise(example, example.batch_size or 1, self.tree.dtype(), kernels.input_of, self._input)
         embeddings.watch(made)
-        self._give_targets(example, kernels.input_of, self._input)
-        self._give_packed(kernels.input_of)
+        self.make_targets(example, kernels.input_of, self._input)
+        self.make_packed(kernels.input_of)
         kernels.settle()
-        self._hold_what_is_there(args, kwargs)
+        self._classify_initial_tensors(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._gradients_named())
             stack.enter_context(self._optimizers_named())
@@ -97,12 +97,13 @@ class RecordedSteps(Steps):
             stack.enter_context(engine_watched(functions))
             stack.enter_context(self._backwards_named())
             stack.enter_context(self.watch)
-            for tensor in (*self.exchange, *(parameter for parameter, _ in self.held.values())):
+            for tensor in (*self.exchange, *(parameter for parameter, _ in self.parameters.values())):
                 engine.add_leaf(tensor, lasting=True)
             stack.enter_context(functions)
             stack.enter_context(functions_as_without_mode(functions, self._notice))
             output = self._all(args, kwargs)
-            log = self.ledger.log(tuple(self.tree.paths), self._assumed(kernels.answers.assumptions(self.tree.paths)))
+            paths = tuple(self.tree.paths)
+            log = self.ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             del output
         return log
 

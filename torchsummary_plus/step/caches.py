@@ -132,7 +132,7 @@ def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
 
 def _blocks(caches: Any, choice: CacheChoice) -> Any:
     """Return the class of a layer that keeps keys and values in blocks, all allocated at once."""
-    block, held = choice.block, torch.float8_e4m3fn if choice.dtype == FP8 else None
+    block, dtype = choice.block, torch.float8_e4m3fn if choice.dtype == FP8 else None
 
     class Blocks(caches.DynamicLayer):  # type: ignore[misc]
         def __init__(self, own: Any, tokens: int, window: int | None) -> None:
@@ -147,7 +147,7 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
         def lazy_initialization(self, keys: Tensor, values: Tensor) -> None:
             self.dtype, self.device = keys.dtype, keys.device
             self.keys, self.values = (
-                tensor.new_empty(*tensor.shape[:2], self.slots, tensor.shape[-1], dtype=held or tensor.dtype)
+                tensor.new_empty(*tensor.shape[:2], self.slots, tensor.shape[-1], dtype=dtype or tensor.dtype)
                 for tensor in (keys, values)
             )
             self.is_initialized = True
@@ -193,8 +193,8 @@ def _grouped(caches: Any, choice: CacheChoice) -> Any:
             codes = ((groups - low) / scale).round().to(torch.uint8).flatten()
             return packed(codes, bits), scale, low, tensor.shape
 
-        def _dequantize(self, held: tuple[Tensor, Tensor, Tensor, torch.Size]) -> Tensor:
-            codes, scale, low, shape = held
+        def _dequantize(self, stored: tuple[Tensor, Tensor, Tensor, torch.Size]) -> Tensor:
+            codes, scale, low, shape = stored
             groups = unpacked(codes, bits)[: shape.numel()].reshape(scale.shape[0], -1)
             return (groups * scale + low).reshape(shape)
 
@@ -226,9 +226,9 @@ def kept_shapes(layer: Any) -> list[torch.Size]:
     names = ("_quantized_keys", "_quantized_values") if hasattr(layer, "_quantized_keys") else ("keys", "values")
     sizes = []
     for name in names:
-        held = getattr(layer, name, None)
-        if isinstance(held, tuple):
-            held = next((item for item in reversed(held) if isinstance(item, torch.Size)), held[0])
-        if isinstance(held, (Tensor, torch.Size)):
-            sizes.append(held.shape if isinstance(held, Tensor) else held)
+        stored = getattr(layer, name, None)
+        if isinstance(stored, tuple):
+            stored = next((item for item in reversed(stored) if isinstance(item, torch.Size)), stored[0])
+        if isinstance(stored, (Tensor, torch.Size)):
+            sizes.append(stored.shape if isinstance(stored, Tensor) else stored)
     return sizes

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.errors import InputError, UnsupportedError
-from ..data.units import describe
+from ..data.errors import UnsupportedError
+from ..data.integers import integer
 from .caches import STATIC, CacheChoice, cache_maker, kept_shapes
 
 WHOLE = 20_000
@@ -26,8 +26,7 @@ def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable
     Raises :class:`InputError` for an invalid number, :class:`UnsupportedError` for a model without ``generate`` or such
     a cache.
     """
-    if isinstance(new_tokens, bool) or not isinstance(new_tokens, int) or new_tokens < 1:
-        raise InputError(f"new_tokens is {describe(new_tokens)}; accepted: an integer of at least 1")
+    new_tokens = integer("new_tokens", new_tokens, 1)
     if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
         raise UnsupportedError(
             f"{type(model).__name__} has no generate(), which only transformers' generative models have; for "

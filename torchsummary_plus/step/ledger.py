@@ -29,7 +29,7 @@ from ..live.structures import all_tensors, cached_tensors
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Phase, Result
 from ..trace.kernels import tensors_of
-from ..trace.passes import Frame, Listener
+from ..trace.passes import Frame, Listener, module_of
 from ..trace.questions import OUTSIDE
 from .autograd.kept_numbers import KeptNumbers
 from .event_order import in_order
@@ -88,7 +88,7 @@ class Ledger(Listener):
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
 
-    def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+    def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Book existing tensors, or set the kind of those already booked."""
         with compat.no_function():
             for tensor in filter(self._is_here, all_stored(tensors)):
@@ -157,7 +157,7 @@ class Ledger(Listener):
         self.numbers.settle()
         outer = frame.outer
         if outer is None and not torch.is_grad_enabled():
-            self.hold(cached_tensors(output), KV_CACHE)
+            self.classify(cached_tensors(output), KV_CACHE)
         self._turn(OUTSIDE if outer is None or outer.module is None else outer.module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
@@ -178,10 +178,9 @@ class Ledger(Listener):
 
     def _owner(self, frame: Frame | None) -> int:
         """Return the module of the current operator: that of the active call, else of its autograd node."""
-        while frame is not None and frame.module is None:
-            frame = frame.outer
-        if frame is not None and frame.module is not None:
-            return frame.module
+        module = module_of(frame)
+        if module is not None:
+            return module
         node = compat.current_node() if self.phase == "backward" else None
         if node is None:
             return OUTSIDE

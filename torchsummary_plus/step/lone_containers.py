@@ -14,21 +14,18 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any
 
-import torch
-from torch import nn
-
 from ..live.reach import Reached
+from ..trace.swap import INERT, MODULE_DICTS
 from .alone import Entry, entries_on_the_way, put, value_of
 
 _KINDS = frozenset({list, dict, set, deque, defaultdict, OrderedDict})
-_INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 
 Settle = Callable[[Any, Any], None]
 """Moves the items worth keeping from a copy to its original."""
 
 
 class LoneContainers:
-    """Containers with one holder whose items are plain values, tensors of :meth:`hold`, or further such containers.
+    """Containers with one holder whose items are plain values, tensors of :meth:`restrict_to`, or such containers.
 
     The reachable objects must have no other references, which would count as holders. Containers of modules and
     optimizers themselves, such as hooks and states, are not among them: torch refers to those elsewhere.
@@ -47,7 +44,7 @@ class LoneContainers:
         self._tensors: Container[int] = ()
         self._copies: dict[int, Any] = {}
 
-    def hold(self, tensors: Container[int]) -> None:
+    def restrict_to(self, tensors: Container[int]) -> None:
         """Keep the containers whose items are plain, or among ``tensors``: ids of those that only containers hold."""
         self._tensors = tensors
         for key, place in list(self._lone.items()):
@@ -63,7 +60,7 @@ class LoneContainers:
     def _is_plain_item(self, item: Any) -> bool:
         if type(item) is tuple:
             return all(map(self._is_plain_item, item))
-        is_let_go = type(item) in _INERT or id(item) in self._tensors
+        is_let_go = type(item) in INERT or id(item) in self._tensors
         return is_let_go or (id(item) in self._lone and self._is_plain(item))
 
     def copy_of(self, container: Any) -> Any:
@@ -121,7 +118,7 @@ def _inside(container: Any) -> Iterable[tuple[Any, Any]]:
 
 def _of_torch(reach: Reached) -> dict[int, frozenset[str]]:
     """Return the attributes of modules and optimizers that are torch's, by the id of their dictionaries."""
-    own = {id(vars(module)): _MODULE for module in reach.modules}
+    own = {id(vars(module)): MODULE_DICTS for module in reach.modules}
     return {**own, **{id(vars(optimizer)): frozenset(vars(optimizer)) for optimizer in reach.optimizers}}
 
 
@@ -129,12 +126,9 @@ def _is_of_torch(place: Entry, own: dict[int, frozenset[str]]) -> bool:
     return place[1] in own.get(id(place[0]), ()) if isinstance(place[1], str) else False
 
 
-_MODULE = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
-
-
 def _counted() -> int:
-    held: list[list[Any]] = [[]]
-    return next(sys.getrefcount(container) for container in held)
+    holder: list[list[Any]] = [[]]
+    return next(sys.getrefcount(container) for container in holder)
 
 
 _OF_A_CONTAINER = _counted()

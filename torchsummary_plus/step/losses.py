@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.inputs import Sized, as_dtype, as_sized, grown
-from ..live.structures import all_tensors, first_tensor, once, replace_tensors
+from ..live.structures import all_tensors, dtype_name, first_tensor, once, replace_tensors
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
@@ -91,14 +91,14 @@ SPELLINGS = _spellings()
 class Loss:
     """A requested loss: its name, its function and its targets; with targets it takes two arguments.
 
-    ``made`` is the kind of targets to make if none are ``given``. torch's losses apply to the output's logits if it has
-    any, else to its first floating-point tensor; a user's loss gets the whole output.
+    ``target_kind`` is the kind of targets to make if none are ``given``. torch's losses apply to the output's logits if
+    it has any, else to its first floating-point tensor; a user's loss gets the whole output.
     """
 
     name: str
     function: Callable[..., Any]
     given: Any = None
-    made: str = ""
+    target_kind: str = ""
     is_torchs: bool = False
 
     @property
@@ -112,7 +112,7 @@ class Loss:
             return None
         first = first_tensor(self.given)
         own = first.shape[0] if first is not None and first.dim() else batch
-        plain = torch.int64 if self.made in (CLASSES, LABELS) else default
+        plain = torch.int64 if self.target_kind in (CLASSES, LABELS) else default
         change = once(lambda tensor: convert(grown(tensor, own, batch)))
 
         def fill(value: Any) -> Any:
@@ -131,30 +131,29 @@ class Loss:
 
         Without ``targets`` they are made.
         """
-        if not self.made and self.given is None:
+        if not self.target_kind and self.given is None:
             return self.function(output), None, ""
         if not self.is_torchs:
             return self.function(output, targets), targets, ""
         scores = prediction(output)
-        last = self.made == CLASSES and _classes_are_last(scores, output, given, targets)
+        last = self.target_kind == CLASSES and _classes_are_last(scores, output, given, targets)
         note = ""
         if targets is None:
-            targets, note = self._made(scores, last)
+            targets, note = self._make_targets(scores, last)
         if last and self.function is not causal_lm:
             return self.function(scores.flatten(0, -2), targets.flatten()), targets, note
         return self.function(scores, targets), targets, note
 
-    def _made(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
+    def _make_targets(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
         shape, dtype = tuple(scores.shape), torch.int64
         classes = ""
-        if self.made == CLASSES:
+        if self.target_kind == CLASSES:
             axis = len(shape) - 1 if last or len(shape) == 1 else 1
             shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"
-        elif self.made == VALUES:
+        elif self.target_kind == VALUES:
             dtype = torch.float32 if torch.is_autocast_enabled(scores.device.type) else scores.dtype
-        name = str(dtype).removeprefix("torch.")
         targets = torch.zeros(shape, dtype=dtype, device=scores.device)
-        return targets, f"targets of {self.name}: {name} {list(shape)}{classes}"
+        return targets, f"targets of {self.name}: {dtype_name(dtype)} {list(shape)}{classes}"
 
 
 def as_loss(loss: Any, targets: Any = None) -> Loss | None:

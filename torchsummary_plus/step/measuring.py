@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.memory_records import MemoryLog, without
 from ..data.records import tensors
@@ -25,9 +26,9 @@ from ..live.remaking import remade
 from ..live.stored import all_stored
 from ..live.structures import all_tensors
 from ..trace.hints import forward_error, step_error
-from ..trace.passes import Pass, failed_frame, no_collection, run_really
+from ..trace.passes import Pass, failed_frame, run_really
 from ..trace.questions import OUTSIDE
-from ..trace.run import Options, eager, read, trace
+from ..trace.run import PassOptions, eager, read, trace
 from ..trace.swap import one_pass, swap_tensors
 from ..watch.history import AllocatorHistory
 from ..watch.marks import Marks
@@ -106,9 +107,9 @@ def copied(tree: ModuleTree, step: Step, copies: Copies) -> Iterator[tuple[Excha
         swap_tensors(with_loss(tree, step), put, put, Away(put, lambda tensor: tensor, None))
         with outside.alone_exchanged(partial(remade, change=copies.alike)) as stand_ins:
             outside.put(exchange, copies.alike, outside.alone.ids, stand_ins)
-            held = list(outside.holdings(stand_ins, copies.alike))
+            holdings = list(outside.holdings(stand_ins, copies.alike))
             copies.settle()
-            yield exchange, held
+            yield exchange, holdings
 
 
 def profiled(
@@ -131,18 +132,18 @@ def profiled(
     watch.install()
     steps = RealSteps(watch, device, marks, step, exchange, outside)
     args, kwargs = _own_arguments(tree, example, steps, device, exchange)
-    steps._give_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
+    steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     away = [tensor for module in tree.modules for tensor in offloaded(module)]
     besides = [*(tensor for tensor, _, _ in outside), *(tensor for tensor, _ in steps.packed)]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
-    held = [tensor for tensor in known if tensor.device.type == device.type]
-    there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    on_device = [tensor for tensor in known if tensor.device.type == device.type]
+    there = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
     history = AllocatorHistory(device)
     gc.collect()
     try:
-        marks.follow(held)
-        for tensors_there in (known, own, away, held, besides):
+        marks.follow(on_device)
+        for tensors_there in (known, own, away, on_device, besides):
             tensors_there.clear()
         with history, nullcontext() if collects else no_collection(), QuietProfile(device.type) as done:
             steps.run(args, kwargs)
@@ -156,7 +157,7 @@ def profiled(
     reader = ProfileReader(device.type, before)
     events = with_requests(with_frees(changes(done, device.type), history.happened), history.requests)
     reader.read(events)
-    log = reader.log(tuple(tree.paths), steps._assumed(_missed(reader, before, history)))
+    log = reader.log(tuple(tree.paths), steps.assumptions(_missed(reader, before, history)))
     return log if collects else _with_collected(log, reader.garbage(events))
 
 
@@ -182,7 +183,7 @@ def _own_arguments(
         return given[id(tensor)]
 
     args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), make, convert)
-    steps._give_targets(example, make, convert)
+    steps.make_targets(example, make, convert)
     given.clear()
     return args, kwargs
 
@@ -222,7 +223,7 @@ class RealSteps(Steps):
 
     def run(self, args: object, kwargs: object) -> None:
         """Run the steps; what a loop holds between two steps is live at the end."""
-        self._hold_what_is_there(args, kwargs)
+        self._classify_initial_tensors(args, kwargs)
         with self._gradients_named(), self._backwards_named(), self._optimizers_named():
             self.exchange.give_hooks()
             output = self._all(args, kwargs)
@@ -240,7 +241,7 @@ def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
         return example
     try:
         with Outside(tree, step).kept():
-            specs = list(tensors(trace(tree, example, Options("auto", step.mode, None, False)).inputs))
+            specs = list(tensors(trace(tree, example, PassOptions("auto", step.mode, None, False)).inputs))
     except ForwardError:
         if step.train_step is None:
             raise

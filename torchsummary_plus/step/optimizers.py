@@ -52,13 +52,13 @@ def _like(given: torch.optim.Optimizer) -> OptimizerMaker:
     kind: Any = type(given)
     accepted = inspect.signature(kind).parameters
     settings = {name: value for name, value in given.defaults.items() if name in accepted}
-    held = sum(len(group["params"]) for group in given.param_groups)
+    number = sum(len(group["params"]) for group in given.param_groups)
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         parameters = list(parameters)
-        if len(parameters) != held:
+        if len(parameters) != number:
             raise InputError(
-                f"the optimizer has {held:,} parameters, but {len(parameters):,} require gradients; pass an "
+                f"the optimizer has {number:,} parameters, but {len(parameters):,} require gradients; pass an "
                 "optimizer of all "
                 "of these, or a callable that chooses: lambda parameters: SGD(...)"
             )

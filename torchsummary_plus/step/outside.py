@@ -56,7 +56,7 @@ class Outside:
         self._hidden = Reached([optimizer.state for optimizer in of_model])
         away = {id(tensor) for module in tree.modules for tensor in kept_in_memory(module)}
         self.alone.ids -= self._left | away  # Offloaded weights are moved by their own hooks.
-        self._lone.hold(self.alone.ids)
+        self._lone.restrict_to(self.alone.ids)
         lasting = [tensor for tensor in (*tree.tensors(), *self.reach.tensors) if id(tensor) not in self.alone.ids]
         self._in_graphs = KeptByGraphs(self.reach.tensors, [*lasting, *gradients])
 

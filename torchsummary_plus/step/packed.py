@@ -23,11 +23,11 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """
     blocks: list[tuple[int, int]] = []
     stored = 0
-    held = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
-    if not held:
+    objects = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
+    if not objects:
         return blocks, stored
     with compat.no_modes(), compat.no_function():
-        for packed, index in held:
+        for packed, index in objects:
             tensors = list(unpacked(packed))
             stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             blocks += [(nbytes, index) for nbytes in (*_kept(tensors, unpacked(packed)), *_copied(packed))]

@@ -22,7 +22,7 @@ from ..trace import rehearsal
 from ..trace.kernels import tensors_of
 from ..trace.passes import Frame, Listener, Pass, deep_stack, run_really
 from ..trace.questions import OUTSIDE
-from ..trace.rehearsal import WITHOUT_VALUES, Recorder, Rehearsal, TooLongError, Unrolled
+from ..trace.rehearsal import WITHOUT_VALUES, AnswerRecorder, Rehearsal, TooLongError, Unrolled
 from ..trace.run import eager
 from . import untouched
 from .compiling import Operands, compiled_for_torch, kept_bytes, with_operands
@@ -61,7 +61,7 @@ class _NoAccount:
     phase = ""
     step = 0
 
-    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
+    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Ignore the tensors."""
 
     def enter(self, phase: str, step: int) -> None:
@@ -84,7 +84,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
     """
     if not is_complete(tree.modules):
         return RealStep(Rehearsal({}, WITHOUT_VALUES))
-    recorder, journal = Recorder(rehearsal.LONGEST_STEP), SavedStorages()
+    recorder, journal = AnswerRecorder(rehearsal.LONGEST_STEP), SavedStorages()
     try:
         if _bytes_reached(tree, step) + example.nbytes(tree.dtype()) > untouched.LARGEST:
             raise TooLargeError
@@ -93,7 +93,7 @@ def rehearse_step(tree: ModuleTree, example: Example, step: Step) -> RealStep:
             watch = Pass(tree, run_really, [journal, recorder])
             watch.install()
             steps = _QuietSteps(watch, CPU, _NoAccount(), step)
-            steps._give_targets(example, _made, partial(_given, exchange))
+            steps.make_targets(example, _made, partial(_given, exchange))
             args, kwargs, _ = realise(example, example.batch_size or 1, tree.dtype(), _made, partial(_given, exchange))
             copies = [*tree.tensors(), *tensors_in(steps.loss_modules), *(tensor for tensor, _, _ in outside)]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))

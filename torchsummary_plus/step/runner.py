@@ -59,7 +59,7 @@ class Account(Protocol):
     phase: str
     step: int
 
-    def hold(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
+    def classify(self, tensors: Iterable[Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Note what tensors are, and for which module."""
 
     def enter(self, phase: str, step: int) -> None:
@@ -90,7 +90,7 @@ class Steps:
         """The output that the loop keeps until the next forward's output replaces it."""
         self.stepping: list[ExitStack] = []
         """Exit stacks of the active optimizer steps, outermost first."""
-        self.held: dict[int, tuple[Tensor, int]] = {}
+        self.parameters: dict[int, tuple[Tensor, int]] = {}
         """Each parameter by id, with the first module that holds it; a loss's parameters belong to no module."""
         self.targets: Any = None
         """The loss's targets; if made from the output, from the first one on."""
@@ -103,39 +103,39 @@ class Steps:
         for index, module in owned:
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    self.held.setdefault(id(parameter), (parameter, index))
+                    self.parameters.setdefault(id(parameter), (parameter, index))
 
-    def _hold_what_is_there(self, args: Any, kwargs: Any) -> None:
+    def _classify_initial_tensors(self, args: Any, kwargs: Any) -> None:
         for tensor, kind, owner in self.outside:
-            self.account.hold([tensor], kind, owner)
+            self.account.classify([tensor], kind, owner)
         self.outside.clear()
         for tensor, owner in self.packed:
-            self.account.hold([tensor], "parameters", owner)
+            self.account.classify([tensor], "parameters", owner)
         moved = [(index, self.tree.modules[index]) for index in self.tree.moving_order()]
         for index, module in [*moved, *((OUTSIDE, module) for module in self.loss_modules)]:
             if index >= self.tree.unregistered and all(id(t) in self.without_bytes for t in tensors_in([module])):
                 continue
             for parameter in module._parameters.values():
                 if parameter is not None:
-                    _, owner = self.held.get(id(parameter), (parameter, index))
-                    self.account.hold([parameter], "parameters", owner)
-            self.account.hold((b for b in module._buffers.values() if b is not None), "buffers", index)
-            self.account.hold(offloaded(module), "parameters", index)
-        self.account.hold(all_tensors((args, kwargs, self.targets)), "inputs")
+                    _, owner = self.parameters.get(id(parameter), (parameter, index))
+                    self.account.classify([parameter], "parameters", owner)
+            self.account.classify((b for b in module._buffers.values() if b is not None), "buffers", index)
+            self.account.classify(offloaded(module), "parameters", index)
+        self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
 
-    def _give_packed(self, make: Make) -> None:
+    def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
         blocks, elsewhere = packed_blocks(self.tree.modules if self.device.type == "cpu" else [])
         self.packed = [(make((nbytes,), torch.uint8), index) for nbytes, index in blocks]
         if elsewhere:
             self.notes[f"packed weights of up to {elsewhere:,} bytes in memory of their library: not counted"] = None
 
-    def _give_targets(self, example: Example, make: Make, convert: Convert) -> None:
+    def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
         """Make the targets given with the loss, for the example's batch."""
         if self.step.loss is not None and self.step.mode == "train":
             self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
 
-    def _assumed(self, others: Sequence[str]) -> tuple[str, ...]:
+    def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
         return (*self.notes, *self.tree.own_modes, *others)
 
@@ -194,7 +194,7 @@ class Steps:
         loss, targets, note = self.step.loss(output, self.targets, given)
         if note:
             self.notes[note] = None
-            self.account.hold(all_tensors(targets), "inputs")
+            self.account.classify(all_tensors(targets), "inputs")
         self.targets = targets
         return loss
 
@@ -297,7 +297,7 @@ class Steps:
     def _gradients_named(self) -> Iterator[None]:
         """Book each gradient as such, for its parameter's module, as soon as it exists."""
         handles = []
-        for parameter, owner in self.held.values():
+        for parameter, owner in self.parameters.values():
             if parameter.requires_grad:
                 handles.append(parameter.register_post_accumulate_grad_hook(self._name_gradient(owner)))
         try:
@@ -310,7 +310,7 @@ class Steps:
         def name(parameter: Tensor) -> None:
             with compat.no_function(), self.watch.state.being(in_engine=False):
                 if parameter.grad is not None:
-                    self.account.hold([parameter.grad], "gradients", index)
+                    self.account.classify([parameter.grad], "gradients", index)
 
         return name
 
@@ -332,7 +332,7 @@ class Steps:
         maker = optimizer_maker(self.step.optimizer)
         if maker is None or self.step.mode == "eval":
             return None
-        optimizer = maker([parameter for parameter, _ in self.held.values() if parameter.requires_grad])
+        optimizer = maker([parameter for parameter, _ in self.parameters.values() if parameter.requires_grad])
         set_to_train(optimizer)
         return optimizer
 
@@ -350,8 +350,8 @@ class Steps:
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             stepping.pop().close()
             for stepped, state in optimizer.state.items():
-                owner = self.held[id(stepped)][1] if id(stepped) in self.held else OUTSIDE
-                self.account.hold(all_tensors(state), "optimizer_state", owner)
+                owner = self.parameters[id(stepped)][1] if id(stepped) in self.parameters else OUTSIDE
+                self.account.classify(all_tensors(state), "optimizer_state", owner)
 
         handles = [
             optimizers.register_optimizer_step_pre_hook(before),

@@ -93,7 +93,7 @@ def asking_site() -> Site:
     return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-Question = tuple[Site, int]
+Visit = tuple[Site, int]
 """A site, and how often it has asked before."""
 
 
@@ -102,7 +102,7 @@ class Guesses:
 
     def __init__(
         self,
-        turned: frozenset[Question] = frozenset(),
+        turned: frozenset[Visit] = frozenset(),
         least: bool = False,
         to_limits: bool = False,
         routing: str = BALANCED,
@@ -120,7 +120,7 @@ class Guesses:
         """Whether an optimizer iterated as often as in a real step."""
         self.sizes = False
         """Whether any size depended on values."""
-        self.asked: list[Question] = []
+        self.asked: list[Visit] = []
         self.times: dict[Site, int] = {}
 
     def begin(self) -> None:
@@ -144,7 +144,7 @@ class Guesses:
 
     def after_failure(self) -> Guesses | None:
         """Return guesses with one more inverted, the last not yet inverted; None after ``MOST_TURNS``."""
-        last = next((question for question in reversed(self.asked) if question not in self.turned), None)
+        last = next((visit for visit in reversed(self.asked) if visit not in self.turned), None)
         if last is None or len(self.turned) == MOST_TURNS:
             return None
         return Guesses(self.turned | {last}, routing=self.routing)

@@ -23,7 +23,7 @@ from ..live import compat
 from ..live.cuda_guard import Slot
 from .passes import Pass
 
-_ACCUMULATES = "torch::autograd::AccumulateGrad"
+ACCUMULATES = "torch::autograd::AccumulateGrad"
 _SEEN = "torchsummary_plus"
 """Metadata key of nodes created while their leaf was seen as meta."""
 
@@ -111,7 +111,7 @@ class CudaEngine:
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
         with (
-            self.watch.state.being(in_engine=True, as_meta=True, heard=False),
+            self.watch.state.being(in_engine=True, as_meta=True, notifies=False),
             torch.enable_grad(),
             compat.no_function(),
         ):
@@ -140,7 +140,7 @@ def _reached(nodes: Sequence[Any]) -> set[Any]:
 
 def _check_leaves(nodes: Sequence[Any]) -> None:
     """Reject a graph whose accumulating node has a stream, which the engine would look up on a missing GPU."""
-    if any(node.name() == _ACCUMULATES and _has_stream(node) for node in _reached(nodes)):
+    if any(node.name() == ACCUMULATES and _has_stream(node) for node in _reached(nodes)):
         raise UnsupportedError(
             "the step creates a leaf tensor, for which a CUDA build of torch needs a GPU; "
             "estimate it with a CPU build of torch"
@@ -184,6 +184,6 @@ def _has_stream(node: Any) -> bool:
     """Whether an accumulating node has a CUDA stream; torch knows since 2.5; before that, our metadata does."""
     if hasattr(node, "_input_metadata"):
         return any(metadata.device.type == "cuda" for metadata in node._input_metadata)
-    if node.name() != _ACCUMULATES:
+    if node.name() != ACCUMULATES:
         return True
     return node.variable.device.type == "cuda" and _SEEN not in node.metadata

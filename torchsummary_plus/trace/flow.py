@@ -13,8 +13,8 @@ import torch
 from ..data.records import GIVEN, RETURNED, Call, Flow, Link, TensorSpec, tensors
 from ..live.fakes import Fake
 from ..live.structures import all_tensors, describe_tensor
-from .kernels import written
-from .passes import Frame, Listener
+from .kernels import tensors_of, written
+from .passes import Frame, Listener, module_of
 
 Origin = tuple[int, int]
 """The step that produced a tensor, and which of its results the tensor is."""
@@ -38,8 +38,10 @@ class Provenance(Listener):
         self.owners: list[Frame | None] = []
         self.reads: list[Read] = []
         self.began: dict[int, int] = {}
-        self.made: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
+        self.producers: dict[int, tuple[weakref.ref[torch.Tensor], Origin, int | None]] = {}
+        """Each tensor by id, with what produced it and its storage."""
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
+        """The last write to each storage, by its address."""
         self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
         """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
         followed."""
@@ -56,7 +58,7 @@ class Provenance(Listener):
         """Record which call wrote the operator's results, and from what."""
         if frame is None:
             return
-        outs = _flat((out,))
+        outs = tensors_of(out)
         changed = _changed(func, args, kwargs)
         if not outs and not changed:
             return
@@ -89,7 +91,7 @@ class Provenance(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Note what a call returns; an argument that it returns unchanged comes from this call from now on."""
-        passed = [tensor for tensor in _flat((output,)) if self._is_older(frame, tensor)]
+        passed = [tensor for tensor in _in_sequences((output,)) if self._is_older(frame, tensor)]
         if passed:
             step = len(self.owners)
             self._read(frame, step, passed)
@@ -113,7 +115,7 @@ class Provenance(Listener):
         return origin is not None and origin[0] < self.began[frame.index]
 
     def _make(self, tensor: torch.Tensor, origin: Origin) -> None:
-        self.made[id(tensor)] = (weakref.ref(tensor), origin, _place(tensor))
+        self.producers[id(tensor)] = (weakref.ref(tensor), origin, _place(tensor))
 
     def _write(self, tensor: torch.Tensor, origin: Origin) -> None:
         place = _place(tensor)
@@ -122,13 +124,13 @@ class Provenance(Listener):
 
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
         """Return the step that a tensor's elements come from; None for a parameter or a constant."""
-        producer, origin, place = self.made.get(id(tensor), _NOTHING)
+        producer, origin, place = self.producers.get(id(tensor), _NOTHING)
         if producer is None or producer() is not tensor:
             origin, place = None, self._place_of(tensor)
         storage, last = self.wrote.get(place, (None, None))
         if last is not None and (origin is None or last > origin) and storage is not None and storage() is not None:
             origin = last
-        if origin is not None and id(tensor) in self.state and _module(frame) == _module(self.owners[origin[0]]):
+        if origin is not None and id(tensor) in self.state and module_of(frame) == module_of(self.owners[origin[0]]):
             return None
         return origin
 
@@ -173,20 +175,14 @@ def _reads_no_values(func: Any) -> bool:
     return name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
 
 
-def _module(frame: Frame | None) -> int | None:
-    while frame is not None and frame.module is None:
-        frame = frame.outer
-    return None if frame is None else frame.module
-
-
-def _flat(values: Any) -> list[torch.Tensor]:
-    """Return the tensors of an operator's results."""
+def _in_sequences(values: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested lists and tuples, but not those in dicts."""
     tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            tensors += _flat(value)
+            tensors += _in_sequences(value)
     return tensors
 
 

@@ -17,7 +17,7 @@ from ..live.fakes import DataDependentError, Fake, UnfakeableError
 from ..live.inputs import as_tensors
 from ..live.modules import ModuleTree, class_name
 from ..live.structures import first_tensor, shapes_text
-from .passes import Frame, Pass, failed_frame
+from .passes import Frame, Pass, failed_frame, module_frame
 
 
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
@@ -25,9 +25,7 @@ def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], n
 
     ``reached`` lists the calls that had finished; ``no_values`` says why no real forward could supply values.
     """
-    frame = failed_frame(error)
-    while frame is not None and frame.module is None:
-        frame = frame.outer
+    frame = module_frame(failed_frame(error))
     module = watch.tree.modules[0 if frame is None or frame.module is None else frame.module]
     return ForwardError(
         path=frame.name if frame is not None else "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
 from .kernels import Kernel, tensors_of
+from .numbers import number_bytes
 from .stand_ins import stand_ins
 from .state import State
 
@@ -39,6 +39,19 @@ class Frame:
         self.args = args
         self.kwargs = kwargs
         self.by_hook = False
+
+
+def module_frame(frame: Frame | None) -> Frame | None:
+    """Return the innermost call of a module among a call and those around it; None outside every module."""
+    while frame is not None and frame.module is None:
+        frame = frame.outer
+    return frame
+
+
+def module_of(frame: Frame | None) -> int | None:
+    """Return the number of the module whose forward is active; None outside every module."""
+    around = module_frame(frame)
+    return None if around is None else around.module
 
 
 _FRAME = "_torchsummary_plus_frame"
@@ -119,18 +132,18 @@ class Pass(TorchDispatchMode):
         self.around: Pass | None = None
         self.state = State()
         self._as_called = getattr(kernel, "as_called", _unchanged)
-        self._begin = _heard(listeners, "begin")
-        self._end = _heard(listeners, "end")
-        self._hand_over = _heard(listeners, "hand_over")
-        self._before = _heard(listeners, "before")
-        self._operator = _heard(listeners, "operator")
-        self._number = _heard(listeners, "number")
+        self._begin = _overridden(listeners, "begin")
+        self._end = _overridden(listeners, "end")
+        self._hand_over = _overridden(listeners, "hand_over")
+        self._before = _overridden(listeners, "before")
+        self._operator = _overridden(listeners, "operator")
+        self._number = _overridden(listeners, "number")
 
     def __enter__(self) -> Pass:
         self.around, _here.innermost = _here.innermost, self
         self.outer_assignment = follow_assignments(self.kernel if isinstance(self.kernel, Assignment) else None)
         if self.around is not None:
-            self.around.state.heard = False
+            self.around.state.notifies = False
         self.subclassing = compat.subclassing_in_modes()
         self.subclassing.__enter__()
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
@@ -141,7 +154,7 @@ class Pass(TorchDispatchMode):
         _here.innermost = self.around
         follow_assignments(self.outer_assignment)
         if self.around is not None:
-            self.around.state.heard = True
+            self.around.state.notifies = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -183,7 +196,7 @@ class Pass(TorchDispatchMode):
         """Run an operator and notify listeners, which, as Python code does, see fakes' true devices."""
         state = self.state
         with self.turn:
-            if not state.heard:
+            if not state.notifies:
                 return self.kernel(func, args, kwargs)
             in_engine = state.in_engine
             try:
@@ -208,7 +221,9 @@ class Pass(TorchDispatchMode):
         """
         nbytes = number_bytes(func, args)
         with self.state.being(in_engine=False):
-            over = [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.heard else []
+            over = (
+                [number(self.frame, func, nbytes) for number in self._number] if nbytes and self.state.notifies else []
+            )
             try:
                 with _again(self):
                     for kind in kinds:
@@ -226,15 +241,15 @@ class Pass(TorchDispatchMode):
         self.shape_env = None
         self.allow_non_fake_inputs = True
 
-    def unheard(self) -> AbstractContextManager[None]:
+    def muted(self) -> AbstractContextManager[None]:
         """Run operators without notifying listeners."""
-        return self.state.being(heard=False)
+        return self.state.being(notifies=False)
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the current one."""
         with self.turn:
             frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
-            with self.unheard():
+            with self.muted():
                 for begin in self._begin:
                     begin(frame)
             return frame
@@ -243,20 +258,20 @@ class Pass(TorchDispatchMode):
         """End a call, and any inner calls that an exception left open."""
         with self.turn:
             self.frame = frame.outer
-            with self.unheard():
+            with self.muted():
                 for end in self._end:
                     end(frame, output)
 
     def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Replace ``forward`` of module number ``index``."""
-        if not self.state.heard:
+        if not self.state.notifies:
             return forward(*args, **kwargs)
         if self.thread != get_ident():
             return self._call_elsewhere(index, forward, args, kwargs)
         frame = self.frame
         by_hook = frame is not None and frame.by_hook and frame.module == index
         if frame is None or not by_hook:
-            frame = self.open(index, self.tree.path_from(self._caller(), index), args, kwargs)
+            frame = self.open(index, self.tree.path_from(module_of(self.frame), index), args, kwargs)
         frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
         try:
             output = forward(*args, **kwargs)
@@ -286,12 +301,6 @@ class Pass(TorchDispatchMode):
         finally:
             del self.in_threads[thread]
 
-    def _caller(self) -> int | None:
-        frame = self.frame
-        while frame is not None and frame.module is None:
-            frame = frame.outer
-        return None if frame is None else frame.module
-
     def install(self) -> None:
         """Replace every module's ``forward``, but not that of copies; :func:`swap.restored` undoes it.
 
@@ -307,11 +316,11 @@ class Pass(TorchDispatchMode):
 
     def _hook(self, index: int, module: nn.Module) -> None:
         def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.thread == get_ident() and self.state.heard:
-                self.open(index, self.tree.path_from(self._caller(), index), args, kwargs).by_hook = True
+            if self.thread == get_ident() and self.state.notifies:
+                self.open(index, self.tree.path_from(module_of(self.frame), index), args, kwargs).by_hook = True
 
         def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            frame = self.frame if self.thread == get_ident() and self.state.heard else None
+            frame = self.frame if self.thread == get_ident() and self.state.notifies else None
             while frame is not None and frame.module != index:
                 frame = frame.outer
             if frame is not None:
@@ -337,21 +346,7 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
     )
 
 
-def number_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """Return the bytes of the tensors that torch makes of Python numbers passed in place of tensors.
-
-    Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h: 8 bytes, 16 for complex numbers, 1 for booleans.
-    """
-    if not isinstance(func, OpOverload):
-        return 0
-    given = zip(func._schema.arguments, args)
-    return sum(_NUMBER_BYTES.get(type(value), 0) for argument, value in given if str(argument.type) == "Tensor")
-
-
-_NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
-
-
-def _heard(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
+def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
     return [
         getattr(listener, name)
@@ -386,15 +381,3 @@ def deep_stack() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable cyclic garbage collection during a pass, whose many small objects would trigger it repeatedly."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -21,7 +21,7 @@ from ..live.masks import note_true
 from .at_one import Guesses
 from .kernels import tensors_of
 from .on_zeros import on_zeros
-from .passes import Frame
+from .passes import Frame, module_of
 
 OUTSIDE = -1
 """Module number of whatever happens in no module's forward."""
@@ -163,11 +163,10 @@ class Answers:
         )
 
 
-def module_of(frame: Frame | None) -> int:
-    """Return the number of the module whose forward is active."""
-    while frame is not None and frame.module is None:
-        frame = frame.outer
-    return OUTSIDE if frame is None or frame.module is None else frame.module
+def asking_module(frame: Frame | None) -> int:
+    """Return the number of the module whose forward is active, or ``OUTSIDE``."""
+    module = module_of(frame)
+    return OUTSIDE if module is None else module
 
 
 def _place(module: int, paths: Sequence[str]) -> str:
@@ -324,7 +323,10 @@ def most(*operators: str) -> Callable[[Most], Most]:
     """Register the largest possible result of some operators: (shape, dtype), or a list of these."""
 
     def register(function: Most) -> Most:
-        _MOST.update(dict.fromkeys(operators, function))
+        for operator in operators:
+            if operator in _MOST:
+                raise ValueError(f"{operator} already has a largest result")
+            _MOST[operator] = function
         return function
 
     return register

@@ -168,7 +168,7 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         frame = self.watch.frame
-        if not self.watch.state.heard or frame is None or not self._speaks_for_itself(frame.module):
+        if not self.watch.state.notifies or frame is None or not self._speaks_for_itself(frame.module):
             return func(*args, **kwargs)
         name = function_name(func)
         if name is None:

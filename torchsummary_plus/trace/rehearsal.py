@@ -22,7 +22,7 @@ from ..live.remaking import remade
 from ..ops.macs import multiply_adds
 from .environments import RealEnvironment
 from .passes import Frame, Listener, Pass, deep_stack, run_really
-from .questions import PACK, PUTS, SCALARS, Question, asks, masks_of, module_of, put_question, question, record
+from .questions import PACK, PUTS, SCALARS, Question, asking_module, asks, masks_of, put_question, question, record
 from .swap import restored
 
 LONGEST = 10**12
@@ -45,7 +45,7 @@ class TooLongError(Exception):
         super().__init__(f"it takes more than {longest:,} multiply-adds")
 
 
-class Recorder(Listener):
+class AnswerRecorder(Listener):
     """Records the answer of each operator that asks for values."""
 
     def __init__(self, longest: int) -> None:
@@ -62,9 +62,9 @@ class Recorder(Listener):
             raise TooLongError(self.longest)
         if id(func) in PUTS and masks_of(args[1]):
             counts = [int(mask.sum()) for mask in masks_of(args[1])]
-            self.answers.setdefault(put_question(module_of(frame), args), []).append(counts)
+            self.answers.setdefault(put_question(asking_module(frame), args), []).append(counts)
         if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
-            self.answers.setdefault(question(module_of(frame), func, args), []).append(record(func, args, out))
+            self.answers.setdefault(question(asking_module(frame), func, args), []).append(record(func, args, out))
 
 
 class Unrolled(TorchFunctionMode):
@@ -73,7 +73,7 @@ class Unrolled(TorchFunctionMode):
     ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: AnswerRecorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -125,7 +125,7 @@ def rehearse(tree: ModuleTree, example: Example, training: bool, autocast: torch
         return Rehearsal(
             {}, f"no real forward was tried, because its inputs take more than {MOST_INPUT_BYTES >> 20:,} MiB"
         )
-    recorder = Recorder(LONGEST)
+    recorder = AnswerRecorder(LONGEST)
     environment = RealEnvironment(CPU)
     with ExitStack() as stack:
         stack.enter_context(restored(tree.modules))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .passes import Frame, Listener
+from .passes import Frame, Listener, module_frame
 
 _TOP_K = torch.ops.aten.topk.default
 _LARGEST = {torch.ops.aten.argmax.default: "argmax", torch.ops.aten.max.dim: "max"}
@@ -24,9 +24,7 @@ class Routing(Listener):
         """Record a choice."""
         if func is not _TOP_K and func not in _LARGEST:
             return
-        around = frame
-        while around is not None and around.module is None:
-            around = around.outer
+        around = module_frame(frame)
         scores = args[0]
         if around is None or around.module is None or scores.dim() == 0:
             return

@@ -40,7 +40,7 @@ from .swap import one_pass, restored
 
 
 @dataclass(frozen=True)
-class Options:
+class PassOptions:
     """``run`` is "auto", "fake" or "real"; ``mode`` "same", "train" or "eval"; device None is the model's own."""
 
     run: str = "auto"
@@ -49,7 +49,7 @@ class Options:
     functional: bool = False
 
 
-def trace(model: nn.Module | ModuleTree, example: Example | None, options: Options) -> Trace:
+def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassOptions) -> Trace:
     """Run one pass through a model, or without an example only read its structure; raises :class:`ForwardError`.
 
     The model is left unchanged, bit for bit, whether the pass succeeds or fails.
@@ -135,7 +135,7 @@ class GrewError(Exception):
 class _Runner:
     """Passes of one model at several batch sizes; each reuses what earlier ones found (dtypes, fake or real)."""
 
-    def __init__(self, tree: ModuleTree, example: Example, options: Options) -> None:
+    def __init__(self, tree: ModuleTree, example: Example, options: PassOptions) -> None:
         self.model = tree.modules[0]
         self.example = example
         self.options = options

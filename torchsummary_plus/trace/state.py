@@ -17,11 +17,20 @@ class Composite(Enum):
 class State:
     """Who is calling operators, inside which function, and whether listeners are notified of them."""
 
-    __slots__ = ("as_meta", "autocasts", "by_engine", "composite", "heard", "in_engine", "keeps_graph", "transformed")
+    __slots__ = (
+        "as_meta",
+        "autocasts",
+        "by_engine",
+        "composite",
+        "in_engine",
+        "keeps_graph",
+        "notifies",
+        "transformed",
+    )
 
     def __init__(self) -> None:
-        self.heard = True
-        """False for what a listener itself does, and for a pass that the forward starts: a summary inside a model."""
+        self.notifies = True
+        """Whether listeners are told of operators; not of a listener's own, nor while a forward runs another pass."""
         self.in_engine = False
         """Whether autograd's engine calls them, rather than Python code."""
         self.as_meta = False

@@ -92,7 +92,7 @@ class _Memory:
                 kind = value.__class__
                 if kind in _PLAIN and not value:
                     self.empty.append(value)
-                elif kind not in _INERT:
+                elif kind not in INERT:
                     self._keep_inside(value, depth + 1)
 
     def keep_alone(self, value: Any) -> None:
@@ -106,7 +106,7 @@ class _Memory:
                 self.keep(value, depth)
         elif isinstance(value, tuple):
             for item in value:
-                if item.__class__ not in _INERT:
+                if item.__class__ not in INERT:
                     self._keep_inside(item, depth + 1)
         elif isinstance(value, torch.Tensor):
             self.keep(value.__dict__, depth)
@@ -116,11 +116,11 @@ class _Memory:
             if turned_back is not None:
                 self.generators.append(turned_back)
                 return
-            held = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
-            slots = [(name, getattr(value, name)) for name in held if hasattr(value, name)]
+            names = [name for name in slot_names(value) if not isinstance(getattr(type(value), name, None), property)]
+            slots = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
             if slots:
                 self.slots.append((value, slots))
-                self._keep_inside(tuple(held for _, held in slots), depth)
+                self._keep_inside(tuple(content for _, content in slots), depth)
             attributes = getattr(value, "__dict__", None)
             if isinstance(attributes, dict):
                 self.keep(attributes, depth)
@@ -142,7 +142,7 @@ class _Memory:
             kept.clear()  # An exception may keep this object alive, which would count as a holder.
 
 
-_INERT = frozenset({type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size})
+INERT = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _OPAQUE = (nn.Module, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, weakref.ref, torch.ScriptObject)
 """Values that are not saved inside. Of tensors, only the attributes are saved."""
 
@@ -219,13 +219,13 @@ def swap_tensors(
     stand_ins: dict[int, torch.Tensor] = {}
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        found = stand_ins.get(id(tensor))
-        if found is None:
+        replacement = stand_ins.get(id(tensor))
+        if replacement is None:
             if not is_wrapper(tensor) and not isinstance(tensor, Fake):  # A fake's known values stay real.
                 swap_inside(vars(tensor), stand_in)
             change = parameter if isinstance(tensor, nn.Parameter) else other
-            found = stand_ins[id(tensor)] = change(tensor)
-        return found
+            replacement = stand_ins[id(tensor)] = change(tensor)
+        return replacement
 
     def small_or_stand_in(tensor: torch.Tensor) -> torch.Tensor:
         return stand_in(tensor) if id(tensor) in stand_ins or tensor.numel() > SMALL else tensor
@@ -238,32 +238,32 @@ def swap_tensors(
         if isinstance(module, torch.jit.ScriptModule):
             for name, tensor in _slots(module):
                 module._c.setattr(name, stand_in(tensor))
-        for held in (attributes.get("_parameters"), attributes.get("_buffers")):
-            if isinstance(held, dict):
-                for name, tensor in held.items():
+        for tensors in (attributes.get("_parameters"), attributes.get("_buffers")):
+            if isinstance(tensors, dict):
+                for name, tensor in tensors.items():
                     if tensor is not None:
-                        held[name] = stand_in(tensor)
+                        tensors[name] = stand_in(tensor)
         for name, value in attributes.items():
             if isinstance(value, torch.Tensor):
                 attributes[name] = stand_in(value)
-            elif type(value) in (list, dict) and value and name not in _MODULE_DICTS:
+            elif type(value) in (list, dict) and value and name not in MODULE_DICTS:
                 swap_inside(value, stand_in)
     for module in modules:
         for name, value in vars(module).items():
-            if name not in _MODULE_DICTS and name != "_hf_hook":
-                _swap_held(value, small_or_stand_in)
-    found = dict(stand_ins)
+            if name not in MODULE_DICTS and name != "_hf_hook":
+                _swap_inside_object(value, small_or_stand_in)
+    replacements = dict(stand_ins)
     stand_ins.clear()  # These functions refer to each other and would keep it alive until garbage collection.
-    return found
+    return replacements
 
 
 def _slots(module: torch.jit.ScriptModule) -> list[tuple[str, torch.Tensor]]:
     """Return a scripted module's parameters and buffers by name; they are in C++, outside its dictionaries."""
-    held = (*module._parameters.items(), *module._buffers.items())
-    return [(name, tensor) for name, tensor in held if tensor is not None]
+    named = (*module._parameters.items(), *module._buffers.items())
+    return [(name, tensor) for name, tensor in named if tensor is not None]
 
 
-_MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+MODULE_DICTS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
 def swap_inside(container: Any, stand_in: Swap, depth: int = 0) -> None:
@@ -278,13 +278,13 @@ def swap_inside(container: Any, stand_in: Swap, depth: int = 0) -> None:
         elif type(value) in (list, dict) and depth < _DEEPEST:
             swap_inside(value, stand_in, depth + 1)
         else:
-            _swap_held(value, stand_in, depth + 1)
+            _swap_inside_object(value, stand_in, depth + 1)
 
 
-def _swap_held(value: Any, stand_in: Swap, depth: int = 0) -> None:
+def _swap_inside_object(value: Any, stand_in: Swap, depth: int = 0) -> None:
     """Swap the tensors inside a user-defined object, such as the state of a quantised weight."""
     kind = value.__class__
-    if depth >= _DEEPEST or kind in _INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
+    if depth >= _DEEPEST or kind in INERT or kind in _PLAIN or isinstance(value, (*_OPAQUE, torch.Tensor)):
         return
     attributes = getattr(value, "__dict__", None)
     if type(attributes) is dict and attributes and not callable(value):

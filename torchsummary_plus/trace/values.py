@@ -141,8 +141,8 @@ class ValuedKernels(FakeKernels):
         """Return the assumptions behind the values of some tensors."""
         if not any(self.made_up.values()):
             return []
-        held = [self._value_of(tensor, False) for tensor in given]
-        keys = {value.untyped_storage()._cdata for value in held if value is not None}
+        values = [self._value_of(tensor, False) for tensor in given]
+        keys = {value.untyped_storage()._cdata for value in values if value is not None}
         return [how for how, storages in self.made_up.items() if not keys.isdisjoint(storages)]
 
     def _say_if_made_up(self, func: OpOverload, given: Sequence[Tensor]) -> None:
@@ -243,16 +243,16 @@ class ValuedKernels(FakeKernels):
         return None if spoilt else tensor.known
 
     def _read(self, tensor: Tensor) -> list[int] | None:
-        held = self._value_of(tensor, False)
-        return None if held is None else held.tolist()
+        values = self._value_of(tensor, False)
+        return None if values is None else values.tolist()
 
     def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
-        held = self._read(tensor)
+        values = self._read(tensor)
         self._say_if_made_up(func, [tensor])
-        if held is None and func is PACK:
-            held = self.answers.lengths(question(self.module(), func, args), func)
-        return held
+        if values is None and func is PACK:
+            values = self.answers.lengths(question(self.module(), func, args), func)
+        return values
 
     def _all_known(self, func: OpOverload, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
         """Whether an operator may run on values: all inputs are known, and they and the result are small."""
@@ -267,8 +267,8 @@ class ValuedKernels(FakeKernels):
         """Run an operator on its arguments' values."""
 
         def value(tensor: Tensor) -> Tensor:
-            held = self._value_of(tensor, False)
-            return tensor if held is None else held
+            values = self._value_of(tensor, False)
+            return tensor if values is None else values
 
         return self._really(func, change_tensors(args, value), _on_cpu(change_tensors(kwargs, value)))
 

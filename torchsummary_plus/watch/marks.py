@@ -44,7 +44,7 @@ class Marks(Listener):
         self.phase, self.step = phase, step
         write("enter", phase, step)
 
-    def hold(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+    def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Mark the kind of existing tensors."""
         write("hold", kind, owner, addresses(tensors, self.device))
 
@@ -72,7 +72,7 @@ class Marks(Listener):
     def end(self, frame: Frame, output: Any) -> None:
         """Mark the end of a module's call, with its outputs."""
         if frame.outer is None and not torch.is_grad_enabled():
-            self.hold(cached_tensors(output), KV_CACHE)
+            self.classify(cached_tensors(output), KV_CACHE)
         if frame.module is not None:
             written = addresses(all_tensors(output), self.device)
             write("end", frame.module, compat.sequence_number(), written)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..trace.passes import no_collection
+from ..data.collection import no_collection
 
 WATCHED = frozenset((torch.Tensor, nn.Module, torch.optim.Optimizer))
 

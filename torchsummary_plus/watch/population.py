@@ -21,7 +21,7 @@ from torch import nn
 
 from ..data.tracking_records import Holding
 from ..live import compat
-from ..live.structures import dtype_name
+from ..live.structures import SPARSE, dtype_name, inner_tensors
 from .objects import watched_objects
 from .owners import Owners
 
@@ -314,12 +314,8 @@ class Population:
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the plain tensors that hold an unusual tensor's memory: a sparse one's values and indices, or scales."""
     with compat.no_subclass_function():
-        if tensor.layout is torch.sparse_coo:
-            yield from (tensor._values(), tensor._indices())
-        elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-            yield from (tensor.values(), tensor.crow_indices(), tensor.col_indices())
-        elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-            yield from (tensor.values(), tensor.ccol_indices(), tensor.row_indices())
+        if tensor.layout in SPARSE:
+            yield from inner_tensors(tensor)
         elif tensor.layout is torch.strided and not compat.is_wrapper_subclass(tensor):
             yield tensor
             if tensor.is_quantized and tensor.qscheme() in PER_CHANNEL:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch._ops import OpOverloadPacket
 
+from ...data.arguments import names_cures
 from ...data.errors import InputError
 from ...data.registered import Registered
 from ...data.units import describe
@@ -21,6 +22,7 @@ FORMULAS: dict[str, Formula] = {}
 """By operator name, such as ``aten::mm``; overloads and in-place forms share one formula."""
 
 
+@names_cures({})
 def register_mult_adds(*ops: OpOverloadPacket | str) -> Callable[[F], Registered[F]]:
     """Register the decorated formula, ``(result, *args, **kwargs) -> int | None``, for operators.
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch._ops import OpOverload, OpOverloadPacket
 
+from ...data.arguments import names_cures
 from ...data.errors import InputError, choice_error
 from ...data.registered import Registered
 from ...data.units import describe
@@ -171,6 +172,7 @@ TRIED = frozenset(
 """Operators that are run on zeros on the CPU if no rule is exact, because their memory does not depend on values."""
 
 
+@names_cures({})
 def register_scratch(
     device: str, *ops: OpOverload | OpOverloadPacket | str, source: str, band: float = 0.0
 ) -> Callable[[F], Registered[F]]:

@@ -176,9 +176,14 @@ def constant_pad(x: Tensor, padding: Sizes, *_: object) -> Out:
 @rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(x: Tensor, padding: Sizes) -> Out:
     """The padded tensor, row-major; the padding must be smaller than the axis."""
+    check_reflected(x, padding)
+    return replication_pad(x, padding)
+
+
+def check_reflected(x: Tensor, padding: Sizes) -> None:
+    """Decline padding that is not smaller than its axis."""
     pairs = zip(padding[::2], padding[1::2])
     sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
-    return replication_pad(x, padding)
 
 
 @rule("replication_pad1d", "replication_pad2d", "replication_pad3d")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..conv_backend import keeps_last_on_cuda, takes_onednn
-from .images import padded
+from .images import check_reflected, padded
 from .layers import statistics_of
 from .pointwise import Operand, promoted, result
 from .registry import (
@@ -31,6 +31,7 @@ from .registry import (
     is_contiguous,
     numel,
     preserved_strides,
+    rule_in,
     sure,
 )
 
@@ -42,11 +43,7 @@ CPU_RULES: dict[str, Rule] = {}
 
 
 def _register(table: dict[str, Rule], names: str) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        table.update({f"aten::{name}": function for name in names.split()})
-        return function
-
-    return register
+    return rule_in(table, *names.split())
 
 
 def of_kernel(name: str, on_cpu: bool) -> Rule | None:
@@ -304,8 +301,7 @@ def replication_pad(x: Tensor, padding: Sizes) -> Out:
 @_register(CPU_RULES, "reflection_pad1d reflection_pad2d reflection_pad3d")
 def reflection_pad(x: Tensor, padding: Sizes) -> Out:
     """The padded tensor, in its memory format; the padding must be smaller than the axis."""
-    pairs = zip(padding[::2], padding[1::2])
-    sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
+    check_reflected(x, padding)
     return replication_pad(x, padding)  # type: ignore[return-value]
 
 

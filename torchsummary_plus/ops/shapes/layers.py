@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.rounding import round_up
 from ...live.versions import since
 from ..dtypes import HALVES
 from .registry import (
@@ -60,7 +61,7 @@ def grouped_mm(
     sure(bias is None and x.dtype is y.dtype and x.dim() in (2, 3) and y.dim() in (2, 3))
     sure(x.shape[-1] == y.shape[-2] and out_dtype in (None, x.dtype))
     rows, columns = x.shape[-2], y.shape[-1]
-    step = -(-columns * x.dtype.itemsize // 16) * 16 // x.dtype.itemsize
+    step = round_up(columns * x.dtype.itemsize, 16) // x.dtype.itemsize
     if x.dim() != y.dim():
         sure(offs is not None)
         return (rows, columns), (step, 1), x.dtype

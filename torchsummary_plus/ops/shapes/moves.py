@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .pointwise import broadcast, dtype_of_number, promoted
+from ..dtypes import dtype_of_number
+from .pointwise import broadcast, is_real, promoted
 from .registry import (
     FLOATS,
     INDICES,
@@ -185,6 +186,7 @@ def new_tensor(size: Sizes, *, dtype: torch.dtype | None = None, **options: obje
 @rule("full")
 def full(size: Sizes, value: float, *, dtype: torch.dtype | None = None, **options: Any) -> Out:
     """A row-major tensor of a size, filled with a value that sets the default dtype."""
+    sure(dtype is not None or is_real(value))
     return new_tensor(size, dtype=dtype or dtype_of_number(value), **options)
 
 

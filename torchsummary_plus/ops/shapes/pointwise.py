@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..dtypes import result_type
 from .registry import (
     FLOATS,
-    INTEGERS,
     NUMBERS,
     Out,
     Shape,
@@ -65,39 +65,16 @@ def _stretched(x: Tensor, shape: Shape) -> list[int]:
 
 
 def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """Return the promoted dtype: tensors outrank 0-d tensors, which outrank numbers, within a kind of dtype.
-
-    No rule if casting a non-dense tensor would change its layout.
-    """
-    kinds: list[torch.dtype | None] = [None, None, None]
-    for operand in operands:
-        if isinstance(operand, Tensor):
-            level, dtype = 0 if operand.dim() else 1, operand.dtype
-        else:
-            level, dtype = 2, dtype_of_number(operand)
-        sure(dtype in NUMBERS)
-        known = kinds[level]
-        kinds[level] = dtype if known is None else torch.promote_types(known, dtype)
+    """Return the dtype of an element-wise result; no rule if casting a non-dense tensor would change its layout."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    sure(all(operand.dtype in NUMBERS if isinstance(operand, Tensor) else is_real(operand) for operand in operands))
     sure(len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors)))
-    return _higher(kinds[0], _higher(kinds[1], kinds[2]))  # type: ignore[return-value]
+    return result_type(*operands)
 
 
-def dtype_of_number(number: float | int | bool) -> torch.dtype:
-    """Return the dtype torch gives a Python number."""
-    if isinstance(number, float):
-        return torch.get_default_dtype()
-    sure(isinstance(number, int))
-    return torch.bool if isinstance(number, bool) else torch.int64
-
-
-def _higher(first: torch.dtype | None, second: torch.dtype | None) -> torch.dtype | None:
-    """Return the dtype of two levels: the first's, unless the second's kind is higher (bool, integer, float)."""
-    if first is None or second is None:
-        return first or second
-    if first in FLOATS or (first in INTEGERS and second not in FLOATS):
-        return first
-    return torch.promote_types(first, second)
+def is_real(number: object) -> bool:
+    """Whether a number is one of Python's, and not complex."""
+    return isinstance(number, (bool, int, float))
 
 
 def result(operands: Sequence[Operand], dtype: torch.dtype) -> Out:

@@ -23,6 +23,7 @@ Answer: TypeAlias = "Out | int | Outs"
 Rule: TypeAlias = Callable[..., Answer]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 RULES: dict[str, Rule] = {}
 """By the operator's name in its schema: "aten::add.Tensor"."""
@@ -56,14 +57,19 @@ def said_by(rule: Callable[..., T] | None, args: tuple[Any, ...], kwargs: dict[s
 
 def rule(*names: str) -> Callable[[R], R]:
     """Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
+    return rule_in(RULES, *names)
 
-    def register(function: R) -> R:
+
+def rule_in(table: dict[str, Any], *names: str) -> Callable[[F], F]:
+    """Register a function in a table, by the names of aten operators; a second entry raises ValueError."""
+
+    def register(function: F) -> F:
         """Register the function under each name."""
         for name in names:
             key = f"aten::{name}"
-            if key in RULES:
+            if key in table:
                 raise ValueError(f"{key} already has a rule")
-            RULES[key] = function
+            table[key] = function
         return function
 
     return register
@@ -132,7 +138,14 @@ def is_dense(x: Tensor) -> bool:
 
 def is_channels_last(x: Tensor) -> bool:
     """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
-    shape, strides = x.shape, x.stride()
+    return suggests_channels_last(x.shape, x.stride())
+
+
+def suggests_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides suggest channels-last; not if they fit row-major order as well.
+
+    Source: c10/core/MemoryFormat.h, ``is_channels_last_strides_2d`` and ``_3d``.
+    """
     if len(shape) not in (4, 5) or strides[1] == 0:
         return False
     least = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 from torch._ops import OpOverload
 
-from .registry import Shape, Sizes, axis_of, contiguous, numel, said_by, sure
+from .registry import F, Shape, Sizes, axis_of, contiguous, numel, rule_in, said_by, sure
 
 
 class View(NamedTuple):
@@ -20,7 +21,6 @@ class View(NamedTuple):
 
 
 Views: TypeAlias = "View | list[View]"
-R = TypeVar("R", bound=Callable[..., Any])
 
 VIEWS: dict[str, Callable[..., Views]] = {}
 """By the operator's name in its schema: "aten::slice.Tensor"."""
@@ -31,12 +31,8 @@ def viewed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> V
     return said_by(VIEWS.get(func.name()), args, kwargs)
 
 
-def _view(*names: str) -> Callable[[R], R]:
-    def register(function: R) -> R:
-        VIEWS.update({f"aten::{name}": function for name in names})
-        return function
-
-    return register
+def _view(*names: str) -> Callable[[F], F]:
+    return rule_in(VIEWS, *names)
 
 
 def _replaced(sizes: Sizes, axis: int, *new: int) -> Shape:
@@ -175,8 +171,7 @@ def split_in(x: Tensor, sizes: Sizes, dim: int = 0) -> list[View]:
     """Parts of given sizes along an axis."""
     axis = axis_of(dim, x.dim())
     sure(x.dim() and min(sizes, default=0) >= 0 and sum(sizes) == x.shape[axis])
-    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
-    return [sliced(x, axis, end - size, end) for size, end in zip(sizes, ends)]
+    return [sliced(x, axis, end - size, end) for size, end in zip(sizes, accumulate(sizes))]
 
 
 @_view("unbind.int")

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ...live import compat
-
-_HALF = (torch.bfloat16, torch.float16)
+from ...ops.dtypes import HALVES
 
 
 def cast_on_cpu(operator: str, tensor: Any) -> Any:
@@ -17,7 +16,7 @@ def cast_on_cpu(operator: str, tensor: Any) -> Any:
 
     Source: aten/src/ATen/autocast_mode.cpp, ``KERNEL_CPU(..., fp32)``: the cast precedes autograd, which keeps it.
     """
-    if not isinstance(tensor, Tensor) or tensor.dtype not in _HALF or tensor.device.type != "cpu":
+    if not isinstance(tensor, Tensor) or tensor.dtype not in HALVES or tensor.device.type != "cpu":
         return tensor
     is_cast = torch.is_autocast_enabled("cpu") and compat.has_kernel(operator, "AutocastCPU")
     return tensor.float() if is_cast else tensor

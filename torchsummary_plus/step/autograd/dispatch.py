@@ -19,7 +19,7 @@ from ...trace.cuda_engine import CudaEngine
 from ...trace.kernels import tensors_of
 from ...trace.on_zeros import on_zeros
 from ...trace.passes import Pass
-from ...trace.questions import OUTSIDE, ZEROS, Answers, module_of
+from ...trace.questions import OUTSIDE, ZEROS, Answers, asking_module
 from ...trace.state import Composite
 from ...trace.values import ValuedKernels
 from .functions import StepFunctions, note_node
@@ -62,7 +62,7 @@ class StepKernels(ValuedKernels):
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
-        return module_of(self.watch.frame)
+        return asking_module(self.watch.frame)
 
     def refuses_sparse(self) -> bool:
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
@@ -138,17 +138,17 @@ class StepKernels(ValuedKernels):
 
     def _accumulates_in_place(self, args: tuple[Any, ...], number: int, node: Any) -> bool:
         """Whether this addition is the engine's own and only the engine holds the first summand."""
-        held, added = args[0], args[1]
+        summed, added = args[0], args[1]
         if torch.is_grad_enabled() or not isinstance(added, torch.Tensor):
             return False
-        storage = held.untyped_storage()
-        counts = held._use_count(), compat.storage_use_count(storage._cdata)
+        storage = summed.untyped_storage()
+        counts = summed._use_count(), compat.storage_use_count(storage._cdata)
         in_node, _ = self.writers.get(self.meta_storages.of(storage)._cdata, (None, None))
         return (
             counts == (4, 2)
             and (in_node != number or _gives_twice(node))
-            and (held.shape, held.dtype) == (added.shape, added.dtype)
-            and is_dense(held)
+            and (summed.shape, summed.dtype) == (added.shape, added.dtype)
+            and is_dense(summed)
         )
 
 

@@ -21,7 +21,7 @@ from ...live.numbered import on_numbered_gpus
 from ...trace.cuda_engine import CudaEngine
 from ...trace.lengths import longest_target
 from ...trace.passes import Pass
-from ...trace.questions import module_of
+from ...trace.questions import asking_module
 from ...trace.state import Composite
 from .cuda import ATTENTION, cuda_function
 from .encoder import cast_encoder_layer
@@ -137,7 +137,7 @@ class StepFunctions(TorchFunctionMode):
 
     def _assume(self, operator: str, how: str) -> None:
         kernels: Any = self.watch.kernel
-        kernels.answers.assume(module_of(self.watch.frame), operator, how)
+        kernels.answers.assume(asking_module(self.watch.frame), operator, how)
 
     def _attention_by_operators(self, *args: Any, **kwargs: Any) -> Any:
         """Run :meth:`_attention` with its condition known to hold."""
@@ -184,7 +184,7 @@ class StepFunctions(TorchFunctionMode):
         """
         if return_indices or (torch.is_grad_enabled() and input.requires_grad):
             return _pool(input, *args, return_indices=return_indices, **kwargs)
-        with self.watch.unheard():
+        with self.watch.muted():
             shape = _pool(input, *args, **kwargs).shape
         return input.new_empty(shape)
 

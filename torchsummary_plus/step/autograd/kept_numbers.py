@@ -14,9 +14,7 @@ import torch
 
 from ...live import compat
 from ...live.stored import is_transformed, stored
-
-NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}
-"""Bytes of the tensor that torch makes of a number."""
+from ...trace.numbers import NUMBER_BYTES
 
 aten = torch.ops.aten
 _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
@@ -49,7 +47,7 @@ class KeptNumbers:
 
     def give(self, func: Any, args: tuple[Any, ...], out: Any) -> None:
         """Remember an operator whose second argument was a number."""
-        if len(args) > 1 and type(args[1]) in NUMBERS and isinstance(out, torch.Tensor):
+        if len(args) > 1 and type(args[1]) in NUMBER_BYTES and isinstance(out, torch.Tensor):
             number = compat.sequence_number()
             base: Any = out._base
             self._given = weakref.ref(out if base is None else base), args[1] if func in _KEEPING else None, number
@@ -84,14 +82,14 @@ class KeptNumbers:
 
     def transformed(self, args: tuple[Any, ...], out: Any) -> None:
         """Book the number kept by a product under ``torch.func`` transforms, whose nodes the operator does not show."""
-        if len(args) > 1 and type(args[1]) in NUMBERS:
+        if len(args) > 1 and type(args[1]) in NUMBER_BYTES:
             while is_transformed(out):
                 self._book_other(out)
                 out = compat.functorch_unwrapped(out)
 
     def saved_bytes(self, args: tuple[Any, ...]) -> int:
         """Return the bytes of a gradient operator's number if it is not a new tensor but the one the node kept."""
-        size = NUMBERS.get(type(args[1]), 0) if len(args) > 1 else 0
+        size = NUMBER_BYTES.get(type(args[1]), 0) if len(args) > 1 else 0
         node = compat.current_node() if size else None
         if node is None:
             return 0
@@ -101,7 +99,7 @@ class KeptNumbers:
         """Book the number kept by a write to a view until a hook says it is freed; Python cannot reach the node."""
         node = base.grad_fn
         if node is not None and node._sequence_nr() >= number:
-            kept = torch.UntypedStorage(NUMBERS[type(written_with)])
+            kept = torch.UntypedStorage(NUMBER_BYTES[type(written_with)])
             self._book(kept)
             self._of_views[node._sequence_nr()] = kept
             node.register_hook(_Until(kept, self.keeps_graph))

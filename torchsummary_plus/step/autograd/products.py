@@ -55,8 +55,8 @@ def product_function(func: Any, note: Callable[[str, str], None]) -> Callable[..
             return func(x, N=N)  # type: ignore[no-any-return]
         note(name, NO_ZERO)
         cumulated: Any = Cumulated.apply
-        found = cumulated(x.unsqueeze(-1).expand(*x.shape, count), None, -1, False)
-        return torch.cat([found.new_ones(*x.shape, 1), found], -1)
+        result = cumulated(x.unsqueeze(-1).expand(*x.shape, count), None, -1, False)
+        return torch.cat([result.new_ones(*x.shape, 1), result], -1)
 
     return run
 

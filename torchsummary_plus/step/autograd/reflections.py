@@ -94,21 +94,21 @@ def _gradients(grad: Tensor, out: Tensor, x_: Tensor, tau: Tensor, is_turned: bo
     x = x_.tril(-1)
     x.diagonal(0, -2, -1).fill_(1.0)
     sigma, _norms = _inverse_factors(x.narrow(-1, 0, count), tau)
-    held = out.matmul(grad.mH)
+    outer = out.matmul(grad.mH)
     order = range(count - 1, -1, -1) if is_turned else range(count)
 
     def column(i: int, factors: Tensor) -> tuple[int, Tensor, Tensor]:
         return i, x.narrow(-1, i, 1), factors.narrow(-1, i, 1)
 
-    held = _reflected(*column(order[0], sigma), held, left=not is_turned)
+    outer = _reflected(*column(order[0], sigma), outer, left=not is_turned)
     x_grad, tau_grad = torch.zeros_like(x_), torch.zeros_like(tau)
     for i, following in zip(order, (*order[1:], None)):
-        of_column, of_factor = _column_gradients(*column(i, tau), held)
+        of_column, of_factor = _column_gradients(*column(i, tau), outer)
         x_grad.select(-1, i).copy_(of_column.squeeze(-1))
         tau_grad.select(-1, i).copy_(of_factor.squeeze(-1))
         if following is not None:
-            held = _reflected(*column(following, sigma), held, left=not is_turned)
-            held = _reflected(*column(i, tau), held, left=is_turned)
+            outer = _reflected(*column(following, sigma), outer, left=not is_turned)
+            outer = _reflected(*column(i, tau), outer, left=is_turned)
         del of_column, of_factor
     return x_grad.tril_(-1), tau_grad
 
@@ -121,12 +121,12 @@ def _inverse_factors(x: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     return tau / less, norms
 
 
-def _column_gradients(i: int, column: Tensor, factor: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+def _column_gradients(i: int, column: Tensor, factor: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of one reflector and of its factor."""
     rest = column.shape[-2] - i
     v, t = column.narrow(-2, i, rest), factor.unsqueeze(-1)
-    across = v.mH.matmul(held.narrow(-2, i, rest))
-    down = held.narrow(-1, i, rest).matmul(v)
+    across = v.mH.matmul(outer.narrow(-2, i, rest))
+    down = outer.narrow(-1, i, rest).matmul(v)
     negated, scaled = -t, t * down
     product = negated * across
     of_column = product.conj().squeeze(-2) - scaled.squeeze(-1)
@@ -135,25 +135,25 @@ def _column_gradients(i: int, column: Tensor, factor: Tensor, held: Tensor) -> t
     return of_column.unsqueeze(-1), (-trace).conj().squeeze(-1)
 
 
-def _reflected(i: int, column: Tensor, factor: Tensor, held: Tensor, left: bool) -> Tensor:
+def _reflected(i: int, column: Tensor, factor: Tensor, outer: Tensor, left: bool) -> Tensor:
     """Multiply by a reflector; in place unless this gradient is differentiated in turn."""
     t = factor.unsqueeze(-1)
     if torch.is_grad_enabled():
         scaled = t * column
         if left:
-            along = column.mH.matmul(held)
-            return held - scaled * along
-        along = held.matmul(scaled)
-        return held - along * column.mH
+            along = column.mH.matmul(outer)
+            return outer - scaled * along
+        along = outer.matmul(scaled)
+        return outer - along * column.mH
     rest = column.shape[-2] - i
     v = column.narrow(-2, i, rest)
     if left:
-        part = held.narrow(-2, i, rest)
+        part = outer.narrow(-2, i, rest)
         along = v.mH.matmul(part)
         scaled = t * v
         part.sub_(scaled * along)
-        return held
-    part = held.narrow(-1, i, rest)
+        return outer
+    part = outer.narrow(-1, i, rest)
     along = part.matmul(t * v)
     part.sub_(along * v.mH)
-    return held
+    return outer

@@ -17,9 +17,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...live import compat
 from ...live.fakes import Fake
+from ...trace.cuda_engine import ACCUMULATES
 from ...trace.passes import Pass
-
-_LEAF = "torch::autograd::AccumulateGrad"
 
 
 class RenewedViews:
@@ -79,7 +78,7 @@ def _nodes(view: Tensor, first: int) -> Iterator[Any]:
         node, end = view.grad_fn, base.grad_fn
     except RuntimeError:  # Made without gradients: torch raises when asked for its node, for the user too.
         return
-    while node is not None and node is not end and node.name() != _LEAF and node._sequence_nr() >= first:
+    while node is not None and node is not end and node.name() != ACCUMULATES and node._sequence_nr() >= first:
         yield node
         node = node.next_functions[0][0] if node.next_functions else None
 
@@ -95,11 +94,11 @@ class _Scattered:
 
     def begin(self, _: Any) -> None:
         """Called before a node: ignore its operators, which would not run without a mode."""
-        self._watch.state.heard = False
+        self._watch.state.notifies = False
 
     def end(self, given_back: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...] | None:
         """Called after a node: return a part of the zeros in place of its result."""
-        self._watch.state.heard = True
+        self._watch.state.notifies = True
         made, gradient = given_back[0], gradients[0]
         if made is None or made.numel() > self._elements:
             return None

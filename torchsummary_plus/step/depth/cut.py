@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...live.modules import ModuleTree
-from ...live.rows import longest_row
+from ...live.stacks import largest_stack
 from .tokens import Stack
 
 FEWEST = 3
@@ -31,11 +31,11 @@ class Cut:
         """Cut the model permanently."""
         if self.count is None or any(_WITH_BUCKETS in _names(module) for module in model.modules()):
             return
-        row = longest_row(model, WORTH)
-        if row is not None:
+        stack = largest_stack(model, WORTH)
+        if stack is not None:
             self.paths = tuple(ModuleTree(model).paths)
-            self.whole = Stack(row.path, row.names)
-            self.left = Stack(row.path, row.keep(self.count))
+            self.whole = Stack(stack.path, stack.names)
+            self.left = Stack(stack.path, stack.keep(self.count))
 
 
 _WITH_BUCKETS = "DistributedDataParallel"

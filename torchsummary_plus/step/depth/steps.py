@@ -13,7 +13,7 @@ from ...data.errors import SummaryError
 from ...data.memory_records import MemoryLog
 from ...live.inputs import Example
 from ...live.modules import ModuleTree
-from ...live.rows import longest_row
+from ...live.stacks import largest_stack
 from ...ops.scratch.cuda.cudnn.asking import Cudnn
 from ...trace.passes import Listener
 from ...trace.swap import one_pass
@@ -43,17 +43,17 @@ def record_deep_step(
 ) -> MemoryLog:
     """Return :func:`record_step`'s log, faster for a model with many equal layers. The model is left unchanged."""
     model = tree.modules[0]
-    row = longest_row(model, WORTH) if takes_all_layers_alike(step) else None
+    stack = largest_stack(model, WORTH) if takes_all_layers_alike(step) else None
     asked = example, step, device, capability, listeners, cudnn
-    if row is None:
+    if stack is None:
         return record_step(tree, *asked)
     with one_pass():
         logs, stacks = [], []
         try:
             for count in range(FEWEST, FEWEST + 3):
-                with row.cut_to(count) as names:
-                    stacks.append(Stack(row.path, names))
+                with stack.cut_to(count) as names:
+                    stacks.append(Stack(stack.path, names))
                     logs.append(record_step(ModuleTree(model), *asked))
-            return grown(logs, stacks, tuple(tree.paths), Stack(row.path, row.names))
+            return grown(logs, stacks, tuple(tree.paths), Stack(stack.path, stack.names))
         except (NotRepeatingError, SummaryError):
             return record_step(tree, *asked)

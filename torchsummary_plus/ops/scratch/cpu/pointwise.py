@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...dtypes import result_type
 from ..registry import ALL_RESULTS, Phase, scratch
 from .copies import INT64, NATIVE, copied, elements, itemsize
 
@@ -25,31 +26,6 @@ def _cast(operand: Any, common: Any) -> int:
     if kind is None:
         return 0
     return int(kind.itemsize) + (0 if kind is common else int(common.itemsize))
-
-
-def _category(dtype: Any) -> int:
-    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
-
-
-def _common(a: Any, b: Any) -> Any:
-    """Return the dtype in which two operands are computed, as ``torch.result_type`` does.
-
-    A number, or a 0-d tensor next to one with axes, counts only if its category is higher.
-    """
-    if not isinstance(a, torch.Tensor):
-        a, b = b, a
-    first: Any = a.dtype
-    if not isinstance(b, torch.Tensor):
-        kind: Any = _NUMBERS.get(type(b), first)
-        if _category(kind) <= _category(first):
-            return first
-        return torch.get_default_dtype() if kind.is_floating_point else kind
-    if first is b.dtype:
-        return first
-    if bool(a.dim()) == bool(b.dim()):
-        return torch.promote_types(first, b.dtype)
-    strong, weak = (first, b.dtype) if a.dim() else (b.dtype, first)
-    return strong if _category(weak) <= _category(strong) else torch.promote_types(strong, weak)
 
 
 _ARITHMETIC = (
@@ -73,7 +49,7 @@ _COMPARISONS = tuple(
 
 @scratch("cpu", *_COMPARISONS, source=ITERATOR, band=0.0)
 def _comparison(out: Any, a: Any, b: Any) -> int:
-    common = _common(a, b)
+    common = result_type(a, b)
     return _cast(a, common) + _cast(b, common)
 
 
@@ -83,7 +59,7 @@ _IN_PLACE = tuple(f"aten::{name}_.{kind}" for name in ("add", "sub", "mul", "div
 @scratch("cpu", *_IN_PLACE, source=ITERATOR, band=0.0)
 def _in_place(out: Any, a: Any, b: Any, **scale: Any) -> int:
     """The result goes to a temporary tensor if the target has another dtype; the target is cast like any operand."""
-    common = _common(a, b)
+    common = result_type(a, b)
     return 2 * _cast(a, common) + _cast(b, common)
 
 
@@ -181,7 +157,7 @@ SEARCH = f"{NATIVE}Bucketization.cpp and BucketizationUtils.h"
 @scratch("cpu", "aten::searchsorted.Tensor", "aten::searchsorted.Scalar", source=SEARCH, band=0.0)
 def _searched(out: Any, boundaries: Any, x: Any, *, sorter: Any = None, **_: Any) -> tuple[Phase, ...]:
     """Contiguous operands of one dtype; before the result, the least and the largest position of a sorter."""
-    common = _common(boundaries, x)
+    common = result_type(boundaries, x)
     tensors = [each for each in (boundaries, x, sorter) if isinstance(each, torch.Tensor)]
     operands = sum(map(copied, tensors)) + _cast(boundaries, common) + _cast(x, common)
     return Phase(0, 0 if sorter is None else 2 * INT64), Phase(ALL_RESULTS, operands)

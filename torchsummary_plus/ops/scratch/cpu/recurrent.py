@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 
+from ....data.rounding import round_up
 from ...processor import has_avx512
 from ..registry import AtMost, reserve, scratch
 from .copies import copied, itemsize
 from .half import within
+from .onednn.description import PAGE
 
 RNN = "oneDNN 3.12: src/cpu/rnn/rnn_utils.hpp and .cpp, rnn.cpp; aten/src/ATen/native/mkldnn/RNN.cpp"
 RNN_FROM = "2.11"
 """Oldest torch release on which these rules were measured; earlier ones ship an earlier oneDNN."""
 
-PAGE = 4096
 FLOAT = 4
 GATES = 4
 HEADER = 4664
@@ -27,21 +28,17 @@ TILES = 1176
 """The same for half precision with AMX tiles; measured with one thread."""
 
 
-def _up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
 def _paged(sizes: Iterable[int]) -> int:
     """Return the bytes of page-aligned regions, with the end rounded up to the next page."""
     end = 0
     for size in sizes:
-        end = _up(end, PAGE) + size
-    return _up(end, PAGE)
+        end = round_up(end, PAGE) + size
+    return round_up(end, PAGE)
 
 
 def _leading(width: int, size: int) -> int:
     """Return the leading dimension (``get_good_ld``): a multiple of 64 bytes, but not of 256 elements."""
-    padded = _up(width, 64 // size)
+    padded = round_up(width, 64 // size)
     return padded + 64 // size if padded % 256 == 0 else padded
 
 
@@ -102,7 +99,7 @@ class _Layer:
     def blocked(self) -> int:
         """Both weights in blocks of output features."""
         lanes = 32 if self.size < FLOAT or has_avx512() or self.batch == 1 else 16
-        return (self.inputs + self.width) * GATES * _up(self.width, lanes) * self.size
+        return (self.inputs + self.width) * GATES * round_up(self.width, lanes) * self.size
 
     def rows(self) -> int:
         """Both weights, or their gradients, in float32 with the gates as columns."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from ...shapes.registry import suggests_channels_last
+
 
 @dataclass(frozen=True, slots=True)
 class Strided:
@@ -25,16 +27,8 @@ class Strided:
 
     @property
     def suggests_last(self) -> bool:
-        """Whether the strides suggest channels-last (``is_channels_last_strides``); not if both formats fit."""
-        if self.strides[1] == 0:
-            return False
-        least = 0
-        for axis in _order(len(self.shape), last=True):
-            stride = self.strides[axis]
-            if stride < least or (axis == 0 and least == self.strides[1]):
-                return False
-            least = stride * max(1, self.shape[axis])
-        return True
+        """Whether the strides suggest channels-last; not if both formats fit."""
+        return suggests_channels_last(self.shape, self.strides)
 
     def is_contiguous(self, last: bool = False) -> bool:
         """Whether the tensor is contiguous in channels-last (``last``) or row-major order."""

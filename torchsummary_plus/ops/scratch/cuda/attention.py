@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ....data.rounding import ceil_div, round_up
 from ...dtypes import HALVES
+from ..cpu.copies import nbytes
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
@@ -18,14 +20,6 @@ EFFICIENT = (
     " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
 )
 CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
-
-
-def _nbytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _is_turned(tensor: Any) -> bool:
@@ -52,9 +46,9 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     before the results.
     """
     batch, heads, rows, width = query.shape
-    wide = _up(width, 32) if width <= 192 else 256
-    tall = _up(rows, 128)
-    copies = tuple(Alloc(_nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
+    wide = round_up(width, 32) if width <= 192 else 256
+    tall = round_up(rows, 128)
+    copies = tuple(Alloc(nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
     sums = Alloc(batch * heads * tall * 4), Alloc(batch * heads * tall * wide * 4)
     shares: tuple[Alloc, ...] = ()
     if key.shape[1] != heads:
@@ -114,7 +108,7 @@ def efficient_backward(
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(capability, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
-    copies = () if _is_turned(grad) else (Alloc(_nbytes(grad)),)
+    copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
     steps: list[Alloc | Result | Free] = [*copies, *(Result(place) for place in range(len(_given(out))))]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= capability < (7, 5)):
@@ -122,16 +116,16 @@ def efficient_backward(
     else:
         steps += _row_sums(len(copies), grad, output, 4 * batch * heads * rows)
     columns = key.shape[2]
-    splits = -(-columns // keys)
+    splits = ceil_div(columns, keys)
     summed = half and not in_registers
     if splits * batch * heads >= 256 and columns <= 2 * keys:
         splits = 1
     if summed:
         splits = min(splits, 200 // (batch * heads))
     splits = max(1, splits) if capability >= (7, 0) else 1
-    shares = splits * keys * (_up(width, tile) + _up(value.shape[-1], tile)) if summed else 0
-    queries = -(-rows // tile) * -(-width // keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
-    return (*steps, Alloc(4 * batch * heads * _up(shares + queries, 4)))
+    shares = splits * keys * (round_up(width, tile) + round_up(value.shape[-1], tile)) if summed else 0
+    queries = ceil_div(rows, tile) * ceil_div(width, keys) * (tile * keys + 4) if half or capability >= (7, 0) else 0
+    return (*steps, Alloc(4 * batch * heads * round_up(shares + queries, 4)))
 
 
 def _given(out: Any) -> list[Any]:

@@ -7,6 +7,7 @@ items per tile are those of the policies that CUB tunes by compute capability, r
 
 from __future__ import annotations
 
+from ....data.rounding import ceil_div, round_up
 from .chips import Chip
 
 ALIGNED = 256
@@ -23,14 +24,6 @@ FULL_HALVES = 45_056
 """Bytes of a sort of 2-byte keys besides copies and the blocks' counters, before compute capability 9.0."""
 PADDING = 32
 """Tile states ahead of the first tile."""
-
-
-def _up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNED) * ALIGNED
-
-
-def _tiles(count: int, items: int) -> int:
-    return -(-count // items)
 
 
 def _generation(chip: Chip) -> int:
@@ -50,19 +43,19 @@ def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = 
     """
     if count <= SINGLE_TILE:
         return LEAST
-    copies = _up(count * key) + _up(count * value)
+    copies = round_up(count * key, ALIGNED) + round_up(count * value, ALIGNED)
     generation = _generation(chip)
     if key == 2 and generation < 2:
         return copies + chip.multiprocessors * chip.threads * 20 + FULL_HALVES + SLACK
     tables = _PAIRS_OF_FOUR if key <= 4 else _PAIRS_OF_EIGHT if value else _KEYS_OF_EIGHT
-    tiles = _tiles(count, _PAIRS_OF_TWO if key == 2 else tables[generation])
-    passes = -(-(bits or 8 * key) // 8)
+    tiles = ceil_div(count, _PAIRS_OF_TWO if key == 2 else tables[generation])
+    passes = ceil_div(bits or 8 * key, 8)
     return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
 
 
 def _states(count: int, items: int, state: int) -> int:
     """Return the storage of a pass over tiles, with a state for each."""
-    return 2 * ALIGNED - 1 + _up((_tiles(count, items) + PADDING) * state)
+    return 2 * ALIGNED - 1 + round_up((ceil_div(count, items) + PADDING) * state, ALIGNED)
 
 
 def scan(count: int) -> int:
@@ -110,4 +103,4 @@ def count_sum(chip: Chip, count: int) -> int:
     """
     if count <= SINGLE_SUM:
         return LEAST
-    return SLACK + _up(chip.multiprocessors * (chip.threads // DIGITS) * 5 * 4)
+    return SLACK + round_up(chip.multiprocessors * (chip.threads // DIGITS) * 5 * 4, ALIGNED)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....data.capability import Capability
+from ....data.rounding import round_up
 from ....data.units import MIB
 from ..registry import Alloc, Course, Result, lasting, reserve, scratch
 from .chips import chip_of
@@ -73,7 +74,7 @@ class Recurrence:
     def workspace_bytes(self, train: bool) -> int:
         """What a kernel works in: the larger of the forward's and the backward's needs in training."""
         buffers = max(self._forward, self._backward if train else 0)
-        lengths = -(-8 * self.sequences // 32) * 32
+        lengths = round_up(8 * self.sequences, 32)
         each = PER_LAYER * self.layers * self.directions
         return each + (self._weights + buffers) * self.item + STATE + lengths
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ....data.rounding import ceil_div, power_of_two_below
 from ...dtypes import HALVES
 from ..registry import Alloc, Course, Free, scratch
 from .chips import Chip, chip_of
@@ -52,17 +53,17 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
             wide //= vector
     width, height = _block(wide, high, (256 if kind.dtype is torch.complex128 else 512) // vector)
     step_in, step_out = (width, 1) if along else (1, width)
-    shares_warps = _up(inputs, step_in) >= min(height * 16, MOST)
+    shares_warps = ceil_div(inputs, step_in) >= min(height * 16, MOST)
     if shares_warps:
         step_in *= height
     else:
         step_out *= height
-    values = _up(inputs, step_in)
+    values = ceil_div(inputs, step_in)
     target = chip.multiprocessors * (chip.threads // (width * height))
-    grid = _up(outputs // vector, step_out)
+    grid = ceil_div(outputs // vector, step_out)
     if not shares_warps or values < MOST or grid > target:
         return None
-    blocks = max(min(_up(target, grid), _up(values, FEWEST)), _up(values, MOST))
+    blocks = max(min(ceil_div(target, grid), ceil_div(values, FEWEST)), ceil_div(values, MOST))
     if blocks <= 1:
         return None
     return kind.accumulated * outputs * blocks * (1 if along else width * vector), 4 * grid
@@ -70,19 +71,10 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
 
 def _block(wide: int, high: int, most: int) -> tuple[int, int]:
     """Return the width and height of a thread block."""
-    wide, high = (most if size >= most else _power(size) for size in (wide, high))
+    wide, high = (most if size >= most else power_of_two_below(size) for size in (wide, high))
     width = min(wide, WARP)
     height = min(high, most // width)
     return min(wide, most // height), height
-
-
-def _power(number: int) -> int:
-    """Return the largest power of 2 up to a number, 1 for 0."""
-    return 1 << max(0, number.bit_length() - 1)
-
-
-def _up(number: int, step: int) -> int:
-    return -(-number // step)
 
 
 def _output_vector(what: Reduction, itemsize: int) -> int:

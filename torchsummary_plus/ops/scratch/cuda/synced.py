@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....data.rounding import power_of_two_below
 from ...shapes.registry import is_dense
 from ..cpu.copies import copied, nbytes, suggested
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
@@ -122,14 +123,9 @@ def blocks(reduced: int, channels: int) -> tuple[int, int]:
     >>> blocks(4096, 64)
     (2, 16)
     """
-    wide = min(_power_of_two(channels), TILE)
-    high = min(_power_of_two(-(-reduced // EACH)), THREADS // wide)
+    wide = min(power_of_two_below(channels), TILE)
+    high = min(power_of_two_below(-(-reduced // EACH)), THREADS // wide)
     if wide * high != THREADS:
-        wide = min(_power_of_two(channels), THREADS // high)
+        wide = min(power_of_two_below(channels), THREADS // high)
     rows = min(-(-reduced // (high * EACH)), MOST_ROWS)
     return -(-channels // wide), rows if rows >= FEWEST_ROWS else 1
-
-
-def _power_of_two(number: int) -> int:
-    """Return the largest power of two that is not above a number."""
-    return int(1 << number.bit_length() - 1)

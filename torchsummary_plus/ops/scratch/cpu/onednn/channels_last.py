@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from .....data.rounding import round_up
 from . import threads as shared
 from .convolution import (
     batch_elements,
@@ -27,7 +28,7 @@ from .convolution import (
     strided_product,
     with_bias,
 )
-from .description import PAGE, Conv, Plan, booked, lanes, threads, up
+from .description import PAGE, Conv, Plan, aligned, lanes, threads
 
 
 def forward_plan(conv: Conv) -> Plan:
@@ -47,7 +48,7 @@ def _lowered(conv: Conv, wide: int) -> int:
         return 0
     rows = prod(i + 2 * p for i, p in zip(conv.inp, conv.padding))
     copies = threads() * prod(conv.kernel) * rows + conv.oc * prod(conv.kernel)
-    return booked(copies * conv.itemsize, PAGE) + 16 * PAGE
+    return aligned(copies * conv.itemsize, PAGE) + 16 * PAGE
 
 
 def any_kernel(conv: Conv, plan: Plan) -> Plan:
@@ -98,13 +99,13 @@ def _products(conv: Conv, wide: int) -> Plan:
 def backward_weights(conv: Conv) -> Plan:
     """Return the plan of the weight's gradient."""
     for wide in lanes():
-        bias = booked(conv.itemsize * conv.groups * up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
+        bias = aligned(conv.itemsize * conv.groups * round_up(conv.oc, wide)) if conv.bias and conv.oc % wide else 0
         if fits_depthwise_weights(conv):
             return _plan(conv.depthwise_in(wide), shared.depthwise_rows_reduction(conv, wide))
         if is_pointwise(conv):
             workers = shared.pointwise_workers(conv, wide)
             copied = prod(conv.out) * conv.ic * conv.itemsize * workers if conv.is_strided else 0
-            scratch = bias + booked(copied) + shared.pointwise_reduction(conv, wide)
+            scratch = bias + aligned(copied) + shared.pointwise_reduction(conv, wide)
             return _plan(conv.weights_in(wide, wide), scratch)
         if direct_weights(conv, wide, last=True):
             few = conv.ic < 16 and conv.groups == 1 if wide == 16 else conv.ic == 3

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from .....data.rounding import ceil_div, round_up
 from . import threads as shared
-from .description import PAGE, Conv, Plan, booked, ceil_div, lanes, threads, up
+from .description import PAGE, Conv, Plan, aligned, lanes, threads
 
 BATCH_ELEMENT = 40
 """Bytes of ``brgemm_batch_element_t``."""
@@ -94,7 +95,7 @@ def _turned(plan: Plan) -> Plan:
 
 def _padded_bias(conv: Conv, channels: int, wide: int) -> int:
     """Return the bytes of a padded copy of the bias, needed unless the channels fill whole blocks."""
-    return booked(conv.itemsize * up(channels, wide)) if conv.bias and channels % wide else 0
+    return aligned(conv.itemsize * round_up(channels, wide)) if conv.bias and channels % wide else 0
 
 
 def columns(conv: Conv) -> int:
@@ -121,7 +122,7 @@ def _unit_stride(conv: Conv, blocks: int, wide: int, workers: int) -> int:
     """Return the workers' copies of a 1x1 kernel's input without the elements its stride skips (``rtus``)."""
     if not conv.is_strided:
         return 0
-    return booked(workers * blocks * prod(conv.out) * wide * conv.itemsize)
+    return aligned(workers * blocks * prod(conv.out) * wide * conv.itemsize)
 
 
 def _takes_few(conv: Conv, wide: int) -> bool:
@@ -302,12 +303,14 @@ def strided_product(conv: Conv, wide: int) -> Plan:
     padded = prod(o + b + e for o, b, e in zip(conv.out, before, behind)) * conv.groups * conv.oc
     workers = threads()
     scratch = (
-        batch_elements(conv) + booked(workers * up(padded, PAGE) * conv.itemsize, PAGE) + booked(workers * PAGE, PAGE)
+        batch_elements(conv)
+        + aligned(workers * round_up(padded, PAGE) * conv.itemsize, PAGE)
+        + aligned(workers * PAGE, PAGE)
     )
     across = conv.stride[-1]
     if conv.inp[-1] % across:
-        row = up(conv.inp[-1], across) * across * conv.groups * conv.ic
-        scratch += booked(workers * up(row, PAGE) * conv.itemsize, PAGE)
+        row = round_up(conv.inp[-1], across) * across * conv.groups * conv.ic
+        scratch += aligned(workers * round_up(row, PAGE) * conv.itemsize, PAGE)
     plan = _channels_last(conv.mirrored, conv.weights_in(1, columns_at_once(conv, wide)), scratch)
     guess = columns_guess(conv)
     if conv.ic * conv.groups < 3:
@@ -319,21 +322,21 @@ def strided_product(conv: Conv, wide: int) -> Plan:
 
 def batch_elements(conv: Conv) -> int:
     """Return the descriptors of the pairs of small matrices to be summed, in whole pages per thread."""
-    elements = up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
-    return booked(threads() * up(elements, BATCH_ELEMENT), PAGE)
+    elements = round_up(prod(conv.kernel) * BATCH_ELEMENT, PAGE)
+    return aligned(threads() * round_up(elements, BATCH_ELEMENT), PAGE)
 
 
 def columns_at_once(conv: Conv, wide: int) -> int:
     """Return the columns per product: as many as fit in registers, as long as little is padded."""
-    padded = up(conv.ic, wide)
+    padded = round_up(conv.ic, wide)
     steps = prod(conv.stride)
     for count in (4, 3, 2):
         block = count * wide
-        if block > padded or 4 * conv.ic < 3 * up(conv.ic, block) + (count > 2):
+        if block > padded or 4 * conv.ic < 3 * round_up(conv.ic, block) + (count > 2):
             continue
         if prod(conv.kernel) == 1:
             allowed = block < 48 or (
-                prod(conv.inp) >= 64 * steps if count == 4 else conv.ic >= 0.95 * up(conv.ic, block)
+                prod(conv.inp) >= 64 * steps if count == 4 else conv.ic >= 0.95 * round_up(conv.ic, block)
             )
         elif block == 64:
             allowed = padded < 192
@@ -358,7 +361,7 @@ def transposed_forward(conv: Conv) -> Plan:
     plan = nested(backward_data(replace(conv.mirrored, bias=False)))
     if plan.channels_last:
         return with_bias(conv, plan)
-    return replace(plan, scratch=plan.scratch + booked(plan.written)) if conv.bias else plan
+    return replace(plan, scratch=plan.scratch + aligned(plan.written)) if conv.bias else plan
 
 
 def with_bias(conv: Conv, plan: Plan) -> Plan:
@@ -366,7 +369,7 @@ def with_bias(conv: Conv, plan: Plan) -> Plan:
     mirrored = conv.mirrored
     is_uneven = any(o % s for o, s in zip(conv.out, conv.stride)) and is_strided_product(mirrored, lanes()[0])
     is_copied = conv.bias and (is_uneven or conv.is_depthwise or is_outside(mirrored))
-    return replace(plan, scratch=plan.scratch + booked(conv.written)) if is_copied else plan
+    return replace(plan, scratch=plan.scratch + aligned(conv.written)) if is_copied else plan
 
 
 def transposed_data(conv: Conv) -> Plan:
@@ -381,4 +384,4 @@ def transposed_weights(conv: Conv) -> Plan:
 
 def nested(plan: Plan) -> Plan:
     """Return the plan of a primitive nested in another, which reserves the inner scratchpad as one piece."""
-    return replace(plan, scratch=booked(plan.scratch))
+    return replace(plan, scratch=aligned(plan.scratch))

@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from .....data.rounding import round_up
 from ....processor import has_avx512
 
 PAGE = 4096
@@ -24,17 +25,7 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def up(size: int, block: int) -> int:
-    """Round ``size`` up to whole blocks."""
-    return -(-size // block) * block
-
-
-def ceil_div(size: int, block: int) -> int:
-    """Return the number of blocks that cover ``size``."""
-    return -(-size // block)
-
-
-def booked(nbytes: int, align: int = CACHE_LINES) -> int:
+def aligned(nbytes: int, align: int = CACHE_LINES) -> int:
     """Return the bytes of a piece of scratch plus room to align it (``registry_t::book``); 0 if empty."""
     return nbytes + max(align, CACHE_LINES) if nbytes else 0
 
@@ -100,19 +91,21 @@ class Conv:
 
     def read_in(self, block: int) -> int:
         """Return the bytes of the input with its channels in whole blocks."""
-        return self.itemsize * self.batch * up(self.groups * self.ic, block) * prod(self.inp)
+        return self.itemsize * self.batch * round_up(self.groups * self.ic, block) * prod(self.inp)
 
     def written_in(self, block: int) -> int:
         """Return the bytes of the output with its channels in whole blocks."""
-        return self.itemsize * self.batch * up(self.groups * self.oc, block) * prod(self.out)
+        return self.itemsize * self.batch * round_up(self.groups * self.oc, block) * prod(self.out)
 
     def weights_in(self, oc_block: int, ic_block: int) -> int:
         """Return the bytes of the weights with their channels in whole blocks."""
-        return self.itemsize * self.groups * up(self.oc, oc_block) * up(self.ic, ic_block) * prod(self.kernel)
+        return (
+            self.itemsize * self.groups * round_up(self.oc, oc_block) * round_up(self.ic, ic_block) * prod(self.kernel)
+        )
 
     def depthwise_in(self, block: int) -> int:
         """Return the bytes of depthwise weights with the groups in whole blocks."""
-        return self.itemsize * up(self.groups, block) * prod(self.kernel)
+        return self.itemsize * round_up(self.groups, block) * prod(self.kernel)
 
     @property
     def mirrored(self) -> Conv:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from .....data.rounding import ceil_div, round_up
 from ....processor import second_cache
-from .description import Conv, ceil_div, lanes, threads, up
+from .description import Conv, lanes, threads
 
 LEAST_CHANNELS = 8
 """Least output channels per block."""
@@ -91,12 +92,12 @@ def _candidates(conv: Conv, channels: int, pixels: int) -> Iterator[tuple[int, i
 
 
 def _near(channels: int, pixels: int, wide: int) -> Iterator[tuple[int, int]]:
-    below, above = channels // 8 * 8, up(channels, 8)
+    below, above = channels // 8 * 8, round_up(channels, 8)
     yield channels, pixels
     yield below, pixels // PANEL * PANEL
     yield above, pixels // PANEL * PANEL
-    yield above, up(pixels, wide)
-    yield above, up(pixels, PANEL)
+    yield above, round_up(pixels, wide)
+    yield above, round_up(pixels, PANEL)
 
 
 def _rated(conv: Conv, sharing: int, channels: int, pixels: int) -> tuple[Blocks, float]:
@@ -113,21 +114,21 @@ def _rated(conv: Conv, sharing: int, channels: int, pixels: int) -> tuple[Blocks
     part = max(1, conv.ic // ceil_div(conv.ic, max(1, fits)))
     parts, rows = ceil_div(conv.ic, part), part * kernel
 
-    read = conv.ic * up(own_pixels * prod(conv.stride), wide)
-    tail = up(pixels, wide) / pixels
+    read = conv.ic * round_up(own_pixels * prod(conv.stride), wide)
+    tail = round_up(pixels, wide) / pixels
     laid_out = int(cost * 2 * kernel * read * tail) * (STRIDED if conv.stride[-1] != 1 else 1)
-    wrote = cost * own * up(own_pixels, wide) * (1 if part == conv.ic else 2 * parts - 1)
-    moved = cost * kernel * read + laid_out + cost * own * up(depth, wide) + wrote
+    wrote = cost * own * round_up(own_pixels, wide) * (1 if part == conv.ic else 2 * parts - 1)
+    moved = cost * kernel * read + laid_out + cost * own * round_up(depth, wide) + wrote
     terms = (
         _balance(conv, sharing, spatial) ** 8,
-        own / up(own, channels),
-        most_pixels / up(most_pixels, pixels),
-        conv.ic / up(conv.ic, part),
-        pixels / up(pixels, 3 * wide),
+        own / round_up(own, channels),
+        most_pixels / round_up(most_pixels, pixels),
+        conv.ic / round_up(conv.ic, part),
+        pixels / round_up(pixels, 3 * wide),
         own_pixels / wide * own * depth / moved,
         (pixels * channels * rows / (own * own_pixels * depth)) ** 0.5,
         pixels / wide * channels * rows
-        / (up(pixels, wide) * rows + channels * up(rows, wide) + channels * up(pixels, wide)),
+        / (round_up(pixels, wide) * rows + channels * round_up(rows, wide) + channels * round_up(pixels, wide)),
     )  # fmt: skip
     return Blocks(sharing, channels, pixels, part), prod(terms) ** (1 / WEIGHTS)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from .....data.rounding import round_up
 from .....live.versions import since
 from ....processor import has_avx512
 from .convolution import BATCH_ELEMENT
-from .description import PAGE, Conv, Plan, booked, threads, up
+from .description import PAGE, Conv, Plan, aligned, threads
 
 LARGE_KERNEL = 27
 """Largest kernel, in positions, that is never multiplied as one matrix (``ks_threshold``)."""
@@ -41,13 +42,13 @@ def inner_product(conv: Conv, last: bool, part: int) -> Plan:
     depth, (rows, width) = conv.ic * prod(conv.kernel), INNER_BLOCK
     guess = threads() * 16 * PAGE
     if not since(BLOCKS_SINCE):
-        guess += 4 * 2 ** (depth - 1).bit_length() * up(conv.oc, width) * conv.itemsize
+        guess += 4 * 2 ** (depth - 1).bit_length() * round_up(conv.oc, width) * conv.itemsize
     if part:
         guess += conv.read + conv.weights + conv.written
         return replace(plan, guess=guess, read=plan.written, written=plan.read, channels_last=part == 2)
-    copied = 2 * rows if depth > 2 * rows else min(up(depth, 16), rows)
-    copies = booked(threads() * copied * width * conv.itemsize)
-    scratch = booked(booked(copies + booked(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
+    copied = 2 * rows if depth > 2 * rows else min(round_up(depth, 16), rows)
+    copies = aligned(threads() * copied * width * conv.itemsize)
+    scratch = aligned(aligned(copies + aligned(threads() * INNER_ELEMENTS * BATCH_ELEMENT)))
     return replace(plan, scratch=scratch, guess=guess)
 
 

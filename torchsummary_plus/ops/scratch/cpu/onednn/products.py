@@ -10,7 +10,8 @@ from ctypes import c_float
 from dataclasses import dataclass
 from functools import cache
 
-from .description import booked, ceil_div, up
+from .....data.rounding import ceil_div, round_up
+from .description import aligned
 
 FLOAT = 4
 BATCH_ELEMENT = 40
@@ -40,11 +41,11 @@ class Product:
 
 def by_gemm(product: Product, threads: int) -> int:
     """Return the scratch without instructions for the dtype: each thread's share of the result in float32."""
-    whole = up(product.m * product.n, LINE)
+    whole = round_up(product.m * product.n, LINE)
     share = ceil_div(product.batch * product.m * product.n, threads)
     if share >= product.n:
         share = min(product.m * product.n, share // product.n * product.n)
-    return booked(max(whole, up(share, LINE) * threads) * FLOAT)
+    return aligned(max(whole, round_up(share, LINE) * threads) * FLOAT)
 
 
 @cache
@@ -58,13 +59,13 @@ def by_blocks(product: Product, threads: int, copies_a: bool) -> int:
     result = FLOAT * columns * rows * (chunk if depth < product.k else 1)
     if shares > 1:
         result = FLOAT * product.n * product.m
-    width = up(depth, LINE // product.itemsize)
+    width = round_up(depth, LINE // product.itemsize)
     if width >= 512 and width & (width - 1) == 0:
         width += LINE // product.itemsize
     first = product.itemsize * rows * width if copies_a else 0
-    second = product.itemsize * COLUMNS * up(depth, granule(product))
+    second = product.itemsize * COLUMNS * round_up(depth, granule(product))
     parts = (16 * BATCH_ELEMENT, first, second, result)
-    return sum(booked(threads * part) for part in parts)
+    return sum(aligned(threads * part) for part in parts)
 
 
 def about_by_tiles(product: Product, threads: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 
-from .description import PAGE, Conv, booked, ceil_div, lanes, threads, up
+from .....data.rounding import ceil_div, round_up
+from .description import PAGE, Conv, aligned, lanes, threads
 from .gemm import patches_at_once, takes_blocks
 
 BARRIER = PAGE
@@ -22,8 +23,8 @@ def depthwise_reduction(conv: Conv, wide: int) -> int:
     """Return the partial sums of threads that share images; the others split channel blocks (``jit_uni_dw_conv``)."""
     at_once = min(ceil_div(conv.groups, wide), threads())
     shares = min(max(1, threads() // at_once), conv.batch) - 1
-    size = up(conv.groups, wide) * conv.itemsize
-    return booked(size * prod(conv.kernel) * shares) + (booked(size * shares) if conv.bias else 0)
+    size = round_up(conv.groups, wide) * conv.itemsize
+    return aligned(size * prod(conv.kernel) * shares) + (aligned(size * shares) if conv.bias else 0)
 
 
 def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
@@ -34,8 +35,8 @@ def depthwise_rows_reduction(conv: Conv, wide: int) -> int:
         for by_blocks in range(1, min(blocks, threads()) + 1)
         for by_images in range(1, min(conv.batch, threads() // by_blocks) + 1)
     )
-    sums = booked(up(conv.groups, wide) * prod(conv.kernel) * conv.itemsize * (busy - 1))
-    return sums + (booked(conv.groups * conv.itemsize * (busy - 1)) if conv.bias else 0)
+    sums = aligned(round_up(conv.groups, wide) * prod(conv.kernel) * conv.itemsize * (busy - 1))
+    return sums + (aligned(conv.groups * conv.itemsize * (busy - 1)) if conv.bias else 0)
 
 
 def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
@@ -49,7 +50,7 @@ def direct_reduction(conv: Conv, wide: int, last: bool = False) -> int:
         sums = _partial_sums(threads(), job, conv.groups * prod(blocks), images, SUMS_LIMIT, align=PAGE)
         return sums + _bias(conv, threads(), wide, SUMS_LIMIT)
     shares = _direct_shares(conv, in_block, blocks, last)
-    size = conv.groups * up(conv.oc, wide) * (up(conv.ic, in_block) * prod(conv.kernel) + 1)
+    size = conv.groups * round_up(conv.oc, wide) * (round_up(conv.ic, in_block) * prod(conv.kernel) + 1)
     return _shared(conv, size, shares, 3 * 5 * 5 * 16 * 16)
 
 
@@ -64,7 +65,7 @@ def pointwise_reduction(conv: Conv, wide: int) -> int:
         sums = _partial_sums(threads(), job, jobs, conv.batch * prod(conv.out), limit, first_apart=True)
         return sums + _bias(conv, threads(), wide, limit)
     shares = _pointwise_shares(conv, wide)
-    return _shared(conv, up(conv.oc, wide) * up(conv.ic, wide), shares, wide * wide)
+    return _shared(conv, round_up(conv.oc, wide) * round_up(conv.ic, wide), shares, wide * wide)
 
 
 def pointwise_workers(conv: Conv, wide: int) -> int:
@@ -80,7 +81,7 @@ def pointwise_forward_workers(conv: Conv, wide: int) -> int:
     most, size, blocks = threads(), prod(conv.out), ceil_div(conv.oc, wide)
     row = _pointwise_row(conv, wide)
     rows = ceil_div(size, row)
-    is_small = conv.batch * conv.groups * size * up(conv.ic, wide) * conv.itemsize < 8192
+    is_small = conv.batch * conv.groups * size * round_up(conv.ic, wide) * conv.itemsize < 8192
     if wide == 8 or not is_small or conv.batch >= most or blocks * rows >= most:
         return most
 
@@ -89,8 +90,8 @@ def pointwise_forward_workers(conv: Conv, wide: int) -> int:
         members = ceil_div(workers, groups)
         wide_share, row_share = chunk * wide, ceil_div(conv.batch * rows, members) * row
         balance = 4 * wide_share * row_share / (wide_share + row_share) ** 2
-        busy = max(1, workers // groups) / members * (conv.batch * rows) / up(conv.batch * rows, members)
-        return balance + busy + blocks / up(blocks, groups)
+        busy = max(1, workers // groups) / members * (conv.batch * rows) / round_up(conv.batch * rows, members)
+        return balance + busy + blocks / round_up(blocks, groups)
 
     def groups_of(workers: int) -> int:
         counts = {ceil_div(blocks, chunk): chunk for chunk in range(blocks, 0, -1)}
@@ -106,7 +107,7 @@ def _pointwise_row(conv: Conv, wide: int) -> int:
     size, lines = prod(conv.out), prod(conv.out[:-1])
     most, least = 30, 9
     if 8 * conv.batch >= threads():
-        most, least = (6, 5) if 128 < up(conv.oc, wide) < 256 and 10 < lines < 28 else (9, 6)
+        most, least = (6, 5) if 128 < round_up(conv.oc, wide) < 256 and 10 < lines < 28 else (9, 6)
     counts = range(most, least - 1, -1)
     whole = next((count for count in counts if (lines if lines >= 14 else size) % count == 0), 1)
     if whole > 1:
@@ -123,7 +124,7 @@ def _pointwise_row(conv: Conv, wide: int) -> int:
 def _shared(conv: Conv, size: int, shares: Shares, limit: int) -> int:
     """Return one gradient copy per share of the images but one, on AVX-512; ``limit`` bounds the bias, per thread."""
     others, workers = shares[0] - 1, prod(shares) * (conv.groups if conv.groups <= threads() else 1)
-    sums = booked(size * others * conv.itemsize) + booked(BARRIER, PAGE) if others else 0
+    sums = aligned(size * others * conv.itemsize) + aligned(BARRIER, PAGE) if others else 0
     return sums + _bias(conv, workers, 16, workers * limit)
 
 
@@ -149,7 +150,7 @@ def best_divider(size: int, least: int, most: int, *, largest: bool) -> int:
     """Return the block between ``least`` and ``most`` with the least padding; ``largest`` breaks ties."""
     most = max(1, min(most, size))
     candidates = range(max(1, min(least, most)), most + 1)
-    loss = {block: 1 - size / up(size, block) for block in candidates}
+    loss = {block: 1 - size / round_up(size, block) for block in candidates}
     return min(candidates, key=lambda block: (loss[block], -block if largest else block))
 
 
@@ -176,7 +177,7 @@ def _partial_sums(
     if members == 1:
         return 0
     numbers = groups * (members - (not first_apart)) * each_at_most * job
-    return booked(4 * numbers, align) + booked(groups * BARRIER, PAGE)
+    return aligned(4 * numbers, align) + aligned(groups * BARRIER, PAGE)
 
 
 def _divisions(workers: int, images: int, blocks: tuple[int, int]) -> Iterator[Shares]:
@@ -280,11 +281,11 @@ def gemm_for_forward(conv: Conv, columns: int) -> int:
     """
     size = prod(conv.out[-2:])
     if columns and len(conv.inp) == 2 and takes_blocks(conv):
-        return booked(threads() * patches_at_once(conv) * conv.itemsize)
+        return aligned(threads() * patches_at_once(conv) * conv.itemsize)
     deep = prod(conv.out[:-2])
     apart = size // threads() < 512 and (deep > 1 or conv.batch > 1 or conv.groups > 2)
     images = conv.batch * conv.groups * deep
-    return booked(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
+    return aligned(columns * (threads() if apart and _by_images(conv, images, size, conv.oc) else 1))
 
 
 def gemm_for_data(conv: Conv, columns: int) -> int:
@@ -299,7 +300,7 @@ def _by_images(conv: Conv, images: int, size: int, channels: int) -> bool:
     """Whether giving each thread whole images keeps threads as busy as splitting them, or an image is small."""
     wide = lanes()[0]
     parts = ceil_div(size, wide) * ceil_div(channels, wide)
-    busy = [work / up(work, threads()) for work in (images, parts)]
+    busy = [work / round_up(work, threads()) for work in (images, parts)]
     return busy[0] >= busy[1] or size * conv.ic * conv.oc // threads() < GEMM_SMALL
 
 
@@ -311,7 +312,7 @@ def gemm_for_weights(conv: Conv, columns: int) -> int:
     workers = threads()
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1
-    sums = booked(4 * conv.weights * workers)
+    sums = aligned(4 * conv.weights * workers)
     return sums + _gemm_columns(conv, columns, workers, sums, 0.05)
 
 
@@ -319,7 +320,7 @@ def gemm_for_data_last(conv: Conv) -> int:
     """Return, for channels-last, a whole image's columns per thread, and with groups each thread's image."""
     columns = prod(conv.kernel) * prod(conv.out) * conv.ic * conv.itemsize
     image = prod(conv.inp) * conv.ic * conv.itemsize if conv.groups > 1 else 0
-    return sum(booked(size * threads()) for size in (columns, image))
+    return sum(aligned(size * threads()) for size in (columns, image))
 
 
 def gemm_for_weights_last(conv: Conv, columns: int) -> int:
@@ -328,13 +329,13 @@ def gemm_for_weights_last(conv: Conv, columns: int) -> int:
     if prod(conv.out[-2:]) // workers >= 256 or (conv.batch == 1 and conv.groups <= 2):
         workers = 1
     image = prod(conv.inp) * conv.ic * conv.itemsize
-    return sum(booked(size * workers) for size in (columns, 4 * conv.weights, image))
+    return sum(aligned(size * workers) for size in (columns, 4 * conv.weights, image))
 
 
 def _gemm_columns(conv: Conv, columns: int, workers: int, taken: int, share: float) -> int:
     room = min(GEMM_LIMIT, GEMM_SHARE * threads() * (conv.read + conv.weights + conv.written)) - taken
     if room >= columns * workers:
-        return booked(columns * workers)
+        return aligned(columns * workers)
     column = columns // prod(conv.out[-2:])
     at_once = max(lanes()[0], int(room // (workers * column) * share))
-    return booked(column * at_once * workers)
+    return aligned(column * at_once * workers)

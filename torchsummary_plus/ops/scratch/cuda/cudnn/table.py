@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .....data.capability import Capability
+from .....data.rounding import round_up
 from .....data.units import KIB, MIB
 from .asker import Question
 
@@ -87,7 +88,7 @@ def tensor_bytes(question: Question, unit: int) -> tuple[int, int, int]:
 
     def padded(channels: int) -> int:
         """Round channels up to a multiple of ``unit``."""
-        return -(-channels // unit) * unit
+        return round_up(channels, unit)
 
     inner, outer = padded(question.w[1]), padded(question.w[0] // groups)
     x = question.x[0] * groups * inner * prod(question.x[2:])

@@ -11,13 +11,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..data.integers import is_integer
 from .structures import inner_names, is_wrapper
 
 CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerStack:
     """A stack of equal layers: the children ``start`` to ``stop`` of the container at ``path``."""
 
     path: str
@@ -48,15 +49,15 @@ class Row:
             modules.update(own)
 
 
-def longest_row(model: nn.Module, least: int) -> Row | None:
+def largest_stack(model: nn.Module, least: int) -> LayerStack | None:
     """Return the stack with the most modules among those of at least ``least`` equal layers; None if there is none."""
     shared = _shared(model)
-    rows = [row for path, module in model.named_modules() for row in _rows(path, module, shared)]
-    rows = [row for row in rows if row.stop - row.start >= least]
-    return max(rows, key=lambda row: sum(1 for _ in row.container.modules()), default=None)
+    stacks = [stack for path, module in model.named_modules() for stack in _stacks(path, module, shared)]
+    stacks = [stack for stack in stacks if stack.stop - stack.start >= least]
+    return max(stacks, key=lambda stack: sum(1 for _ in stack.container.modules()), default=None)
 
 
-def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
+def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[LayerStack]:
     if not isinstance(container, CONTAINERS):
         return
     names = tuple(container._modules)
@@ -67,7 +68,7 @@ def _rows(path: str, container: nn.Module, shared: set[int]) -> Iterator[Row]:
     for stop in range(1, len(names) + 1):
         if stop < len(names) and described[start] is not None and _equal(described, start, stop):
             continue
-        yield Row(path, container, names, start, stop)
+        yield LayerStack(path, container, names, start, stop)
         start = stop
 
 
@@ -95,9 +96,9 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[Any, 
         for key, value in sorted(held.items()):
             if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
                 continue
-            if isinstance(value, int) and not isinstance(value, bool):
+            if is_integer(value):
                 parts.append(key)
-                counts.append(value)
+                counts.append(int(value))
             else:
                 parts.append((key, _plain(value, own)))
         parts.append(_sharding(module))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.step import held_steps
-from tests.step.book_programs import ROWS, WIDTH, Program
-from tests.step.held_steps import STEPS, squared, tensors_held
+from tests.step import outside_steps as outside
+from tests.step.outside_steps import STEPS, squared, tensors_held
+from tests.step.storage_programs import ROWS, WIDTH, Program
 from tests.truth.memory_truth import measure_run
 from torchsummary_plus import estimate_memory, measure_memory
 
@@ -242,9 +242,9 @@ def assert_same(before: Facts, after: Facts) -> None:
 
 def made(name: str) -> tuple[nn.Module, Callable[..., Any], Any, Tensor]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(held_steps.WIDTH, held_steps.WIDTH), nn.ReLU(), nn.Linear(held_steps.WIDTH, 64))
+    model = nn.Sequential(nn.Linear(outside.WIDTH, outside.WIDTH), nn.ReLU(), nn.Linear(outside.WIDTH, 64))
     step, held = STEPS[name](model)
-    return model, step, (model, held), torch.randn(held_steps.ROWS, held_steps.WIDTH)
+    return model, step, (model, held), torch.randn(outside.ROWS, outside.WIDTH)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -285,9 +285,8 @@ def test_an_average_with_buffers_of_its_own_has_an_estimate_on_a_card() -> None:
 
 def test_what_a_step_changes_beside_tensors_is_put_back_but_for_logs() -> None:
     model = nn.Linear(WIDTH, WIDTH)
-    trainer, seen, notes = held_steps.Trainer(model), [], {"first": 1}
-    count = held_steps.COUNT
-    last = trainer.last
+    trainer, seen, notes = outside.Trainer(model), [], {"first": 1}
+    count, last = outside.COUNT, trainer.last
 
     def step(model: nn.Module, x: Tensor) -> None:
         trainer.step(model, x)
@@ -297,7 +296,7 @@ def test_what_a_step_changes_beside_tensors_is_put_back_but_for_logs() -> None:
     estimate_memory(model, (WIDTH,), 8, train_step=step)
     measure_memory(model, (WIDTH,), 8, train_step=step)
     assert (trainer.done, trainer.last, len(trainer.losses), notes) == (0, last, 1, {"first": 1})
-    assert set(seen) == {(8, WIDTH)} and count == held_steps.COUNT
+    assert set(seen) == {(8, WIDTH)} and count == outside.COUNT
     assert not trainer.optimizer.state
 
 

@@ -1,4 +1,4 @@
-"""Steps that hold tensors beside their model: each makes a step for a model, and tells what it holds."""
+"""Steps that hold tensors besides their model: each makes a step for a model, and says what it holds."""
 
 from __future__ import annotations
 

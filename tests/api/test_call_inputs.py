@@ -1,0 +1,169 @@
+"""The call: what `summary` reads from its inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.api.test_call import quiet
+from torchsummary_plus import ForwardError
+from torchsummary_plus.data.records import tensors
+
+# --- embeddings ---------------------------------------------------------------------------------------------
+
+
+def test_embedding_first_needs_no_dtype() -> None:
+    for run in ("fake", "real"):
+        s = quiet(nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 2)), (5,), run=run)
+        assert next(tensors(s.inputs)).dtype == "int64"
+        assert s.input_bytes == 5 * 8
+
+
+def test_only_the_input_that_is_looked_up_becomes_integer() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.words = nn.Linear(3, 4), nn.Embedding(11, 4)
+
+        def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+            return self.fc(x) + self.words(ids).sum(1)
+
+    assert [t.dtype for t in tensors(quiet(Both(), [(3,), (5,)]).inputs)] == ["float32", "int64"]
+
+
+def test_where_it_is_not_clear_the_error_says_which_dtype() -> None:
+    class Computes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(11, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.words(x * 2)
+
+    with pytest.raises(ForwardError) as caught:
+        quiet(Computes(), (5,))
+    assert caught.value.path == "words" and "torch.long" in str(caught.value)
+    assert quiet(Computes(), (5,), dtypes=[torch.long]).total_params == 44
+
+
+# --- input_data ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Batch:
+    images: Tensor
+    labels: Tensor | None = None
+    name: str = "batch"
+
+
+class Flexible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Any = None, other: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
+        if isinstance(x, Batch):
+            assert x.name == "batch"
+            x = x.images
+        elif isinstance(x, dict):
+            x = x["deep"][0]
+        elif isinstance(x, list):
+            x = x[0]
+        return self.fc(x * scale if other is None else x * scale + other)
+
+
+X = torch.rand(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "inputs"),
+    [
+        (X, 1),
+        ((X,), 1),
+        ((X, X), 2),
+        ({"x": X}, 1),
+        ({"x": X, "other": X, "scale": 2.0}, 2),
+        (((X,), {"other": X}), 2),
+        (((X, X), {"scale": 0.5}), 2),
+        (((), {"x": X}), 1),
+        (([X, X],), 2),
+        (({"deep": (X, "text", None)},), 1),
+        ((Batch(X, X),), 2),
+        ({"x": Batch(X)}, 1),
+        ({"x": {"deep": [X]}}, 1),
+        ((X, None), 1),
+    ],
+)
+def test_forms_of_input_data(data: Any, inputs: int) -> None:
+    fake, real = (quiet(Flexible(), input_data=data, run=run) for run in ("fake", "real"))
+    assert fake.rows == real.rows
+    assert [spec.shape for spec in tensors(fake.inputs)] == [(3, 4)] * inputs
+    assert fake.input_bytes == inputs * 48
+    assert [spec.shape for spec in tensors(fake.rows[0].outputs)] == [(3, 2)]
+    assert fake.run.batch_size == 3
+
+
+PICTURES = [torch.rand(3, 8, 6), torch.rand(3, 4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("data", "batch"),
+    [
+        ((PICTURES,), 2),
+        ({"xs": PICTURES}, 2),
+        (([*PICTURES, torch.rand(3, 5, 5)],), 3),
+        (([torch.rand(5, 3, 8, 6)] * 2,), 5),
+        (([torch.rand(5, 7)] * 2,), 5),
+        (([torch.rand(5, 8, 6)] * 2,), 5),
+        (torch.rand(3, 8, 6), 3),
+    ],
+    ids=["pictures", "by name", "three", "batches", "rows", "many channels", "one tensor"],
+)
+def test_the_batch_of_a_list_of_pictures_is_their_number(data: Any, batch: int) -> None:
+    class Sums(nn.Module):
+        def forward(self, xs: Any) -> Tensor:
+            return torch.stack([x.sum() for x in xs])
+
+    assert quiet(Sums(), input_data=data).run.batch_size == batch
+
+
+def test_input_data_is_left_alone() -> None:
+    x = torch.rand(3, 4, requires_grad=True)
+    before = x.detach().clone()
+
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return x.mul_(0).add_(1)
+
+    for run in ("fake", "real"):
+        quiet(Writes(), input_data=x, run=run)
+        assert torch.equal(x, before) and x.requires_grad and x.grad is None
+
+
+# --- without input ------------------------------------------------------------------------------------------
+
+
+def test_no_input_gives_the_static_table() -> None:
+    class NeverRun(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            raise AssertionError("nothing to run it on")
+
+    s = quiet(NeverRun())
+    assert s.run.kind == "none"
+    assert s.total_params == sum(row.num_params for row in s.rows) == 112 + 10
+    assert [row.path for row in s.rows] == ["", "conv", "head", "head.0", "head.1"]
+    assert not any(row.called for row in s.rows)
+    for style in ("torchsummary", "tree"):
+        text = s.render(style=style)
+        assert "N/A" in text and "Total params: 122" in text
+        assert re.search(r"Conv2d.* N/A +112$", text, flags=re.MULTILINE)

@@ -1,0 +1,120 @@
+"""The call: columns, depth, style and functions of the table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.api.test_call import COLUMNS, body, cnn, quiet
+from torchsummary_plus.data.records import tensors
+
+# --- columns, depth, style ----------------------------------------------------------------------------------
+
+
+def test_every_column_in_any_order() -> None:
+    s = quiet(cnn(), (4, 8, 8))
+    for style in ("torchsummary", "tree"):
+        headings = [s.render(style=style, col_names=(name,)).splitlines()[1].split()[2:] for name in COLUMNS]
+        assert len({tuple(h) for h in headings}) == len(COLUMNS)
+        together = s.render(style=style, col_names=COLUMNS[::-1]).splitlines()[1].split()[2:]
+        assert together == [word for h in headings[::-1] for word in h]
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("input_size", ["[-1, 4, 8, 8]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 216]"]),
+        ("output_size", ["[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 216]", "[-1, 3]"]),
+        ("num_params", ["114", "0", "12", "0", "651"]),
+        ("kernel_size", ["[3, 3]", "--", "--", "--", "--"]),
+        ("groups", ["2", "--", "--", "--", "--"]),
+        ("mult_adds", [str(f"{36 * 6 * 2 * 9:,}"), "0", "0", "0", "648"]),
+        ("dtype", ["float32"] * 5),
+        ("output_bytes", ["864", "864", "864", "864", "12"]),
+        ("var_name", ["0", "1", "0", "1", "3"]),
+    ],
+)
+def test_cells_of_each_column(column: str, cells: list[str]) -> None:
+    text = quiet(cnn(), (4, 8, 8), col_names=(column,)).render()
+    assert [line.split(maxsplit=1)[1].strip() for line in body(text)] == cells
+
+
+def test_percentages_add_up() -> None:
+    text = quiet(cnn(), (4, 8, 8)).render(col_names=("params_percent",))
+    found = [float(n) for n in re.findall(r"([\d.]+)%", text)]
+    assert abs(sum(found) - 100) < 0.05 and len(found) == 3
+
+
+def test_depth_folds_what_is_deeper() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU())))
+    s = quiet(model, (4,))
+    assert [len(body(s.render(style="tree", depth=depth))) for depth in (0, 1, 2, 3, None)] == [1, 3, 5, 7, 7]
+    assert quiet(model, (4,), depth=1, style="tree").render() == s.render(depth=1, style="tree")
+    for depth in range(4):
+        assert len(body(s.render(depth=depth))) <= len(body(s.render(depth=depth + 1)))
+
+
+def test_tree_shows_names_and_containers_within_80_columns() -> None:
+    text = quiet(cnn(), (4, 8, 8), style="tree").render()
+    for word in ("0 (Conv2d)", "2 (Sequential)", "1 (Flatten)", "3 (Linear)", "Sequential"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_style_and_columns_given_to_summary_are_the_default_of_str() -> None:
+    s = quiet(cnn(), (4, 8, 8), style="tree", depth=1, col_names=("mult_adds",))
+    assert str(s) == s.render() == s.render(style="tree", depth=1, col_names=("mult_adds",))
+    assert str(s) != s.render(style="torchsummary")
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.block = nn.Linear(4, 4), Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.q(x))
+        x = torch.cat([self.block(x), x], dim=1)
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.fc(x)) @ torch.ones(4, 4)
+
+
+def test_functions_in_call_order_in_both_styles() -> None:
+    s = quiet(Mixed(), (5, 4), functional=True)
+    names = [row.class_name for row in s.rows]
+    assert names[:6] == ["Mixed", "Linear", "relu", "Inner", "Linear", "tanh"]
+    assert "matmul" in names[6] and names[-2:] == ["cat", "scaled_dot_product_attention"]
+    assert [row.depth for row in s.rows][:7] == [0, 1, 1, 1, 2, 2, 2]
+    tree, flat = s.render(style="tree"), s.render()
+    order = ["relu", "tanh", "matmul", "cat", "scaled_dot_product_attention"]
+    for text in (tree, flat):
+        places = [text.index(name) for name in order]
+        assert places == sorted(places)
+    assert flat.index("matmul") < flat.index("Inner-") < flat.index("cat-")
+    assert tree.index("Inner") < tree.index("tanh")
+    (attention,) = [row for row in s.rows if row.class_name == "scaled_dot_product_attention"]
+    assert attention.mult_adds == 2 * 10 * 10 * 4
+    assert [spec.shown for spec in tensors(attention.outputs)] == [[-1, 10, 4]]
+
+
+def test_functions_change_no_total() -> None:
+    with_them, without = quiet(Mixed(), (5, 4), functional=True), quiet(Mixed(), (5, 4))
+    assert with_them.total_params == without.total_params
+    assert with_them.total_mult_adds == without.total_mult_adds
+    assert not any(row.kind == "function" for row in without.rows)
+    assert without.rows[0].own_mult_adds == 2 * 10 * 10 * 4

@@ -1,0 +1,54 @@
+"""Promotion is torch's, and so is what it costs on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchsummary_plus import estimate_memory, measure_memory
+from torchsummary_plus.ops.dtypes import result_type
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16),
+    *(torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+NUMBERS = (True, 2, 2.5, 2j)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=str)
+def default(request: pytest.FixtureRequest) -> Iterator[None]:
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(usual)
+
+
+@pytest.mark.usefixtures("default")
+def test_result_type_is_torchs() -> None:
+    operands = [torch.ones(shape, dtype=dtype) for shape in ((2,), ()) for dtype in DTYPES]
+    for first in operands:
+        for second in (*operands, *NUMBERS):
+            expected = torch.result_type(first, second)
+            assert result_type(first, second) is expected, (first, second)
+            assert result_type(second, first) is expected, (second, first)
+
+
+COMPARISONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "number": lambda x: x == 2j,
+    "0-d tensor": lambda x: x == torch.tensor(2j, dtype=torch.complex128),
+    "integers": lambda x: x.long() == 2.5,
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_a_comparison_casts_to_the_common_dtype(name: str) -> None:
+    class Compared(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return COMPARISONS[name](x)
+
+    asked = {"input_size": (50_000,), "batch_size": 1, "mode": "eval"}
+    predicted, measured = estimate_memory(Compared(), **asked), measure_memory(Compared(), **asked)
+    assert predicted.peak_bytes == measured.peak_bytes

@@ -1,0 +1,273 @@
+"""The zoo: how modules are called, and tensors that are neither parameters nor buffers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.trace.zoo_case import case
+from tests.trace.zoo_wrappers import _small
+
+# --- how modules are called ---------------------------------------------------------------------------------
+
+
+@case((4,))
+class CalledThroughForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out.forward(self.fc.forward(x).relu())
+
+
+@case((4,))
+class RecursesThroughDict(nn.Module):
+    def __init__(self, depth: int = 4) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"fc": nn.Linear(4, 4)})
+        if depth:
+            self.parts["deeper"] = RecursesThroughDict(depth - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts.values():
+            x = part(x)
+        return x
+
+
+@case((4,))
+class CallsItself(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, depth: int = 3) -> Tensor:
+        return self(self.fc(x), depth - 1) if depth else x
+
+
+@case((4,), params=3 * (4 * 4 + 4))
+class PlainList(nn.Module):
+    """Modules in a Python list: torch does not register them, the forward runs them all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.layers = [nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4))]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(x)
+
+
+class Leaf(nn.Module):
+    """Knows its parent, through a plain list: a cycle that `modules()` does not see."""
+
+    def __init__(self, parent: nn.Module) -> None:
+        super().__init__()
+        self.parents = [parent]
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) * self.parents[0].scale
+
+
+@case((4,))
+class KnowsItsParent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+        self.leaf = Leaf(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leaf(x)
+
+
+@case((4,), opaque="torchsummary gives no row to a module that no module holds")
+class MadeInForward(nn.Module):
+    """The ReLU is made anew in each forward: no tree of modules ever holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.ReLU()(self.fc(x))
+
+
+@case((4,), params=4 * 2 + 2)
+class BuildsOnFirstCall(nn.Module):
+    """Registers its only layer when the first input has told it the size."""
+
+    fc: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "fc"):
+            self.fc = nn.Linear(x.size(1), 2)
+        return self.fc(x)
+
+
+@case((4,))
+class OddModule(nn.Module):
+    """Equal to everything, empty, false, and unhashable: whoever compares modules meets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = nn.Module.__hash__
+
+    def __len__(self) -> int:
+        return 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.fc(x))
+
+
+@case((4,))
+def deep_nesting() -> nn.Module:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range(60):
+        model = nn.Sequential(model)
+    return model
+
+
+@case((4,))
+def user_hooks() -> nn.Module:
+    """The user's own hooks change what goes in and what comes out."""
+    model = _small()
+    model[0].register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    model[1].register_forward_hook(lambda module, args, output: torch.cat([output, output[:, :0]], 1))
+    model[2].register_full_backward_hook(lambda module, grad_in, grad_out: None)
+    return model
+
+
+@case((4,))
+class NoGradInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.fc = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.frozen(x)
+        return self.fc(x)
+
+
+@case((4,))
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = _small()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)
+
+
+@case((4,))
+class GradientInForward(nn.Module):
+    """A force is minus the gradient of an energy, taken inside `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
+        return -gradient
+
+
+class _Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+@case((4,))
+class CustomFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Double.apply(self.fc(x))
+
+
+@case((4,))
+class Vmapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(lambda row: row @ self.w)(x)
+
+
+@case((4,))
+class CopiesItsLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = copy.deepcopy(self.fc.state_dict())
+        return self.fc(x) + weights["bias"]
+
+
+@case((4,))
+class FunctionalCall(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = {name: 2 * p for name, p in self.fc.named_parameters()}
+        return torch.func.functional_call(self.fc, doubled, (x,))
+
+
+# --- tensors that are neither parameters nor buffers --------------------------------------------------------
+
+_CONSTANT = torch.arange(4.0)
+
+
+@case((4,))
+class LooseTensors(nn.Module):
+    """Tensors in plain attributes, in lists, in the module's globals, and made on the spot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.mean, self.anchors = torch.rand(4), [torch.rand(4), {"deep": torch.rand(4)}]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.mean) * self.anchors[0] + self.anchors[1]["deep"] + _CONSTANT
+        x = x + torch.tensor([1.0, 2, 3, 4]) + torch.arange(4, device=x.device) + x.new_zeros(4)
+        return self.fc(x) * torch.linspace(0, 1, x.size(1)) + torch.rand(4)
+
+
+@case((4,))
+class AsksQuestions(nn.Module):
+    """Reads dtypes, devices and types, as careful code does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = next(self.parameters())
+        assert isinstance(weight, nn.Parameter) and isinstance(self.fc.weight, Tensor) and torch.is_tensor(x)
+        assert x.device == weight.device and not x.is_cuda and x.dtype == weight.dtype and x.is_floating_point()
+        x = x.to(weight.device).type_as(weight).contiguous().cpu()
+        return self.fc(x) if x.dim() == 2 and len(x) else self.fc(x[None])

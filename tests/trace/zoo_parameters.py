@@ -1,0 +1,268 @@
+"""The zoo: where parameters live, how they are computed, stored and initialised."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+import torch.nn.utils.parametrizations as P
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+from tests.trace.zoo_case import case
+
+# --- where parameters live ----------------------------------------------------------------------------------
+
+
+@case((4,))
+class RootParameter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.fc = nn.Parameter(torch.rand(4)), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x * self.scale)
+
+
+@case((4,))
+def parameters_on_every_floor() -> nn.Module:
+    block = RootParameter()
+    block.fc = RootParameter()
+    return nn.Sequential(block, nn.ReLU())
+
+
+@case((4,))
+class ParameterLists(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = nn.ParameterList([torch.rand(4, 4), torch.rand(4)])
+        self.named = nn.ParameterDict({"w": torch.rand(4, 3), "b": torch.rand(3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.listed[0] + self.listed[1]) @ self.named["w"] + self.named["b"]
+
+
+@case((4,))
+class Unused(nn.Module):
+    """A parameter that nothing reads, and modules that nothing calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.idle = nn.Linear(4, 2), nn.Linear(4, 7)
+        self.branch = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.BatchNorm1d(5), nn.ReLU()))
+        self.lost = nn.Parameter(torch.rand(9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+@case((5,), dtypes=[torch.int64])
+class TiedWeights(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(11, 4), nn.Linear(4, 11, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.words(ids))
+
+
+@case((4,))
+class SharedModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.again = self.fc
+        self.both = nn.ModuleList([self.fc, nn.Sequential(self.fc, nn.ReLU())])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.again(self.fc(x))
+        for layer in self.both:
+            x = layer(x)
+        return x
+
+
+@case((4,))
+class TwoParents(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        core = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.left, self.right = nn.Sequential(core, nn.ReLU()), nn.Sequential(nn.Tanh(), core)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.left(x) + self.right(x)
+
+
+@case((4,))
+class CalledOutsideItsParent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        self.heads = nn.ModuleDict({"a-1": nn.Linear(3, 2), "b c": nn.Linear(3, 2)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.heads["b c"](self.encoder[0](x)) + self.heads["a-1"](self.encoder(x))
+
+
+@case((4,))
+def shared_storage() -> nn.Module:
+    """Two parameters, one storage: 28 + 4 numbers."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.detach().view(4, 4))
+    return model
+
+
+@case((3, 8, 8))
+def partly_frozen() -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+    model[0].weight.requires_grad = False
+    model[2].requires_grad_(False)
+    return model
+
+
+@case((4,))
+class Buffers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("table", torch.rand(1000))
+        self.register_buffer("scratch", torch.rand(10, dtype=torch.float64), persistent=False)
+        self.register_buffer("absent", None)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        self.scratch = self.scratch * 2
+        return self.fc(x) + self.table[:4]
+
+
+@case((4,))
+class NoParameters(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+
+@case((4,))
+def no_parameters_inside() -> nn.Module:
+    return nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Softmax(1))
+
+
+@case((4,))
+def one_linear() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+@case((3, 8, 8))
+def one_conv() -> nn.Module:
+    return nn.Conv2d(3, 6, 3, groups=3)
+
+
+@case((4,))
+def one_identity() -> nn.Module:
+    return nn.Identity()
+
+
+@case((4,))
+def empty_sequential() -> nn.Module:
+    return nn.Sequential()
+
+
+# --- parameters computed from others ------------------------------------------------------------------------
+
+
+@case((4,))
+def weight_norm_by_hook() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.ReLU())
+
+
+@case((4,))
+def weight_norm() -> nn.Module:
+    return nn.Sequential(P.weight_norm(nn.Linear(4, 3)), nn.ReLU())
+
+
+@case((3, 6, 6))
+def spectral_norm() -> nn.Module:
+    return nn.Sequential(P.spectral_norm(nn.Conv2d(3, 4, 3)), nn.Flatten())
+
+
+@case((3, 6, 6))
+def spectral_norm_by_hook() -> nn.Module:
+    return nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 4, 3)), nn.Flatten())
+
+
+@case((4,))
+def orthogonal() -> nn.Module:
+    return nn.Sequential(P.orthogonal(nn.Linear(4, 4)), nn.ReLU())
+
+
+@case((4,))
+def pruned() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    prune.random_unstructured(model[0], "bias", amount=1)
+    prune.remove(prune.ln_structured(model[1], "weight", amount=0.5, n=2, dim=0), "weight")
+    return model
+
+
+# --- quantized modules --------------------------------------------------------------------------------------
+
+
+def _quantized(model: nn.Module, kinds: set[type]) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(model.eval(), kinds, dtype=torch.qint8)
+
+
+@case((4,), params=(4 * 6 + 6) + (6 * 2 + 2), real_only="quantized kernels compute for real only")
+def dynamically_quantized_linear() -> nn.Module:
+    return _quantized(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), {nn.Linear})
+
+
+@case((5, 4), params=4 * (4 * 6 + 6 * 6 + 6 + 6), real_only="quantized kernels compute for real only")
+def dynamically_quantized_lstm() -> nn.Module:
+    return _quantized(nn.Sequential(nn.LSTM(4, 6, batch_first=True)), {nn.LSTM})
+
+
+@case((3, 6, 6), params=3 * 4 * 9 + 4, real_only="quantized kernels compute for real only")
+def statically_quantized() -> nn.Module:
+    quantization = torch.ao.quantization
+    model = nn.Sequential(quantization.QuantStub(), nn.Conv2d(3, 4, 3), nn.ReLU(), quantization.DeQuantStub()).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.qconfig = quantization.get_default_qconfig(torch.backends.quantized.engine)
+        prepared = quantization.prepare(model)
+        prepared(torch.rand(2, 3, 6, 6))
+        return quantization.convert(prepared)
+
+
+# --- lazy and on meta ---------------------------------------------------------------------------------------
+
+
+@case((3, 8, 8), params=(3 * 4 * 9 + 4) + 2 * 4 + (4 * 36 * 5 + 5))
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(5))
+
+
+@case((4,), params=4 * 3 + 3 + 5)
+class LazyInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.scale = nn.LazyLinear(3), nn.Parameter(torch.rand(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+@case((3, 8, 8), fake_only="nothing to compute with")
+def on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+
+
+@case((4,), fake_only="nothing to compute with")
+def enormous_on_meta() -> nn.Module:
+    """A quarter of a trillion parameters."""
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(4, 500_000), nn.Linear(500_000, 500_000))

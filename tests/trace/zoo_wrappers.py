@@ -1,0 +1,182 @@
+"""The zoo: attention, and modules inside wrappers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.trace.zoo_case import case
+from tests.trace.zoo_parameters import RootParameter
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+@case((6, 8))
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@case((6, 8), (3, 5))
+class CrossAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, kdim=5, vdim=5, add_bias_kv=True, batch_first=True)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Any:
+        return self.attention(x, memory, memory)
+
+
+@case((6, 8))
+def attention_in_eval() -> nn.Module:
+    return SelfAttention().eval()
+
+
+def _encoder() -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2)
+
+
+@case((6, 8))
+def encoder_in_training() -> nn.Module:
+    return _encoder()
+
+
+@case((6, 8))
+def encoder_fast_path() -> nn.Module:
+    return _encoder().eval()
+
+
+@case(
+    data=lambda: {"src": torch.rand(2, 6, 8), "src_key_padding_mask": torch.arange(6) > torch.tensor([[5], [3]])},
+    real_only="nested tensors are real only",
+)
+def encoder_with_padding() -> nn.Module:
+    return _encoder().eval()
+
+
+@case((6, 8), (4, 8))
+def whole_transformer() -> nn.Module:
+    return nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+
+@case((2, 6, 8))
+class FunctionalAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@case(data=lambda: {"input_ids": torch.arange(10).reshape(2, 5)}, needs="transformers")
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=11, bos_token_id=0, eos_token_id=0, **sizes))
+
+
+@case(data=lambda: {"input_ids": torch.arange(10).reshape(2, 5)}, needs="transformers")
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=11, num_key_value_heads=1, **sizes))
+
+
+# --- wrappers -----------------------------------------------------------------------------------------------
+
+
+def _small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+@case((4,), opaque="the wrapper is taken off")
+def data_parallel() -> nn.Module:
+    return nn.DataParallel(_small())
+
+
+@case((4,), opaque="dynamo runs the frames")
+def compiled() -> nn.Module:
+    return torch.compile(_small(), backend="eager")
+
+
+@case((4,), opaque="dynamo runs the frames")
+def compiled_in_place() -> nn.Module:
+    model = nn.Sequential(_small(), nn.ReLU())
+    model[0].compile(backend="eager")
+    return model
+
+
+@case((4,), opaque="the interpreter runs the calls")
+def scripted() -> nn.Module:
+    return _script(_small())
+
+
+@case((4,), opaque="the interpreter runs the calls")
+def traced() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(_small(), torch.rand(2, 4))
+
+
+@case((4,), opaque="the interpreter runs the calls")
+def scripted_inside() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), _script(_small()))
+
+
+def _script(model: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(model)
+
+
+@case((4,))
+def fx_graph() -> nn.Module:
+    return torch.fx.symbolic_trace(RootParameter())
+
+
+def _one_process_group() -> None:
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@case((4,), needs="torch.distributed.fsdp", real_only="its runtime checks where its storage is")
+def fully_sharded_1() -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    _one_process_group()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return FullyShardedDataParallel(_small(), device_id=torch.device("cpu"), use_orig_params=True)
+
+
+@case((4,), needs="torch.distributed.fsdp._fully_shard", real_only="a DTensor is no plain tensor")
+def fully_sharded_2() -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    _one_process_group()
+    model = _small()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+@case((4,), opaque="the wrapper is taken off")
+def distributed_data_parallel() -> nn.Module:
+    _one_process_group()
+    return nn.parallel.DistributedDataParallel(_small())

@@ -1,0 +1,87 @@
+"""Unknown keyword arguments: every public call refuses them with an error that names the cure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import ParamSpec, TypeVar
+
+from .errors import InputError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Kind = TypeVar("Kind", bound=type)
+
+FEW = 8
+"""The most arguments that a message lists if none has a similar name."""
+
+
+class OptionError(InputError, TypeError):
+    """A keyword argument that a call does not have; the message names the cure."""
+
+
+def unknown_argument(call: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
+    """Return the error of a call without the argument ``name``.
+
+    >>> print(unknown_argument("graph", "max_depth", ["depth"], {"max_depth": "depth="}))
+    graph() got an unexpected keyword argument 'max_depth'; write depth=
+    >>> print(unknown_argument("weights", "format", ["path"], {}))
+    weights() got an unexpected keyword argument 'format'; accepted: path
+    """
+    known = list(known)
+    accepted = f"; accepted: {', '.join(known)}" if 0 < len(known) <= FEW else ""
+    return OptionError(
+        f"{call}() got an unexpected keyword argument {name!r}{cure(name, known, elsewhere) or accepted}"
+    )
+
+
+def cure(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Return the end of a message that says what to write instead of ``name``; "" if no name is close.
+
+    >>> cure("batchsize", ["batch_size", "depth"], {}), cure("max_depth", [], {"max_depth": "depth="})
+    ('; near names: batch_size', '; write depth=')
+    """
+    if name in elsewhere:
+        return f"; write {elsewhere[name]}"
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; near names: {', '.join(near)}" if near else ""
+
+
+def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function refuse unknown keyword arguments by :func:`unknown_argument`; its signature stays the same.
+
+    >>> @names_cures({"colour": "color="})
+    ... def draw(color="red"):
+    ...     return color
+    >>> draw(colour="blue")
+    Traceback (most recent call last):
+    torchsummary_plus.data.arguments.OptionError: draw() got an unexpected keyword argument 'colour'; write color=
+    """
+
+    def change(call: Callable[P, R]) -> Callable[P, R]:
+        by_keyword = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        known = [name for name, parameter in signature(call).parameters.items() if parameter.kind in by_keyword]
+        shown = call.__qualname__.removesuffix(".__init__")
+
+        @wraps(call)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in known:
+                    raise unknown_argument(shown, name, known, elsewhere)
+            return call(*args, **kwargs)
+
+        return checked
+
+    return change
+
+
+def fields_name_cures(elsewhere: Mapping[str, str]) -> Callable[[Kind], Kind]:
+    """Have a class's constructor do as :func:`names_cures` has a function do."""
+
+    def change(kind: Kind) -> Kind:
+        kind.__init__ = names_cures(elsewhere)(kind.__init__)  # type: ignore[misc]
+        return kind
+
+    return change

@@ -1,0 +1,31 @@
+"""Integer arguments: Python's and numpy's, but no booleans."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, TypeGuard
+
+from .errors import InputError
+from .units import describe
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer, Python's or numpy's.
+
+    >>> is_integer(3), is_integer(True), is_integer(3.0)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def integer(name: str, value: Any, least: int, others: str = "") -> int:
+    """Return an argument as Python's integer; ``others`` are the accepted values besides integers, for the message.
+
+    Raises :class:`InputError` for anything else than an integer of at least ``least``.
+
+    >>> integer("batch_size", 32, 1)
+    32
+    """
+    if not is_integer(value) or value < least:
+        raise InputError(f"{name} is {describe(value)}; accepted: {others}an integer of at least {least}")
+    return int(value)

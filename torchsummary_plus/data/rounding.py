@@ -1,0 +1,30 @@
+"""Rounding of integers, by which kernels size their blocks and buffers."""
+
+from __future__ import annotations
+
+
+def ceil_div(number: int, step: int) -> int:
+    """Return how many steps cover a number.
+
+    >>> ceil_div(9, 4), ceil_div(8, 4)
+    (3, 2)
+    """
+    return -(-number // step)
+
+
+def round_up(number: int, step: int) -> int:
+    """Return the smallest multiple of a step that is not below a number.
+
+    >>> round_up(9, 4), round_up(8, 4)
+    (12, 8)
+    """
+    return ceil_div(number, step) * step
+
+
+def power_of_two_below(number: int) -> int:
+    """Return the largest power of 2 up to a number, 1 for 0.
+
+    >>> power_of_two_below(9), power_of_two_below(8), power_of_two_below(0)
+    (8, 8, 1)
+    """
+    return 1 << max(0, number.bit_length() - 1)
