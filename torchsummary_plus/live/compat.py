@@ -360,14 +360,14 @@ def uncompiled() -> AbstractContextManager[Any]:
     stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
     if stance is not None:
         return stance("force_eager")
-    place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
-    return replaced({place: lambda _, own=getattr(*place): own(None)}) if hasattr(*place) else nullcontext()
+    frames = resolve_name("torch._dynamo.eval_frame")  # before torch 2.6
+    own = getattr(frames, "set_eval_frame", None)
+    return replaced({(frames, "set_eval_frame"): lambda _: own(None)}) if own is not None else nullcontext()
 
 
 def compiling() -> AbstractContextManager[Any]:
     """Run compiled functions compiled again, inside :func:`uncompiled`."""
-    stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
-    return nullcontext() if stance is None else stance("default")
+    return torch.compiler.set_stance("default") if hasattr(torch.compiler, "set_stance") else nullcontext()
 
 
 @cache
