@@ -201,8 +201,7 @@ def fakes_without_card() -> AbstractContextManager[None]:
 
 def outside_fake_mode() -> AbstractContextManager[Any]:
     """Suspend the caller's ``FakeTensorMode`` and the modes around it, if there is one."""
-    is_active = fake_mode_key is not None and is_torch_fake(_mode_with(fake_mode_key))
-    return no_modes() if is_active else nullcontext()
+    return no_modes() if fake_mode_key is not None and is_torch_fake(_mode_with(fake_mode_key)) else nullcontext()
 
 
 set_cuda_guard: Any = probe("torch:_C._ensureCUDADeviceGuardSet", _GUARD, None)
@@ -249,8 +248,7 @@ UNCOMPILED_FORM = "__dynamo_disable"
 def capture_unasked() -> Iterator[None]:
     """Keep optimizers from asking the GPU whether its stream is being captured."""
     kind: Any = torch.optim.Optimizer
-    names = [name for name in _CAPTURE_CHECKS if hasattr(kind, name)]
-    with replaced({(kind, name): lambda *_, **__: None for name in names}):
+    with replaced({(kind, name): lambda *_, **__: None for name in _CAPTURE_CHECKS}):
         yield
 
 
@@ -361,18 +359,14 @@ def uncompiled() -> AbstractContextManager[Any]:
     stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
     if stance is not None:
         return stance("force_eager")
-    place = resolve_name("torch._dynamo.eval_frame"), "set_eval_frame"  # before torch 2.6
-    return replaced({place: partial(_ignoring, getattr(*place))}) if hasattr(*place) else nullcontext()
+    frames = resolve_name("torch._dynamo.eval_frame")  # before torch 2.6
+    own = getattr(frames, "set_eval_frame", None)
+    return replaced({(frames, "set_eval_frame"): lambda _: own(None)}) if own is not None else nullcontext()
 
 
 def compiling() -> AbstractContextManager[Any]:
     """Run compiled functions compiled again, inside :func:`uncompiled`."""
-    stance: Callable[[str], AbstractContextManager[Any]] | None = getattr(torch.compiler, "set_stance", None)
-    return nullcontext() if stance is None else stance("default")
-
-
-def _ignoring(set_callback: Callable[[Any], Any], _: Any) -> Any:
-    return set_callback(None)
+    return torch.compiler.set_stance("default") if hasattr(torch.compiler, "set_stance") else nullcontext()
 
 
 @cache
