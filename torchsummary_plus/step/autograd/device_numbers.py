@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import torch
+from torch.autograd.function import BackwardCFunction
 
 from ...live import compat
 from ...live.node_numbers import SHOWN
@@ -95,7 +95,7 @@ class DeviceNumbers:
             SHOWN.clear()
 
     def _renumber(self, node: Any, number: int, turn: Turn) -> None:
-        if isinstance(node, torch._C._FunctionBase) or not hasattr(node, "_set_sequence_nr"):
+        if isinstance(node, BackwardCFunction) or not hasattr(node, "_set_sequence_nr"):
             self.is_open = True
             return
         SHOWN[node] = number
