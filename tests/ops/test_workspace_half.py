@@ -80,7 +80,7 @@ def disagreeing(calls: list[Call]) -> list[str]:
             max(sum(sizes[: one.results]) + int(one.nbytes * (1 + sign * one.band)) for one in phases)
             for sign in (-1, 1)
         )
-        high = max(high, sum(sizes) + books.take_doubt())
+        high = max(high, sum(sizes) + books.take_doubt()[0])
         if not low <= peak <= high:
             wrong.append(f"{operator.name()}{described(args)}: {low:,} to {high:,} instead of {peak:,}")
     return wrong

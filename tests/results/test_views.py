@@ -133,4 +133,4 @@ def test_what_stands_under_an_estimate_stands_under_its_table(device: str) -> No
     told = re.findall(r"^(?:Peak|On the|Between).*?: ([\d.]+)(?: to ([\d.]+))?", str(estimate), flags=re.MULTILINE)
     (table,) = estimate.tables()
     assert [total.cell.text for total in table.totals] == [figure for figures in told for figure in figures if figure]
-    assert len(told) == (5 if device == "cuda" else 4)
+    assert len(told) == (5 if device == "cuda" else 3)

@@ -17,13 +17,12 @@ from ..data.integers import integer
 from ..data.memory_records import SUMMED, MemoryLog, StepInfo
 from ..data.units import MIB, describe
 from ..live.inputs import as_device, as_dtype
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, placed
 from ..live.structures import dtype_name
 from ..memory.allocator_options import AllocatorOptions
 from ..memory.gpus import GPU, find_gpu, named_gpu
 from ..ops.scratch.cuda.cudnn.asking import Cudnn
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
-from ..step.fake_steps import placed
 from ..step.losses import as_loss
 from ..step.runner import Step
 from .habits import HABITS, STEPS, taken

@@ -137,11 +137,15 @@ LEAST_DOUBT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """An operator that may hold up to ``nbytes`` more than the log says, just before ``events[event]``."""
+    """An operator that may hold up to ``nbytes`` more than the log says, just before ``events[event]``.
+
+    ``lasting`` of them may be a workspace that is never freed.
+    """
 
     event: int
     moment: int
     nbytes: int
+    lasting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

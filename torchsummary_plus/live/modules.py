@@ -249,3 +249,8 @@ def _whole_numbers(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, (tuple, list)) and value and all(_whole_number(v) is not None for v in value):
         return tuple(map(int, value))
     return (int(value),) if _whole_number(value) is not None else None
+
+
+def placed(device: torch.device) -> torch.device:
+    """Return the device with its index."""
+    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device

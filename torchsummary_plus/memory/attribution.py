@@ -124,13 +124,13 @@ def held_back(log: MemoryLog) -> MemoryLog:
     return replace(log, events=(*events, *waiting.values()), calls=(), doubts=())
 
 
-def at_edge(log: MemoryLog, sign: int, lasting: int = 0) -> MemoryLog:
+def at_edge(log: MemoryLog, sign: int) -> MemoryLog:
     """Return a log with all sizes at the upper (1) or lower (-1) edge of their rules' error bands.
 
-    At the upper edge, operators without a rule hold their bound, ``lasting`` bytes of it for good (:func:`doubted`); at
-    the lower edge, assumed storages are absent.
+    At the upper edge, operators without a rule hold their bound (:func:`doubted`); at the lower edge, assumed storages
+    are absent.
     """
-    log = doubted(log, lasting) if sign > 0 else log
+    log = doubted(log) if sign > 0 else log
     change = [sign * ceil(storage.band * storage.nbytes) for storage in log.storages]
     there = [
         not storage.nbytes or (storage.nbytes + delta > 0 and not (storage.assumed and sign < 0))
@@ -140,11 +140,10 @@ def at_edge(log: MemoryLog, sign: int, lasting: int = 0) -> MemoryLog:
     return replace(log, events=tuple(events))
 
 
-def doubted(log: MemoryLog, lasting: int = 0) -> MemoryLog:
+def doubted(log: MemoryLog) -> MemoryLog:
     """Return a log with each doubt as scratch memory; only its events are valid, since calls are not shifted.
 
-    Of the first doubt that may include a workspace of ``lasting`` bytes, in the backward's thread and outside it, these
-    are never freed.
+    The lasting part of the first doubt that has one, in the backward's thread and outside it, is never freed.
     """
     events: list[tuple[int, int, int]] = []
     added: list[StorageSpec] = []
@@ -153,9 +152,9 @@ def doubted(log: MemoryLog, lasting: int = 0) -> MemoryLog:
     for doubt in log.doubts:
         moment = log.moments[doubt.moment]
         sizes = [doubt.nbytes]
-        if 0 < lasting <= doubt.nbytes and (moment.phase == "backward") not in taken:
+        if doubt.lasting and (moment.phase == "backward") not in taken:
             taken.add(moment.phase == "backward")
-            sizes = [doubt.nbytes - lasting, lasting]
+            sizes = [doubt.nbytes - doubt.lasting, doubt.lasting]
         numbers = range(len(log.storages) + len(added), len(log.storages) + len(added) + len(sizes))
         added += (StorageSpec(nbytes, "workspace", moment.module) for nbytes in sizes)
         events += log.events[start : doubt.event]

@@ -10,7 +10,6 @@ from itertools import accumulate, compress
 from ..data.errors import InputError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER, MemoryLog, RowMemory, StepInfo
 from ..data.units import MIB, describe
-from ..step.workspace import LARGEST_LASTING
 from .allocator_options import AllocatorOptions
 from .attribution import (
     Allocator,
@@ -150,8 +149,7 @@ class Estimate:
         is_assumed = any(storage.assumed for storage in log.storages)
         if not log.unknown and not is_assumed and not any(storage.band for storage in log.storages):
             return peak, peak
-        lasting = LARGEST_LASTING if self.backend == "cuda" else 0
-        low, high = (run_log(at_edge(log, sign, lasting), self.backend, self.options).peak_bytes for sign in (-1, 1))
+        low, high = (run_log(at_edge(log, sign), self.backend, self.options).peak_bytes for sign in (-1, 1))
         by_order = 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
             by_order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))

@@ -24,7 +24,7 @@ from ..live.fakes import CPU, DataDependentError, standing_in_for
 from ..live.foreach_types import taken_for_tensors
 from ..live.inputs import Example
 from ..live.modes import gradients, set_mode
-from ..live.modules import ModuleTree
+from ..live.modules import ModuleTree, placed
 from ..live.offloading import Away, is_complete
 from ..live.remaking import remade
 from ..ops.scratch.cuda.blas import workspace_bytes
@@ -397,8 +397,3 @@ def _kept(steps: RecordedSteps, task: _Task, answers: Answers, embeddings: Embed
     if answers.refused is not None and task.guesses is None:
         raise _NeedsValuesError(answers.refused == OUTSIDE)
     return log
-
-
-def placed(device: torch.device) -> torch.device:
-    """Return the device with its index."""
-    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device

@@ -228,9 +228,9 @@ class Ledger(Listener):
         self._free_blocks(live_blocks, {})
         if self.phase == "backward":
             self.workspaces.note_node(compat.current_node(), args, kwargs, out)
-        doubt = self.workspaces.take_doubt()
+        doubt, kept = self.workspaces.take_doubt()
         if doubt:
-            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt))
+            self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, kept))
         if self.backend == "cpu":
             self.numbers.give(func, args, out)
 

@@ -70,7 +70,7 @@ class Workspaces:
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
-        self._doubt = 0
+        self._doubt = self._lasting_doubt = 0
         self.numbers: DeviceNumbers | None = None
         """The numbers of nodes on a GPU."""
         self.tried: dict[str, int] = {}
@@ -81,10 +81,14 @@ class Workspaces:
         self._taken: set[tuple[Hashable, str]] = set()
         self._place: Hashable = None
 
-    def take_doubt(self) -> int:
-        """Return how many bytes more than its rules the last operator may hold; 0 unless ``unknown`` names it."""
-        doubt, self._doubt = self._doubt, 0
-        return doubt
+    def take_doubt(self) -> tuple[int, int]:
+        """Return how many bytes more than its rules the last operator may hold, and how many of them for good.
+
+        Both are 0 unless ``unknown`` names it.
+        """
+        doubt, lasting = self._doubt, self._lasting_doubt
+        self._doubt = self._lasting_doubt = 0
+        return doubt, lasting
 
     def note_node(self, node: Any, *values: Any) -> None:
         """Name gradients whose nodes may hold an operator's arguments for longer, or run in another order.
@@ -106,7 +110,7 @@ class Workspaces:
         self.bands.clear()
         self._trials = Trials()
         self._taken.clear()
-        self._doubt = 0
+        self._doubt = self._lasting_doubt = 0
 
     def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Phase, ...] | Course:
         """Return a kernel's phases, the last of which has all results, or its course."""
@@ -151,7 +155,7 @@ class Workspaces:
         course = self._try_out(name, args, kwargs, out) if tries else None
         if course is None:
             may_last = self.backend == "cuda" and (self._place, "cublas") not in self._taken
-            self._note(name, _reach(args, kwargs, out) + (LARGEST_LASTING if may_last else 0))
+            self._note(name, _reach(args, kwargs, out), lasting=LARGEST_LASTING if may_last else 0)
         return course or (AT_LAST,)
 
     def _try_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | None:
@@ -190,7 +194,7 @@ class Workspaces:
             return ()
         named = self._ask(rule, name, args, kwargs, out)
         if named is None:
-            self._note(name, LARGEST_LASTING)
+            self._note(name, lasting=LARGEST_LASTING)
         taken = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._taken}
         self._taken.update(taken)
         return tuple(filter(None, taken.values()))
@@ -213,9 +217,10 @@ class Workspaces:
                 raise RuleError(f"the rule for {name} on CUDA failed: {error}") from error
             return None
 
-    def _note(self, name: str, doubt: int = 0, calls: int = 1) -> None:
+    def _note(self, name: str, doubt: int = 0, calls: int = 1, lasting: int = 0) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + calls
-        self._doubt = max(self._doubt, doubt, LEAST_DOUBT)
+        self._doubt = max(self._doubt, doubt + lasting, LEAST_DOUBT)
+        self._lasting_doubt = max(self._lasting_doubt, lasting)
 
 
 def _is_unsure(phases: Any) -> bool:
