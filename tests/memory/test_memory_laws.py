@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.warm import python
@@ -114,6 +114,20 @@ def test_the_peak_is_within_the_error_bands_of_its_rules(name: str, mode: str, d
     assert max(0, estimate.peak_bytes - reach) <= low <= estimate.peak_bytes <= high <= most
     assert ("Peak within the error bands of the rules" in str(estimate)) == (low < high)
     assert (name, device) != ("mlp", "cpu") or low == high
+    assert low == high or estimate.unknown or any("known to within" in line for line in estimate.assumptions)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rule_that_opens_the_range_is_named(device: str) -> None:
+    def step(model: nn.Module, x: Tensor, mask: Tensor) -> None:
+        torch.zeros_like(mask, dtype=x.dtype).masked_scatter(mask, model(x)).sum().backward()
+        model.zero_grad()
+
+    x = torch.randn(256, 64)
+    estimate = estimate_memory(nn.Linear(64, 64), input_data=[x, x > 0], device=device, train_step=step)
+    low, high = estimate.peak_range
+    assert low < high and estimate.unknown == ()
+    assert "aten::masked_scatter_backward: scratch memory known to within 25%" in estimate.assumptions
 
 
 def test_error_bands_may_move_the_peak_to_another_moment() -> None:
@@ -138,7 +152,7 @@ def test_an_estimate_repeats(name: str, device: str) -> None:
 
 FIRST = """
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchsummary_plus.api.memory import estimate_memory
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU())
 first, second = (estimate_memory(model, (64,), 32) for _ in range(2))
