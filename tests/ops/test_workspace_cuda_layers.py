@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.truth.releases import from_release
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
@@ -106,6 +107,82 @@ def test_group_norm_works_in_factors_of_each_channel() -> None:
     backward = course("aten::native_group_norm_backward", args, (x, row, row))
     assert backward[3:] == [319_744, 319_744, 159_872, 159_872, 319_744]
     assert course("aten::native_group_norm", (x, None, None, 1249, 64, 1024, 32, 1e-5), (x, stats, stats))[3:] == []
+
+
+@from_release("2.13", "statistics in float32 besides those that are returned")
+@pytest.mark.parametrize(("width", "buffers"), [(1, [256, 256]), (9, [256, 256, 1024, 1024])])
+def test_group_norm_in_half_precision_has_its_statistics_in_single_too(width: int, buffers: list[int]) -> None:
+    """As torch 2.13 allocates them for 16 samples of 16 channels in 4 groups; 2.11 lacks the first two."""
+    half = torch.bfloat16
+    x, row, stats = meta(16, 16, width, dtype=half), meta(16, dtype=half), meta(16, 4, dtype=half)
+    forward = course("aten::native_group_norm", (x, row, row, 16, 16, width, 4, 1e-5), (x, stats, stats))
+    assert forward == ["result 0", "result 1", "result 2", *buffers]
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask", "empty", "found"),
+    [
+        ((16, 31, 5, 5), (True, True, True), True, []),
+        ((16, 31, 5, 5), (False, True, True), True, [124, 124, "result 1", "result 2"]),
+        ((16, 31, 5, 5), (True, False, False), True, [124, "result 0"]),
+        ((16, 31, 5, 5), (True, False, False), False, ["result 0"]),
+        ((64, 31), (True, True, True), True, [124, 124, 124, 124, "result 1", "result 2", "result 0"]),
+        ((3, 1, 64, 16), (True, True, True), False, [4, 4, "result 1", "result 2", "result 0"]),
+    ],
+)
+def test_batch_norms_backward_computes_the_statistics_that_cudnn_left_empty(
+    shape: tuple[int, ...], mask: tuple[bool, ...], empty: bool, found: list[Any]
+) -> None:
+    """As torch allocates them in evaluation in fp16; one channel makes an image rows of channels in any layout."""
+    half, channels = torch.float16, shape[1]
+    x, row = meta(*shape, dtype=half), meta(channels, dtype=half)
+    saved = meta(0 if empty else channels)
+    out = tuple(one if wanted else None for one, wanted in zip((x, row, row), mask))
+    args = (x, x, row, row, row, saved, saved, False, 1e-5, mask)
+    assert course("aten::native_batch_norm_backward", args, out) == found
+
+
+def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one() -> None:
+    """The decomposition that stands for the kernel returns one."""
+    x, row = meta(8, 4, 5), meta(4)
+    func = torch.ops.aten.native_batch_norm_backward.default
+    found: Any = ruled(func, (x, x, row, row, row, row, row, True, 1e-5, (False, True, True)), {})
+    assert found is not None and found[0] is None and found[1] is not None
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "dim", "buffers"),
+    [
+        ("logcumsumexp", meta(31), 0, [1023]),
+        ("logcumsumexp", meta(1, 31), 0, []),
+        ("cumsum", meta(1), 0, [1023]),
+        ("cumsum", meta(1, 31), 0, []),
+        ("cummax", meta(31, 5).mT, 0, [620]),
+    ],
+)
+def test_a_scan_needs_storage_if_its_axis_holds_all_elements(
+    operator: str, x: torch.Tensor, dim: int, buffers: list[int]
+) -> None:
+    out = x.contiguous()
+    results = (out, out.long()) if operator == "cummax" else out
+    found = course(f"aten::{operator}", (x, dim), results)
+    assert [step for step in found if isinstance(step, int) and step > 0] == buffers
+
+
+def test_distances_copy_what_is_not_contiguous_or_has_another_batch() -> None:
+    """As torch allocates them, forward and backward, for 26 and 20 rows of 20 numbers."""
+    one, other, plain = meta(2, 26, 40)[..., ::2], meta(1, 20, 20), meta(2, 26, 20)
+    assert course("aten::_cdist_forward", (one, other, 1.0, None), plain) == [4160, 3200, "result 0"]
+    grad = meta(1).expand(2, 26, 20)
+    args = (grad, one, other, 1.0, plain)
+    assert course("aten::_cdist_backward", args, plain) == [4160, 3200, 4160, "result 0", 83200]
+
+
+def test_bilinear_upsampling_to_the_same_size_only_copies_the_gradient() -> None:
+    x = meta(2, 3, 8, 8)
+    name, grad = "aten::upsample_bilinear2d_backward", meta(1).expand(2, 3, 8, 8)
+    assert course(name, (grad, [8, 8], [2, 3, 8, 8], False), x) == ["result 0"]
+    assert course(name, (grad, [8, 8], [2, 3, 4, 4], False), meta(2, 3, 4, 4)) == ["result 0", 1536]
 
 
 @pytest.mark.parametrize(("dims", "buffers"), [((1,), []), ((1, 2), [400]), ((0, 1, 2), [400, 400, -400]), ((), [])])

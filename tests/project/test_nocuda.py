@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def test_a_stub_succeeds_refuses_or_is_the_real_librarys_by_its_prototype(tmp_pa
     forwarded = source(["cudnnSetStream", "cudnnCreateTensorDescriptor", "cudnnGetVersion"], prototypes, forwards=True)
     assert "int cudnnSetStream(void) { return 0; }" in forwarded
     assert forwarded.count("jmp *nocuda_real_") == 2
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks/nocuda/csrc").glob("*.cc")), ids=lambda path: path.name)
+def test_a_source_defines_no_function_twice(path: Path) -> None:
+    """Which g++ refuses, but only where torch has a CUDA build."""
+    names = re.findall(r"^API .*?(\w+)\(", path.read_text(), re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("name", card_names())

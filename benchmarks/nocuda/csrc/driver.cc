@@ -81,11 +81,6 @@ API CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) 
   *active = 1;
   return CUDA_SUCCESS;
 }
-API CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr p) {
-  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) return CUDA_ERROR_NOT_SUPPORTED;
-  *(CUdeviceptr *)value = p;
-  return CUDA_SUCCESS;
-}
 API CUresult cuStreamGetCtx(CUstream, CUcontext *context) { *context = (CUcontext)CONTEXT; return CUDA_SUCCESS; }
 
 // ---- errors, and functions by name -------------------------------------------------------------------------------

@@ -142,15 +142,15 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, training: bool, eps: float, wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
-    """The gradients of input, in its memory format, weight and bias in training, all wanted.
+    """The wanted gradients of input, in its memory format, weight and bias.
 
-    The decomposition, which torch's fakes run, imports its compiler first (seconds).
+    The decomposition, which torch's fakes run, imports its compiler first (seconds), and always has the input's.
     """
-    sure(training and all(wanted) and weight is not None and save_mean is not None and save_invstd is not None)
+    sure(weight is not None and save_mean is not None and save_invstd is not None)
     sure(grad.shape == x.shape and (is_contiguous(x) or is_channels_last(x)) and numel(x.shape))
     dtype, of_channels = floats_of(x, grad), fresh(x.shape[1:2], weight.dtype)  # type: ignore[union-attr]
     sure(x.dim() > 1 and weight.shape == x.shape[1:2] and weight.dtype in (dtype, torch.float32))  # type: ignore[union-attr]
-    return [in_format_of(x, x.shape, dtype), of_channels, of_channels]
+    return [in_format_of(x, x.shape, dtype) if wanted[0] else None, *(of_channels if one else None for one in wanted[1:])]
 
 
 @rule("_native_batch_norm_legit.no_stats")

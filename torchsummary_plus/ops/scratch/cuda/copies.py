@@ -98,7 +98,7 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
         *("upsample_nearest1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact1d_backward"),
         *("upsample_linear1d_backward", "_upsample_nearest_exact3d_backward"),
         *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
-        *("_softmax", "_log_softmax", "logcumsumexp", "topk"),
+        *("_softmax", "_log_softmax", "topk"),
     )),
     (_plain(0, 1), "SoftMax.cu", ("_log_softmax_backward_data",)),
     (_plain_first, "TensorModeKernel.cu, Sorting.cpp", ("median.dim", "nanmedian.dim", "kthvalue")),
@@ -152,25 +152,37 @@ def _bounds(lengths: Any, offsets: Any, first: int) -> Course:
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh", band=0.0)
-def running(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
     """The input in the result's dtype, a contiguous copy, and for one row of numbers CUB's storage.
 
     Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
     """
     converted = nbytes(out) if x.dtype is not out.dtype else 0
     plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
-    return *_results(out), *_blocks(converted, plain, _scan(out, x))
+    return *_results(out), *_blocks(converted, plain, _scan(out, x, dim))
 
 
-def _scan(out: Any, x: Any) -> int:
-    whole = x.numel() > 1 and x.numel() == max(x.shape)
+def _scan(out: Any, x: Any, dim: int) -> int:
+    whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
     return {2: half_scan, 8: long_scan}.get(itemsize(out), scan)(x.numel()) if whole else 0
+
+
+@scratch("cuda", "aten::logcumsumexp", source=f"{SOURCE}LogcumsumexpKernel.cu, ScanUtils.cuh", band=0.0)
+def running_logsumexp(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
+    """A contiguous copy of the input, and for one row of numbers CUB's storage."""
+    return *_results(out), *_blocks(copied(x), _scan(out, x, dim))
 
 
 @scratch("cuda", "aten::_cummax_helper", "aten::_cummin_helper", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
 def running_extreme(out: Any, x: Any, *_: Any, **__: Any) -> Course:
     """A contiguous copy of the input."""
     return _blocks(copied(x))
+
+
+@scratch("cuda", "aten::cummax", "aten::cummin", source=f"{SOURCE}ScanKernels.cpp", band=0.0)
+def running_extremes(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+    """As :func:`running_extreme`, once values and indices are there."""
+    return *_results(out), *_blocks(copied(x))
 
 
 @scratch("cuda", "aten::mode", source=f"{SOURCE}TensorModeKernel.cpp", band=0.0)

@@ -61,13 +61,28 @@ def euclidean_distance(out: Any, one: Any, other: Any) -> Course:
     return *sides[0], *sides[1], *first, wide[1], Free(5), Free(4), Result(0)
 
 
-DISTANCE = "aten/src/ATen/native/cuda/DistanceKernel.cu, cdist_backward_kernel_impl"
+DISTANCE = "aten/src/ATen/native/Distance.cpp, cdist_impl and _cdist_backward; cuda/DistanceKernel.cu"
+
+
+@scratch("cuda", "aten::_cdist_forward", source=DISTANCE, band=0.0)
+def distance(out: Any, one: Any, other: Any, *_: Any) -> Course:
+    """Contiguous copies of both sides, with the result's batch."""
+    return *_sides(one, other), Result(0)
 
 
 @scratch("cuda", "aten::_cdist_backward", source=DISTANCE, band=0.0)
-def distance_backward(out: Any, grad: Any, one: Any, other: Any, p: float, *_: Any) -> Course:
-    """A gradient for each pair of rows, added up afterwards; zeros where distances are counts."""
-    return (Result(0), Alloc(nbytes(one) * int(other.shape[-2]))) if p else ()
+def distance_backward(out: Any, grad: Any, one: Any, other: Any, p: float, distances: Any, *_: Any) -> Course:
+    """Contiguous copies, and a gradient for each pair of rows, added up afterwards; none where distances are counts."""
+    read = (copied(grad), copied(distances))
+    pairs = Alloc(nbytes(out) * int(other.shape[-2]))
+    return *_sides(one, other), *(Alloc(size) for size in read if size), Result(0), *((pairs,) if p else ())
+
+
+def _sides(*sides: Any) -> Course:
+    """Return the copies of matrices that are not contiguous in the batch of all."""
+    batch = prod(torch.broadcast_shapes(*(side.shape[:-2] for side in sides)))
+    sizes = [(batch * prod(side.shape[-2:]) * itemsize(side), side) for side in sides]
+    return tuple(Alloc(size) for size, side in sizes if size != nbytes(side) or not side.is_contiguous())
 
 
 @scratch(

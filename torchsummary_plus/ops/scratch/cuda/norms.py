@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ....data.capability import Capability
+from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..registry import Alloc, Course, Free, Result, scratch
 from .chips import chip_of
@@ -71,12 +72,18 @@ def _backward(capability: Capability, out: Any, grad: Any, x: Any, rstd: Any, we
 GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
 
+STATISTICS_TWICE_SINCE = "2.13"
+"""Not yet in 2.11: in half precision, group norm reads its statistics in float32, besides those that it returns."""
+
+
 @scratch("cuda", "aten::native_group_norm", source=GROUP_NORM, band=0.0)
-def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, *_: Any) -> Course:
+def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Course:
     """A factor and a summand for each channel of each sample, unless there are no weights or one place per channel."""
     plain = hxw == 1 or (weight is None and bias is None)
-    each = Alloc(n * c * max(4, x.element_size()))
-    return (*(Result(place) for place in range(len(out))), *(() if plain else (each, each)))
+    size = max(4, x.element_size())
+    is_twice = x.element_size() < size and since(STATISTICS_TWICE_SINCE)
+    statistics = (Alloc(n * groups * size),) * 2 if is_twice else ()
+    return (*(Result(place) for place in range(len(out))), *statistics, *(() if plain else (Alloc(n * c * size),) * 2))
 
 
 @scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM, band=0.0)

@@ -8,13 +8,13 @@ buffer, with a semaphore for each column of blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....data.rounding import power_of_two_below
-from ...shapes.registry import is_dense
 from ..cpu.copies import copied, nbytes, suggested
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
 
@@ -22,6 +22,8 @@ SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
 
 SUM_BYTES = {torch.float64: 8}
 """Of a sum, by dtype, where it is not 4."""
+
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 THREADS, TILE, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
@@ -46,7 +48,8 @@ def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Course:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient."""
-    return _backward(out, grad, x, weight, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
+    given = mean, mu, rstd
+    return _backward(out, grad, x, weight, given, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
 @scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0)
@@ -60,7 +63,8 @@ def batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, update: bool, *_: Any
 ) -> Course:
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
-    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, update)
+    given = mean, mu, rstd
+    return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, given, update)
 
 
 def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
@@ -68,17 +72,29 @@ def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
     return *((Alloc(copy),) if copy else ()), *(Result(place) for place in range(3) if out[place] is not None)
 
 
-def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, training: bool) -> Course:
+def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, given: Sequence[Any], training: bool) -> Course:
+    """Return a course with sums for each channel; one kernel does without, for an input that is not rows of channels.
+
+    ``given`` are the running mean, and the saved mean and deviation, which cuDNN leaves empty in evaluation.
+    """
     reduces = training or out[1] is not None or out[2] is not None
-    if x.stride(1) != 1 or not x.numel() or not reduces:
+    if not x.numel() or (reduces and out[0] is not None and not _is_rows(x)):
         return ()
-    each = Alloc(x.shape[1] * SUM_BYTES.get(x.dtype, 4))
-    steps: list[Any] = [each, each]
-    if weight is not None:
-        steps += [Alloc(nbytes(weight)) if out[place] is None else Result(place) for place in (1, 2)]
-    first = sum(isinstance(step, Alloc) for step in steps)
-    staging = _staging(x, 2 * SUM_BYTES.get(x.dtype, 4)) if is_dense(grad) and grad.stride(1) == 1 else ()
-    steps += [*map(Alloc, staging), *(Free(first + place) for place in range(len(staging)))]
+    running, mean, deviation = given
+    size = SUM_BYTES.get(x.dtype, 4)
+    each = Alloc(x.shape[1] * size)
+    steps: list[Any] = [each] if not mean.numel() and reduces and running.element_size() != size else []
+    steps += [each] if not deviation.numel() else []
+    if reduces and _is_rows(x) and _is_rows(grad):
+        steps += [each, each]
+        if weight is not None:
+            steps += [Alloc(nbytes(weight)) if out[place] is None else Result(place) for place in (1, 2)]
+        first = sum(isinstance(step, Alloc) for step in steps)
+        staging = _staging(x, 2 * size)
+        steps += [*map(Alloc, staging), *(Free(first + place) for place in range(len(staging)))]
+    elif reduces:
+        steps += [each, each] if out[0] is not None else []
+        steps += [Result(place) for place in (1, 2) if out[place] is not None]
     return *steps, *(() if out[0] is None else (Result(0),))
 
 
@@ -116,9 +132,15 @@ def _staged(x: Tensor, statistics: Tensor, values: int, results: int) -> tuple[P
     return (Phase(results, 0, blocks=tuple(zip(("staging", "semaphores"), sizes))),)
 
 
+def _is_rows(x: Tensor) -> bool:
+    """Whether torch reads a tensor as rows of channels: Normalization.cu, ``batch_norm_use_channels_last_kernels``."""
+    is_last = x.dim() in FORMATS and x.is_contiguous(memory_format=FORMATS[x.dim()])
+    return is_last or (x.is_contiguous() and x.stride(1) == 1)
+
+
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:
     """Return the bytes of a staging buffer, with so many for each channel and row of blocks, and of its semaphores."""
-    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if x.stride(1) == 1 and x.numel() else (1, 1)
+    columns, rows = blocks(x.numel() // x.shape[1], x.shape[1]) if _is_rows(x) and x.numel() else (1, 1)
     return () if rows == 1 else (size * x.shape[1] * rows, 4 * columns)
 
 

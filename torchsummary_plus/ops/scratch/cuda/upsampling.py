@@ -8,6 +8,7 @@ from ..cpu.strided import strided
 from ..registry import Alloc, Course, Result, scratch
 
 NEAREST = "aten/src/ATen/native/cuda/UpSampleNearest2d.cu"
+BILINEAR = "aten/src/ATen/native/cuda/UpSampleBilinear2d.cu, upsample_bilinear2d_backward_out_cuda_template"
 PLAIN = (
     "aten/src/ATen/native/cuda/UpSampleNearest1d.cu, UpSampleNearest3d.cu, UpSampleTrilinear3d.cu, UpSampleBicubic2d.cu"
 )
@@ -23,13 +24,18 @@ def nearest(out: Any, x: Any, *_: Any) -> Course:
 
 @scratch(
     *("cuda", "aten::upsample_nearest2d_backward", "aten::_upsample_nearest_exact2d_backward"),
-    "aten::upsample_bilinear2d_backward",
-    source=f"{NEAREST}, UpSampleBilinear2d.cu",
+    source=NEAREST,
     band=0.0,
 )
 def nearest_backward(out: Any, grad: Any, *_: Any) -> Course:
     """The input's gradient, one more if it is channels-last with few channels, and a copy of the output's gradient."""
     return Result(0), *_copies(out, grad)
+
+
+@scratch("cuda", "aten::upsample_bilinear2d_backward", source=BILINEAR, band=0.0)
+def bilinear_backward(out: Any, grad: Any, *_: Any) -> Course:
+    """As :func:`nearest_backward`, unless the sizes are equal: then the gradient is copied."""
+    return Result(0), *(() if out.shape == grad.shape else _copies(out, grad))
 
 
 @scratch(
