@@ -150,7 +150,8 @@ def batch_norm_backward(
     sure(grad.shape == x.shape and (is_contiguous(x) or is_channels_last(x)) and numel(x.shape))
     dtype, of_channels = floats_of(x, grad), fresh(x.shape[1:2], weight.dtype)  # type: ignore[union-attr]
     sure(x.dim() > 1 and weight.shape == x.shape[1:2] and weight.dtype in (dtype, torch.float32))  # type: ignore[union-attr]
-    return [in_format_of(x, x.shape, dtype) if wanted[0] else None, *(of_channels if one else None for one in wanted[1:])]
+    gradients = (in_format_of(x, x.shape, dtype), of_channels, of_channels)
+    return [gradient if one else None for gradient, one in zip(gradients, wanted)]
 
 
 @rule("_native_batch_norm_legit.no_stats")
