@@ -121,12 +121,6 @@ _has_kernel: Callable[[str, str], bool] = probe(
     lambda *_: False,
 )
 
-_registrations: Callable[[str], list[str]] = probe(
-    "torch:_C._dispatch_get_registrations_for_dispatch_key",
-    "what autocast does inside composite operators is unknown",
-    lambda _: [],
-)
-
 _mode_with: Callable[[Any], Any] = probe("torch:_C._get_dispatch_mode", _TRACED, lambda _: None)
 _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
 
@@ -271,28 +265,6 @@ def composite_kernel(operator: Any) -> Callable[..., Any] | None:
     if not _has_kernel(operator.name(), "CompositeImplicitAutograd"):
         return None
     return partial(operator._op_dk, torch.DispatchKey.CompositeImplicitAutograd)
-
-
-_CAST_WITHIN = frozenset({"aten::_trilinear", "aten::linalg_pinv.atol_rtol_tensor"})
-"""Operators whose composite kernels multiply through the dispatcher, below autograd (Linear.cpp, LinearAlgebra.cpp)."""
-
-
-@cache
-def kernel_cast_within(operator: Any) -> Callable[..., Any] | None:
-    """Return the composite kernel of an operator that autocast reaches only inside, or None."""
-    if operator.name() not in _CAST_WITHIN:
-        return None
-    return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutogradNonFunctional)
-
-
-@cache
-def cast_functions(device: str) -> frozenset[str]:
-    """Return the operators, without overloads, that autocast on a kind of device has a kernel for.
-
-    Autocast is off in what such a kernel calls.
-    """
-    registered = _registrations(f"Autocast{device.upper()}")
-    return frozenset(name.removeprefix("aten::").partition(".")[0] for name in registered)
 
 
 def has_own_kernel(operator: Any, device: torch.device) -> bool:

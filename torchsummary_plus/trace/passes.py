@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
+from ..live.casting import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
@@ -176,7 +177,7 @@ class Pass(TorchDispatchMode):
             if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
-            within = compat.kernel_cast_within(func) if self.state.autocasts else None
+            within = kernel_cast_within(func) if self.state.autocasts else None
             if within is not None:
                 with _again(self), self._autocast_inside(func), self._below_autograd():
                     return within(*args, **kwargs)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...data.capability import AMPERE, Capability
 from ...live import compat
+from ...live.casting import cast_functions
 from ...live.fakes import Fake
 from ...live.inputs import MASK
 from ...live.node_numbers import number_of
@@ -96,7 +97,7 @@ class StepFunctions(TorchFunctionMode):
     def _autocasts(self, func: Any) -> str:
         """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
         kind = self.device.type
-        if not torch.is_autocast_enabled(kind) or getattr(func, "__name__", "") in compat.cast_functions(kind):
+        if not torch.is_autocast_enabled(kind) or getattr(func, "__name__", "") in cast_functions(kind):
             return ""
         return kind
 
