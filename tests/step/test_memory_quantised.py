@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.memory_zoo import measured
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
@@ -171,6 +172,14 @@ PARAMETRIZED: dict[str, Callable[[nn.Linear], nn.Module]] = {
 @pytest.mark.parametrize("name", PARAMETRIZED)
 def test_parametrized_weights(name: str) -> None:
     agree(lambda: PARAMETRIZED[name](nn.Linear(NARROW, WIDE)), rows(4, NARROW), "train", torch.optim.SGD)
+
+
+def test_a_replaced_weight_holds_what_its_node_has_saved_until_then() -> None:
+    """``torch.nn.utils.weight_norm`` computes a weight with a gradient when it is built, and anew in each forward."""
+    layers = [nn.utils.weight_norm(nn.Linear(NARROW, NARROW)) for _ in range(3)]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, NARROW)
+    predicted = estimate_memory(model, input_data=x, mode="eval").peak_bytes
+    assert predicted == measure_memory(model, input_data=x, mode="eval").peak_bytes == measured(model, (x,), {}, False)
 
 
 def test_torchs_own_dynamic_quantisation() -> None:
