@@ -173,6 +173,7 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
     others = all_tensors([vars(module) for module in model.modules()])
     held = [*own, *(tensor for tensor in others if id(tensor) not in replaced), *all_tensors((args, kwargs))]
     static = storage_bytes(held)
+    known = {held_by(tensor) for tensor in held}
 
     def infer() -> None:
         with torch.no_grad():
@@ -191,11 +192,26 @@ def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tr
     def run() -> None:
         clone = once(lambda tensor: tensor.detach().clone())
         for holder, name in loose:
+            saved = [clone(tensor) for tensor in saved_by(holder[name]) if held_by(tensor) not in known]
             holder[name] = clone(holder[name])
+            holder[name].saved = saved
+            del saved
         del clone
         (train if training else infer)()
 
     return static + highest(cpu_deltas(run))[0]
+
+
+def held_by(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def saved_by(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return what a tensor's own autograd node has saved, which lives as long as the tensor."""
+    node = tensor.grad_fn
+    values = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def loose_tensors(model: nn.Module, own: list[torch.Tensor]) -> list[tuple[dict[str, Any], str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,45 @@ class Multiplied(nn.Module):
 
 def test_autocast_casts_what_products_keep() -> None:
     assert agrees(Multiplied(), torch.randn(64, 48), "train")
+
+
+WITHIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "pinv": torch.linalg.pinv,
+    "pinv of a batch, transposed": lambda x: torch.linalg.pinv(x.view(2, 12, 20)).mT.contiguous(),
+    "pinv of a Hermitian matrix": lambda x: torch.linalg.pinv(x[:20], hermitian=True),
+    "pinverse, which autocast runs in float32": torch.pinverse,
+    "bilinear": lambda x: functional.bilinear(x[:, :5], x[:, 5:11], x[:6].reshape(4, 5, 6)),
+}
+"""Operators that multiply inside their kernels, where autocast reaches the products."""
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_autocast_reaches_products_inside_kernels(name: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return WITHIN[name](x)
+
+    x = torch.randn(24, 20)
+    model, given = Model(), (x[:20] if "Hermitian" in name else x)
+    assert agrees(model, given, "eval")
+
+
+BASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "svd": lambda x: torch.linalg.svd(x)[2].contiguous(),
+    "svd without the rest": lambda x: torch.linalg.svd(x[:, :9], full_matrices=False)[2].contiguous(),
+    "eig": lambda x: torch.linalg.eig(x[:, :24])[1].contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_bases_of_decompositions_lie_by_columns(name: str) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return BASES[name](x)
+
+    x = torch.randn(24, 40)
+    predicted = estimate_memory(Model(), input_data=x, mode="eval")
+    assert predicted.peak_bytes == measure(Model(), (x,), "eval").peak_bytes
 
 
 @from_release("2.8", "autocast of the fast path's attention")

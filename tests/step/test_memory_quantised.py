@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.memory_zoo import measured
 from tests.truth.memory_truth import storage_bytes
 from tests.truth.weights_truth import agree, everything, rows
 from torchsummary_plus import summary
@@ -173,12 +174,36 @@ def test_parametrized_weights(name: str) -> None:
     agree(lambda: PARAMETRIZED[name](nn.Linear(NARROW, WIDE)), rows(4, NARROW), "train", torch.optim.SGD)
 
 
+def test_a_replaced_weight_holds_what_its_node_has_saved_until_then() -> None:
+    """``torch.nn.utils.weight_norm`` computes a weight with a gradient when it is built, and anew in each forward."""
+    layers = [nn.utils.weight_norm(nn.Linear(NARROW, NARROW)) for _ in range(3)]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, NARROW)
+    predicted = estimate_memory(model, input_data=x, mode="eval").peak_bytes
+    assert predicted == measure_memory(model, input_data=x, mode="eval").peak_bytes == measured(model, (x,), {}, False)
+
+
 def test_torchs_own_dynamic_quantisation() -> None:
     def build() -> nn.Module:
         return torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}, torch.qint8)  # type: ignore[no-any-return]
 
     measured, predicted = (call(build(), (NARROW,), 2, mode="eval") for call in (measure_memory, estimate_memory))
     assert measured.peak_bytes == predicted.peak_bytes
+
+
+@pytest.mark.skipif("qnnpack" not in torch.backends.quantized.supported_engines, reason="QNNPACK is not built in")
+@pytest.mark.parametrize("width", [NARROW, 4 * NARROW])
+def test_a_first_call_that_packs_weights_is_named(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QNNPACK packs the weights in the first call, and the profiler does not see what it frees."""
+    monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
+
+    def build() -> nn.Module:
+        plain = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+        return torch.ao.quantization.quantize_dynamic(plain, {nn.Linear}, torch.qint8)  # type: ignore[no-any-return]
+
+    measured, predicted = (call(build(), (width,), 8, mode="eval") for call in (measure_memory, estimate_memory))
+    low, high = predicted.peak_range
+    assert low <= measured.peak_bytes <= high
+    assert "quantized::linear_dynamic" in dict(predicted.unknown)
 
 
 @pytest.mark.parametrize("compile_model", [torch.jit.script, lambda model: torch.jit.trace(model, rows(2, NARROW)())])

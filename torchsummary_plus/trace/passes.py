@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
+from ..live.casting import kernel_cast_within
 from ..live.fakes import META, PRIM_DEVICE, Assignment, Fake, follow_assignments
 from ..live.modules import ModuleTree
 from ..live.structures import inner_tensors
@@ -176,6 +177,10 @@ class Pass(TorchDispatchMode):
             if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
+            within = kernel_cast_within(func) if self.state.autocasts else None
+            if within is not None:
+                with _again(self), self._autocast_inside(func), self._below_autograd():
+                    return within(*args, **kwargs)
             return self._run(func, args, kwargs)
 
     @contextmanager
@@ -191,6 +196,15 @@ class Pass(TorchDispatchMode):
             yield
         finally:
             torch.set_autocast_enabled(kind, False)
+
+    @contextmanager
+    def _below_autograd(self) -> Iterator[None]:
+        """Decompose composite operators, as nothing above the mode does so inside an operator's kernel."""
+        outer, self.below_autograd = self.below_autograd, True
+        try:
+            yield
+        finally:
+            self.below_autograd = outer
 
     def _is_below_autograd(self, args: tuple[Any, ...]) -> bool:
         """Whether tensor classes or inference mode skip the layer that decomposes composite operators."""

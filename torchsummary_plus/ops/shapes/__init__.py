@@ -10,7 +10,18 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import convolutions, foreach, images, layers, losses, moves, pointwise, reductions, synced  # noqa: F401  (they register)
+from . import (  # noqa: F401  (they register)
+    convolutions,
+    foreach,
+    images,
+    layers,
+    losses,
+    matrices,
+    moves,
+    pointwise,
+    reductions,
+    synced,
+)
 from .kernels import of_kernel
 from .registry import RULES, Answer, said_by
 

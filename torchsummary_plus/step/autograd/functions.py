@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...data.capability import AMPERE, Capability
 from ...live import compat
+from ...live.casting import cast_functions
 from ...live.fakes import Fake
 from ...live.inputs import MASK
 from ...live.node_numbers import number_of
@@ -76,7 +77,7 @@ class StepFunctions(TorchFunctionMode):
             args, kwargs = on_numbered_gpus(func, args, kwargs)
         self.engine.drop_unreferenced()
         state = self.watch.state
-        state.autocasts = self.device.type if torch.is_autocast_enabled(self.device.type) else ""
+        state.autocasts = self._autocasts(func)
         outer, state.in_engine = state.in_engine, False  # Not ``being``: this runs tens of thousands of times a step.
         try:
             out = self.renewed.call(self.stand_in(func), args, kwargs or {})
@@ -92,6 +93,13 @@ class StepFunctions(TorchFunctionMode):
             raise
         finally:
             state.in_engine = outer
+
+    def _autocasts(self, func: Any) -> str:
+        """Return the kind of device for which autocast is on inside a function; "" if it is off there."""
+        kind = self.device.type
+        if not torch.is_autocast_enabled(kind) or getattr(func, "__name__", "") in cast_functions(kind):
+            return ""
+        return kind
 
     def stand_in(self, func: Any) -> Callable[..., Any]:
         """Return how a function runs without a mode, on the device."""
