@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.truth.releases import from_release
-from torchsummary_plus.data.capability import AMPERE
+from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
 from torchsummary_plus.ops.shapes import ruled
@@ -19,11 +19,11 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def course(name: str, args: tuple[Any, ...], out: Any) -> list[Any]:
+def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE) -> list[Any]:
     """What an operator allocates: a result's position as text, a buffer's bytes, a freed buffer's bytes below zero."""
     held: list[int] = []
     told: list[Any] = []
-    for step in Workspaces("cuda", AMPERE).scratch(name, args, {}, out):
+    for step in Workspaces("cuda", capability).scratch(name, args, {}, out):
         if isinstance(step, Result):
             told.append(f"result {step.result}")
         elif isinstance(step, Alloc):
@@ -148,6 +148,31 @@ def test_batch_norms_backward_has_no_gradient_of_an_input_that_does_not_want_one
     func = torch.ops.aten.native_batch_norm_backward.default
     found: Any = ruled(func, (x, x, row, row, row, row, row, True, 1e-5, (False, True, True)), {})
     assert found is not None and found[0] is None and found[1] is not None
+
+
+HALF_VOLUME = meta(4, 16, 16, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize(
+    ("x", "weighted", "training", "buffers"),
+    [
+        (HALF_VOLUME.float(), False, False, [4, 4]),
+        (HALF_VOLUME, True, True, [4_194_304, 524_288, 4, -4, -524_288, -4_194_304]),
+        (meta(4, 16, 64, 64, dtype=torch.bfloat16)[..., ::2], False, True, [524_288, -524_288, 4, 4]),
+        (meta(4, 16, 64, 64, dtype=torch.float16)[..., ::2], False, True, [4, 4]),
+        (meta(4, 1, 64, 64), True, True, []),
+    ],
+)
+def test_batch_norm_in_a_general_layout_reduces_bfloat16_by_a_copy_in_single_precision(
+    x: torch.Tensor, weighted: bool, training: bool, buffers: list[int]
+) -> None:
+    """As torch 2.13 allocates them on an H100; volumes in channels last are such a layout, images are not."""
+    row = meta(x.shape[1])
+    given = row if weighted else None
+    args = (x, given, given, row, row, training, 0.1, 1e-5)
+    with torch.backends.cudnn.flags(enabled=False):
+        found = course("aten::native_batch_norm", args, (x, row, row), (9, 0))
+    assert found == ["result 0", "result 1", "result 2", *buffers]
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def sum_like(dtype: torch.dtype) -> tuple[int, int]:
     return _accumulator(dtype), 8 if dtype.itemsize == 2 else 4
 
 
-def _welford(dtype: torch.dtype) -> tuple[int, int]:
+def welford(dtype: torch.dtype) -> tuple[int, int]:
     """Return the bytes of mean, deviation and count (as integer and as float), and the inputs loaded at once."""
     return (24 if dtype is torch.float64 else 16), 2
 
@@ -173,7 +173,7 @@ _register(("sum.dim_IntList", "mean.dim", "prod.dim_int"), sum_like, 0, casts=Tr
 _register(("linalg_vector_norm",), sum_like, 1, casts=True)
 _register(("norm.ScalarOpt_dim",), sum_like, 1)
 _register(("norm.Scalar",), sum_like, None)
-_register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), _welford, 0)
+_register(("var.correction", "std.correction", "var_mean.correction", "std_mean.correction"), welford, 0)
 _register(("amax", "amin"), _extreme, 0)
 _register(("max", "min", "any", "all"), _extreme, None)
 _register(("any.dim", "all.dim", "any.dims", "all.dims"), _extreme, 0)

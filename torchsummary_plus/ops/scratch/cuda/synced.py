@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....data.capability import Capability
 from ....data.rounding import power_of_two_below
 from ..cpu.copies import copied, nbytes, suggested
 from ..registry import Alloc, Course, Free, Phase, Result, scratch
+from .chips import chip_of
+from .reductions import Kind, course, welford
 
 SOURCE = "aten/src/ATen/native/cuda/Normalization.cuh"
 
@@ -35,12 +38,12 @@ def batch_norm_stats(out: Any, x: Tensor, eps: float) -> tuple[Phase, ...]:
     return _staged(x, out[0], 4, 2)
 
 
-@scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0)
+@scratch("cuda", "aten::native_batch_norm", source=SOURCE, band=0.0, by_capability=True)
 def native_batch_norm(
-    out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
-) -> tuple[Phase, ...]:
-    """In training, the statistics of rows of channels."""
-    return _staged(x, out[1], 4, 3) if training and _is_native(x, weight) and x.numel() else ()
+    capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
+) -> Course:
+    """In training, what the statistics need; a scalar for each parameter that is missing."""
+    return _forward(capability, x, weight, bias, training) if _is_native(x, weight) and x.numel() else ()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=SOURCE, band=0.0)
@@ -52,10 +55,10 @@ def native_batch_norm_backward(
     return _backward(out, grad, x, weight, given, training) if _is_native(x, weight) else _by_cudnn(out, grad, x)
 
 
-@scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0)
-def with_update(out: Any, x: Tensor, weight: Any, *_: Any) -> tuple[Phase, ...]:
+@scratch("cuda", "aten::_batch_norm_with_update", source=SOURCE, band=0.0, by_capability=True)
+def with_update(capability: Capability, out: Any, x: Tensor, weight: Any, bias: Any, *_: Any) -> Course:
     """As :func:`native_batch_norm` in training, where cuDNN is not chosen."""
-    return () if _is_cudnns(x, weight) or not x.numel() else _staged(x, out[1], 4, 3)
+    return () if _is_cudnns(x, weight) or not x.numel() else _forward(capability, x, weight, bias, True)
 
 
 @scratch("cuda", "aten::batch_norm_backward", source=SOURCE, band=0.0)
@@ -65,6 +68,28 @@ def batch_norm_backward(
     """As :func:`native_batch_norm_backward`; for cuDNN a gradient in the input's format."""
     given = mean, mu, rstd
     return _by_cudnn(out, grad, x) if _is_cudnns(x, weight) else _backward(out, grad, x, weight, given, update)
+
+
+def _forward(capability: Capability, x: Tensor, weight: Any, bias: Any, training: bool) -> Course:
+    """Return a course: staging for rows of channels; in other layouts the general reduction, and scalars.
+
+    Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
+    """
+    is_image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    results = tuple(Result(place) for place in range(3))
+    if x.is_contiguous() or is_image:
+        is_rows = x.stride(1) == 1 or not x.is_contiguous()
+        sizes = _staging(x, 4 * SUM_BYTES.get(x.dtype, 4)) if training and is_rows else ()
+        return *results, *map(Alloc, sizes)
+    single = torch.float64 if x.dtype is torch.float64 else torch.float32
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    read = torch.float16 if x.dtype is torch.float16 else single
+    steps = course(chip_of(capability), x, axes, single, Kind(*welford(single), read)) if training else ()
+    freed = {step.buffer for step in steps if isinstance(step, Free)}
+    count = sum(isinstance(step, Alloc) for step in steps)
+    scalars = sum(one is None for one in (weight, bias))
+    scalar = Alloc(SUM_BYTES.get(x.dtype, 4))
+    return *results, *steps, *(Free(place) for place in range(count) if place not in freed), *(scalar,) * scalars
 
 
 def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
