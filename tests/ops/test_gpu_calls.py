@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.gpu_calls import KINDS, calls, compare, sequence
 from benchmarks.gpu_truth_files import DATA
+from torchsummary_plus.live.versions import since
 
 RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
 EXACT = {
