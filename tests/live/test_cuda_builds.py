@@ -311,3 +311,12 @@ def test_torchs_own_fake_mode_may_have_been_there_before() -> None:
     model, x = Dropped(), torch.randn(8, 64)
     found = [estimate_memory(model, input_data=x, device="cuda", train_step=plain).peak_bytes for _ in range(3)]
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(3, 8, 8), (3,)], ids=str)
+def test_a_norm_of_the_inputs_has_no_gradient_for_them(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    """cuDNN's batch norm and torch's own then have two results, which the rules count without the first."""
+    norm = (nn.BatchNorm2d if len(size) == 3 else nn.BatchNorm1d)(3)
+    estimate = estimate_memory(nn.Sequential(norm, nn.Flatten()).to(dtype), size, 4, "cuda", dtypes=[dtype])
+    assert not any("CPU's kernels" in line for line in estimate.assumptions)

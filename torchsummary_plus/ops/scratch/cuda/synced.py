@@ -94,7 +94,7 @@ def _forward(capability: Capability, x: Tensor, weight: Any, bias: Any, training
 
 def _by_cudnn(out: Any, grad: Tensor, x: Tensor) -> Course:
     copy = copied(grad, suggested(x))
-    return *((Alloc(copy),) if copy else ()), *(Result(place) for place in range(3) if out[place] is not None)
+    return *((Alloc(copy),) if copy else ()), *_results(out).values()
 
 
 def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, given: Sequence[Any], training: bool) -> Course:
@@ -105,6 +105,7 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, given: Sequence[An
     reduces = training or out[1] is not None or out[2] is not None
     if not x.numel() or (reduces and out[0] is not None and not _is_rows(x)):
         return ()
+    results = _results(out)
     running, mean, deviation = given
     size = SUM_BYTES.get(x.dtype, 4)
     each = Alloc(x.shape[1] * size)
@@ -113,14 +114,19 @@ def _backward(out: Any, grad: Tensor, x: Tensor, weight: Any, given: Sequence[An
     if reduces and _is_rows(x) and _is_rows(grad):
         steps += [each, each]
         if weight is not None:
-            steps += [Alloc(nbytes(weight)) if out[place] is None else Result(place) for place in (1, 2)]
+            steps += [results.get(place, Alloc(nbytes(weight))) for place in (1, 2)]
         first = sum(isinstance(step, Alloc) for step in steps)
         staging = _staging(x, 2 * size)
         steps += [*map(Alloc, staging), *(Free(first + place) for place in range(len(staging)))]
     elif reduces:
         steps += [each, each] if out[0] is not None else []
-        steps += [Result(place) for place in (1, 2) if out[place] is not None]
-    return *steps, *(() if out[0] is None else (Result(0),))
+        steps += [results[place] for place in (1, 2) if place in results]
+    return *steps, *(() if out[0] is None else (results[0],))
+
+
+def _results(out: Any) -> dict[int, Result]:
+    """Return the results that exist by their places; they are counted without those that are not wanted."""
+    return {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
 
 
 def _is_native(x: Tensor, weight: Any) -> bool:
