@@ -1,0 +1,13 @@
+"""Whether torch here brings a cuDNN that answers."""
+
+from __future__ import annotations
+
+from torchsummary_plus.ops.scratch.cuda.cudnn.library import CudnnError, cudnn_library
+
+
+def has_cudnn() -> bool:
+    try:
+        cudnn_library()
+    except CudnnError:
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""The table that stands in for cuDNN where torch brings none: held to answers that it was not fitted to."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.cudnn_table import ANSWERS, CARDS, NUMBERS, OLD_ANSWERS, OLD_CARDS, columns, errors, question_of, read
+from tests.ops.asking import has_cudnn
+from tests.truth.releases import from_release
+from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
+from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, PARTS, SMALL, TABLE, guess, tensor_bytes, transforms
+
+RECORDED = read(ANSWERS)
+RECORDINGS = ((RECORDED, CARDS), (read(OLD_ANSWERS), OLD_CARDS))
+
+
+@pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
+def test_the_table_holds_convolutions_that_it_was_not_fitted_to(recorded: Any, cards: tuple[str, ...]) -> None:
+    assert len(recorded["answers"]) >= 200
+    found = list(errors(recorded["answers"][1::2], cards))
+    offs = sorted(off for _, off, _ in found)
+    assert len(found) > 1_000 and statistics.median(offs) < 0.01
+    assert sum(holds for _, _, holds in found) / len(found) > 0.96
+    assert offs[len(offs) * 3 // 4] < 0.25
+
+
+@pytest.mark.parametrize(("recorded", "cards"), RECORDINGS, ids=["current", "volta"])
+def test_a_small_convolution_takes_at_most_parts_or_transforms(recorded: Any, cards: tuple[str, ...]) -> None:
+    for (card, numbers, last, kind), *answers in zip(columns(cards), *(row for _, row in recorded["answers"])):
+        dtype, tensor_cores = NUMBERS[numbers]
+        for (conv, _), answer in zip(recorded["answers"], answers):
+            asked = question_of(conv, dtype, last, kind)
+            whole = sum(tensor_bytes(asked, 1))
+            if answer is None or whole >= SMALL:
+                continue
+            most = max(PARTS * whole, transforms(asked))
+            found = guess(asked, known_cards()[card].capability, tensor_cores)
+            assert answer <= most
+            assert found.low <= found.nbytes <= found.high <= max(most, found.nbytes + COPIES * whole)
+
+
+def test_the_table_is_small() -> None:
+    assert TABLE.stat().st_size < 300_000
+    assert json.loads(TABLE.read_text())["cudnn"] == RECORDED["cudnn"]
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+def test_an_estimate_by_the_table_says_so_by_a_range() -> None:
+    model = nn.Conv2d(64, 64, 3, padding=1)
+    estimate = estimate_memory(model, (64, 56, 56), 8, gpu="A100 80GB", cudnn="rule", progress=False)
+    assert dict(estimate.unknown) == {"aten::convolution": 2, "aten::convolution_backward": 2}
+    low, high = estimate.peak_range
+    assert low < estimate.peak_bytes < high
+    assert 'cuDNN workspace estimated by a table of recorded answers: cudnn="rule"' in estimate.assumptions
+
+
+@pytest.mark.skipif(has_cudnn(), reason="torch brings a cuDNN that can be asked")
+def test_an_estimate_by_the_table_says_who_could_ask_cudnn() -> None:
+    estimate = estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="A100 80GB", progress=False)
+    who = "(9.8 and later can)" if torch.backends.cuda.is_built() else "(a CUDA build can be queried without a GPU)"
+    assert any(who in said for said in estimate.assumptions)
+    assert estimate.peak_range[0] < estimate.peak_range[1]
