@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ from ..trace.values import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
 from .bookkeeping import RecordedSteps, follow_meta_storages
 from .compiling import refused_to_torch
+from .draws import Draws, with_other_draws
 from .if_used import IfUsed
 from .outside import Outside
 from .real_steps import RealStep, SparseResults, measured_step, rehearse_step
@@ -69,6 +70,7 @@ class _Task:
     rehearsal: Rehearsal | None = None
     real: RealStep | None = None
     guesses: Guesses | None = None
+    draws: Draws = field(default_factory=Draws)
     for_cuda: bool = False
     """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
 
@@ -136,7 +138,7 @@ def _recorded(task: _Task) -> MemoryLog:
             watched = replace(task, listeners=(*task.listeners, sparse))
             log = _record(watched)
             log = log if len(sys.modules) == imported else _record(watched)
-            return (_measured_sparse(task) if sparse.seen else None) or _with_others(task, log)
+            return (_measured_sparse(task) if sparse.seen else None) or _with_draws(task, _with_others(task, log))
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
         except CompilerNeededError:
@@ -216,6 +218,11 @@ def _with_others(task: _Task, log: MemoryLog) -> MemoryLog:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(_record(task))
     return replace(log, others=(*log.others, *others))
+
+
+def _with_draws(task: _Task, log: MemoryLog) -> MemoryLog:
+    """Add the logs of other random numbers if they may decide what runs."""
+    return with_other_draws(log, task.draws, lambda draws: _record(replace(task, draws=draws)))
 
 
 def _fails_alike(task: _Task, error: ForwardError | StepError) -> bool:
@@ -327,6 +334,7 @@ def _record(task: _Task) -> MemoryLog:
         steps.if_used = if_used
         steps.without_bytes = outside.without_bytes
         log = _kept(steps, task, answers, embeddings)
+        task.draws.asks |= answers.drew
         if tree.size() != size:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
@@ -348,6 +356,7 @@ def _entered(stack: ExitStack, task: _Task, outside: Outside) -> tuple[Exchange,
     stack.enter_context(compiler_left_out())
     stack.enter_context(refused_to_torch())
     stack.enter_context(gradients(training))
+    stack.enter_context(task.draws.watched())
     mode_key = stack.enter_context(standing_in_for(task.device, task.capability))
     stack.enter_context(taken_for_tensors())
     set_mode(task.tree, training)

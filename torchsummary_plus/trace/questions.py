@@ -40,6 +40,8 @@ MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
 TAKEN = "value assumed to be"
 ZEROS = "sizes computed on zeros"
+DRAWN = "drawn at random"
+"""Origin of values that other random numbers would change: noted by ``Answers.drew`` alone."""
 MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as input_data="
 
 aten = torch.ops.aten
@@ -66,6 +68,8 @@ class Answers:
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """Number of the module that was first refused an answer."""
+        self.drew = False
+        """Whether a random value was asked for."""
         self.is_search: Callable[[], bool] = lambda: False
         """Tells whether the asker is an optimizer assumed to run to its limits, whatever a real one does."""
 
@@ -153,6 +157,9 @@ class Answers:
 
     def assume(self, module: int, operator: str, how: str) -> None:
         """Record what was assumed for an operator."""
+        if how is DRAWN:
+            self.drew = True
+            return
         self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 
     def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from .balanced import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .lengths import reading
 from .questions import (
+    DRAWN,
     MADE_UP,
     PACK,
     PUTS,
@@ -49,9 +50,9 @@ class ValuedKernels(FakeKernels):
         """Whether a model's tensors and inputs on the CPU stay there, beside others on the GPU."""
         self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.made_up: dict[str, MutableMapping[int, torch.UntypedStorage]] = {
-            how: WeakValueDictionary() for how in (MADE_UP, BALANCED)
+            how: WeakValueDictionary() for how in (MADE_UP, BALANCED, DRAWN)
         }
-        """Storages of values that are assumptions, by what is assumed."""
+        """Storages of values that another run may not have, by why."""
         self._copies = Copies(CPU)
 
     def of_model(self, tensor: Tensor) -> Tensor:
@@ -248,7 +249,7 @@ class ValuedKernels(FakeKernels):
         out = super().__call__(func, args, kwargs)
         on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
         if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
-            out.known = func(*args, **_on_cpu(kwargs))
+            out.known = self._really(func, args, _on_cpu(kwargs))
         return out
 
     def _value_of(self, tensor: Tensor, is_written: bool) -> Tensor | None:
@@ -289,8 +290,10 @@ class ValuedKernels(FakeKernels):
         return self._really(func, change_tensors(args, value), _on_cpu(change_tensors(kwargs, value)))
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator on values, and note results that come from made-up ones."""
+        """Run an operator on values, and note results that come from made-up ones or are drawn at random."""
         hows = self.made_up_by(tensors_of((*args, *kwargs.values()))) if any(self.made_up.values()) else []
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            hows = [*hows, DRAWN]
         out = super()._really(func, args, kwargs)
         for tensor in tensors_of((out,)) if hows else ():
             for how in hows:

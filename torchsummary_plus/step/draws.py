@@ -1,0 +1,99 @@
+"""Random numbers that decide what a step runs, as LayerDrop's do: the step is recorded again with other draws."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+
+from ..data.errors import SummaryError
+from ..data.memory_records import MemoryLog
+from ..trace.embeddings import NeedsIntegerError
+from ..trace.run import GrewError
+
+MOST_DRAWS = 8
+"""Other draws recorded where the code asks for a drawn value."""
+
+FIRST_DRAWS = 4
+"""Draws from Python's or NumPy's generators, which may decide nothing: if all peaks are equal, no more are recorded."""
+
+
+@dataclass
+class Draws:
+    """Whether random numbers may decide what a step runs, and the seed of its own ones; None for the caller's state.
+
+    They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's.
+    """
+
+    seed: int | None = None
+    asks: bool = False
+    foreign: bool = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Seed the generators, which the caller restores, and note whether Python's or NumPy's were used."""
+        if self.seed is not None:
+            _seed_all(self.seed)
+        before = _foreign_states()
+        try:
+            yield
+        finally:
+            self.foreign |= _foreign_states() != before
+
+
+def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], MemoryLog]) -> MemoryLog:
+    """Return a log with those of the lowest and highest peak among other draws, if any differs.
+
+    ``record`` records the same step with the given draws.
+    """
+    if not draws.asks and not draws.foreign:
+        return log
+    logs = _recordings(record)
+    others = list(islice(logs, None if draws.asks else FIRST_DRAWS))
+    own = _peak(log)
+    if all(_peak(other) == own for other in others):
+        return log
+    others.extend(logs)
+    ends = min(others, key=_peak), max(others, key=_peak)
+    note = f"random numbers decide what runs: the range covers {len(others)} other draws, and more may differ"
+    return replace(log, others=(*log.others, *ends), assumptions=(*log.assumptions, note))
+
+
+def _recordings(record: Callable[[Draws], MemoryLog]) -> Iterator[MemoryLog]:
+    for seed in range(1, MOST_DRAWS + 1):
+        with suppress(SummaryError, GrewError, NeedsIntegerError):
+            yield record(Draws(seed))
+
+
+def _peak(log: MemoryLog) -> int:
+    """Return the most bytes that are live at once, as requested."""
+    live: dict[int, int] = {}
+    level = highest = 0
+    for _, storage, nbytes in log.events:
+        level += nbytes - live.get(storage, 0)
+        live[storage] = nbytes
+        highest = max(highest, level)
+    return highest
+
+
+def _seed_all(seed: int) -> None:
+    """Seed the CPU's generators. ``torch.manual_seed`` would also queue calls for a GPU that is used later."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed(seed)
+
+
+def _foreign_states() -> tuple[object, ...]:
+    """Return the states of the generators whose draws no operator shows."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is None:
+        return (random.getstate(),)
+    kind, keys, *place = numpy_random.get_state()
+    return random.getstate(), kind, keys.tobytes(), *place
