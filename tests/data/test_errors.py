@@ -164,6 +164,17 @@ def test_hint_wrong_number_of_inputs() -> None:
     assert "list" in failure(cnn(), [(3, 32, 32), (5,)]).hint
 
 
+class Masked(nn.Linear):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x) * mask.sum()  # type: ignore[union-attr]
+
+
+def test_hint_an_optional_argument_that_forward_needs() -> None:
+    hint = failure(Masked(4, 4), (4,)).hint
+    assert "mask" in hint and "input_data" in hint and "as_tensor" not in hint
+    assert "taken for mask" not in failure(Masked(4, 4), input_data={"x": torch.rand(2, 5), "mask": torch.ones(2)}).hint
+
+
 def test_hint_wrong_size() -> None:
     hint = failure(cnn(), (3, 64, 64)).hint
     assert "64" in hint and "256" in hint and "batch" not in hint

@@ -314,6 +314,8 @@ def as_tensors(value: Any) -> str:
     >>> as_tensors([[0.5, 1.0]]), as_tensors(iter([]))
     ('torch.tensor(values)', 'next(iter(loader)), one batch')
     """
+    if isinstance(value, torch.Tensor):
+        return ""
     if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
         return "torch.as_tensor(numpy.asarray(array)), with the dtype and the axes that the model takes"
     if isinstance(value, (Iterator, torch.utils.data.DataLoader)):

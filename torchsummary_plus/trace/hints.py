@@ -102,7 +102,18 @@ def hint(message: str, module: nn.Module, frame: Frame | None) -> str:
         axis = rule(message, module, tensor)
         if axis:
             return axis
-    return ""
+    return "" if frame is None else _left_out(message, module, frame)
+
+
+def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
+    """Return a hint if the failure may come from optional arguments that were left out."""
+    if "NoneType" not in message:
+        return ""
+    parameters = list(signature(module.forward).parameters.values())[len(frame.args) :]
+    absent = [one.name for one in parameters if one.default is None and frame.kwargs.get(one.name) is None]
+    if not absent:
+        return ""
+    return f"None was taken for {', '.join(absent)}: if forward needs a value there, pass input_data as a dict"
 
 
 Rule = Callable[[str, nn.Module, Any], str]
