@@ -177,6 +177,15 @@ def test_wide_kernels_are_predicted_to_the_byte(threads: None) -> None:
     assert not found["beyond"] and found["exact"] >= 0.97 * found.total()
 
 
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+def test_an_image_of_one_strided_patch_is_one_row_of_a_matrix(threads: None) -> None:
+    model = nn.Conv2d(3, 768, 5, stride=5).to(memory_format=torch.channels_last)
+    image = torch.rand(2, 3, 5, 5).contiguous(memory_format=torch.channels_last)
+    estimate = estimate_memory(model, input_data=image, mode="eval", progress=False)
+    low, high = estimate.peak_range
+    assert low <= measure_memory(model, input_data=image, mode="eval").peak_bytes <= high
+
+
 class Volumes(nn.Module):
     """A small U-Net of volumes."""
 
