@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.step.step_parts import WIDTH, block, rows, squared
-from tests.truth.memory_truth import measure_run
+from tests.truth.memory_truth import measure_run, storage_bytes
 from torchsummary_plus import estimate_memory, measure_memory
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -69,6 +69,18 @@ def test_a_copy_has_a_forward_of_its_own(name: str) -> None:
     predicted, measured = (call(model, input_data=x, train_step=step) for call in (estimate_memory, measure_memory))
     truth = measure_run(lambda: [step(model, x) for _ in range(2)], [*model.parameters(), x])
     assert (predicted.peak_bytes, measured.peak_bytes) == (truth, truth)
+
+
+@pytest.mark.parametrize(
+    "parametrized", [nn.utils.parametrizations.spectral_norm, nn.utils.parametrizations.orthogonal]
+)
+def test_a_copy_of_a_parametrized_layer_holds_the_original(parametrized: Callable[[nn.Module], nn.Module]) -> None:
+    """The properties of their class hold it (torch/nn/utils/parametrize.py, ``_inject_property``)."""
+    original = parametrized(nn.Linear(WIDTH, WIDTH))
+    copied = copy.deepcopy(original)
+    alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (original, copied))
+    held = storage_bytes([*original.parameters(), *original.buffers()])
+    assert beside.peak_bytes == alone.peak_bytes + held
 
 
 class Kept(nn.Module):

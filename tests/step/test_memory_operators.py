@@ -132,6 +132,40 @@ def test_a_step_through_an_operator(case: str) -> None:
     assert predicted.unknown == ()
 
 
+GIVEN: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "a number": lambda x, out: torch.add(x, 1, out=out),
+    "compared with a number": lambda x, out: torch.gt(x, 1, out=out),
+    "another dtype": lambda x, out: torch.mul(x, x.double(), out=out.double()),
+    "copied from a temporary": lambda x, out: torch.diag(x[0], out=out),
+    "transformed": lambda x, out: torch.fft.rfft(x, out=torch.empty(0, dtype=torch.complex64)),
+    "resized": lambda x, out: torch.mm(x, x, out=torch.empty(0)),
+    "nothing besides": lambda x, out: torch.exp(x, out=out),
+    "random": lambda x, out: torch.normal(x, x.abs(), out=out),
+}
+
+
+class Given(nn.Module):
+    def __init__(self, function: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = torch.empty(SIDE, SIDE)
+        self.function(x, out)
+        return out
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_an_operator_that_writes_to_a_given_tensor(case: str) -> None:
+    """Kernels cast numbers, or compute into a temporary tensor, only when called with ``out=``."""
+    model, x = Given(GIVEN[case]), torch.randn(SIDE, SIDE)
+    before = torch.get_rng_state()
+    predicted = estimate_memory(model, input_data=x, mode="eval")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert predicted.peak_bytes == measure_memory(model, input_data=x, mode="eval").peak_bytes
+    assert predicted.unknown == ()
+
+
 def test_an_operator_of_no_known_kernel_is_run_on_zeros() -> None:
     estimate = estimate_memory(Through(CASES["loss: multi_margin"]), (SIDE,), SIDE, optimizer="sgd", loss=torch.sum)
     (told,) = estimate.assumptions

@@ -117,7 +117,7 @@ class Reached:
             is_own = base.__module__ == "__main__" or (module is not None and not _is_library(path))
             if is_own or package_of(base) in self._packages:
                 self.classes.append(base)
-            if is_own:
+            if is_own or _is_of_one_module(base, module):
                 for value in list(vars(base).values()):
                     yield from _behind(value)
 
@@ -171,6 +171,14 @@ class Reached:
             yield from held.values()
         yield from (getattr(value, name) for name in slot_names(value) if hasattr(value, name))
         yield type(value)
+
+
+def _is_of_one_module(kind: type, namespace: ModuleType | None) -> bool:
+    """Whether a class was made for one module, as by a parametrization: its properties may hold that module.
+
+    Source: torch/nn/utils/parametrize.py, ``_inject_property``. A copy of the module has the same class.
+    """
+    return issubclass(kind, nn.Module) and namespace is not None and not hasattr(namespace, kind.__name__)
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
