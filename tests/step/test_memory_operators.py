@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,7 @@ GIVEN: dict[str, Callable[[Tensor, Tensor], object]] = {
     "compared with a number": lambda x, out: torch.gt(x, 1, out=out),
     "another dtype": lambda x, out: torch.mul(x, x.double(), out=out.double()),
     "copied from a temporary": lambda x, out: torch.diag(x[0], out=out),
+    "copied with a part": lambda x, out: torch.slice_scatter(x, x[:4], end=4, out=out),
     "transformed": lambda x, out: torch.fft.rfft(x, out=torch.empty(0, dtype=torch.complex64)),
     "resized": lambda x, out: torch.mm(x, x, out=torch.empty(0)),
     "nothing besides": lambda x, out: torch.exp(x, out=out),
@@ -200,6 +202,28 @@ def test_an_operator_of_the_users_own_without_fake_kernels(device: str) -> None:
     }
     assert {one.path: one.own.saved_bytes for one in estimate.by_module}["layer"] == 4 * SIDE * SIDE
     assert sum(estimate.at_peak.values()) == estimate.peak_bytes
+
+
+def repeated(count: int) -> Callable[[Tensor], Tensor]:
+    """Define an operator, again if it is there, that repeats its argument beside its result."""
+
+    @torch.library.custom_op("torchsummary_plus_tests::repeated", mutates_args=())
+    def operator(x: Tensor) -> Tensor:
+        return x.repeat(count, 1)[: len(x)] * 1
+
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(lambda ctx, grad: grad)
+    return lambda x: operator(x)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_an_operator_that_is_defined_again(count: int) -> None:
+    """As by a notebook's cell: what its earlier kernel took says nothing, and calling that ends the process."""
+    for used in (1, count):
+        model = Through(repeated(used))
+        gc.collect()
+        predicted, measured = (call(model, (SIDE,), SIDE, mode="eval") for call in (estimate_memory, measure_memory))
+        assert predicted.peak_bytes == measured.peak_bytes
 
 
 @torch.library.custom_op("torchsummary_plus_tests::picky_backward", mutates_args=(), schema="(Tensor grad) -> Tensor")

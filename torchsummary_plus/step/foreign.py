@@ -107,7 +107,7 @@ class Trials:
             return None
         ids = [id(tensor) for tensor in tensors_of((*args, *kwargs.values()))]
         same = tuple(map(ids.index, ids))
-        key = name, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
+        key = func, torch.get_num_threads(), torch.is_grad_enabled(), tuple(_key((args, kwargs))), same
         work = multiply_adds(func, args, kwargs, out) or 0
         try:
             if not self._allows(name, key, work):
@@ -225,9 +225,11 @@ def _key(values: Any) -> Iterator[Any]:
             yield value.__class__, id(value) if isinstance(value, torch.ScriptObject) else value
 
 
-@cache
 def _overload(name: str) -> OpOverload | None:
-    """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``."""
+    """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``.
+
+    Asked anew each time: a library may be defined again, as by a notebook's cell, and its old operators then crash.
+    """
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
     known: Any = getattr(getattr(getattr(torch.ops, namespace), operator, None), overload or "default", None)
