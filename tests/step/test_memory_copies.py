@@ -83,6 +83,13 @@ def test_a_copy_of_a_parametrized_layer_holds_the_original(parametrized: Callabl
     assert beside.peak_bytes == alone.peak_bytes + held
 
 
+def test_a_traced_module_holds_the_inputs_it_was_traced_with() -> None:
+    plain = nn.Linear(WIDTH, WIDTH)
+    traced = torch.jit.trace(plain, torch.zeros(7, WIDTH))
+    alone, beside = (estimate_memory(model, input_data=rows(), mode="eval") for model in (plain, traced))
+    assert beside.peak_bytes == alone.peak_bytes + 4 * 7 * WIDTH
+
+
 class Kept(nn.Module):
     """A module with a forward of the instance's own, and a state of the class's own."""
 

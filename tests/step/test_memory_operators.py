@@ -70,6 +70,8 @@ SELECTING: dict[str, Callable[..., Tensor]] = {
     "prod by name": lambda x: torch.prod(input=x.sigmoid(), dim=1),
     "prod to another dtype": lambda x: x.sigmoid().prod(1, dtype=torch.float64),
     "prod of all to another dtype": lambda x: x.sigmoid().prod(dtype=torch.float64),
+    "cumprod in place": lambda x: (x * 0.5).cumprod_(1),
+    "cumprod of a part": lambda x: (x[:, :8].cumprod_(1), x)[1] * 1,
     "cumprod to another dtype": lambda x: x.sigmoid().cumprod(1, dtype=torch.float64),
     "topk": lambda x: x.topk(3)[0],
     "sort": lambda x: x.sort()[0],
