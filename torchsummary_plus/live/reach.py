@@ -158,7 +158,7 @@ class Reached:
             yield from in_saved(value)
         elif isinstance(value, nn.Module):
             self.modules.append(value)
-            if isinstance(value, torch.jit.TopLevelTracedModule):
+            if isinstance(value, torch.jit._trace.TopLevelTracedModule):
                 yield from (list(inputs) for _, inputs in value._c._retrieve_traced_inputs().items())
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers.append(value)
